@@ -1,0 +1,305 @@
+"""The artifact contract: what an assessment leaves on disk, and reading it back."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.contracts import (
+    VERDICT_CODES,
+    Caveat,
+    Json,
+    Objective,
+    PerturbationBudget,
+    Semantics,
+    Verdict,
+)
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject
+
+DATA_FILE = "robustness_data.pt"
+METADATA_FILE = "metadata.json"
+RUNTIME_FILE = "runtime.json"  # volatile facts; in .dvcignore, so no part of any DVC output
+
+REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
+_PROVENANCE_PACKAGES = ("windtunnel", "torch", "numpy", "scipy")
+
+# What robustness_data.pt may hold: tensors, and dictionaries of tensors (`output_bounds`).
+Tensors = dict[str, "Tensor | dict[str, Tensor]"]
+
+
+@dataclass(frozen=True, slots=True)
+class AssessmentResult:
+    """Everything one assessment found, before it is written.
+
+    `data` is the content of robustness_data.pt; `metrics` holds plain numbers and lists of numbers, unused ones
+    omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options
+    and `call_kwargs` what the library was called with (tensors are summarised on writing).
+    """
+
+    name: str
+    semantics: Semantics
+    data: Tensors
+    metrics: dict[str, Json]
+    caveats: tuple[Caveat, ...] = ()
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    call_kwargs: Mapping[str, object] = field(default_factory=dict)
+    library_package: str | None = None
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json."""
+
+    name: str
+    directory: Path
+    data: Tensors
+    metadata: dict[str, Json]
+
+    def tensor(self, key: str) -> Tensor:
+        """The tensor under `key`. Raises KeyError where the assessment has none."""
+        value = self.data[key]
+        if not isinstance(value, Tensor):
+            raise KeyError(f"{self.name}: '{key}' in {DATA_FILE} is not a tensor")
+        return value
+
+    @property
+    def metrics(self) -> dict[str, Json]:
+        """The metrics of metadata.json."""
+        metrics = self.metadata["metrics"]
+        assert isinstance(metrics, dict)
+        return metrics
+
+    @property
+    def sample_names(self) -> list[str]:
+        """Names of the N samples."""
+        kwargs = self.metadata["kwargs"]
+        assert isinstance(kwargs, dict)
+        names = kwargs["sample_names"]
+        assert isinstance(names, list)
+        return [str(name) for name in names]
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The caveats of metadata.json."""
+        rows = self.metadata.get("caveats", [])
+        assert isinstance(rows, list)
+        return tuple(Caveat(r["code"], r["text"], tuple(r.get("samples", ()))) for r in rows)
+
+
+def verdict_counts(verdicts: Tensor) -> dict[str, int]:
+    """How many samples have each verdict, by its name; only those that occur."""
+    return {v.label: n for v in Verdict if (n := int((verdicts == int(v)).sum()))}
+
+
+def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json]:
+    """What decides the bytes of a result beside the params: versions, seed, device and digests. No time, no host."""
+    names = sorted({*_PROVENANCE_PACKAGES, *packages})
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version for name in names if (version := package_version(name))},
+        "seed": subject.seed,
+        "device": str(subject.classifier.device),
+        "threads_deterministic": torch.are_deterministic_algorithms_enabled(),
+        "dataset_digest": subject.dataset.digest(),
+        "model_digest": subject.classifier.digest,
+        "model_source": subject.classifier.source,
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed distribution, None where it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def base_data(subject: Subject, verdicts: Tensor) -> Tensors:
+    """The four keys that every robustness_data.pt has."""
+    return {
+        "clean_inputs": subject.dataset.inputs,
+        "targets": subject.dataset.targets,
+        "clean_predictions": subject.clean_predictions,
+        "verdicts": verdicts.long(),
+    }
+
+
+def base_kwargs(subject: Subject) -> dict[str, object]:
+    """The options that every assessment records: who its samples are and what the classes are called."""
+    return {
+        "sample_names": list(subject.dataset.ids),
+        "show_sample_names": True,
+        "class_names": list(subject.dataset.class_names),
+    }
+
+
+def semantics_json(semantics: Semantics) -> dict[str, Json]:
+    """The `semantics` block of metadata.json; the kind, threat model and so on come from the registry row alone."""
+    row, region = semantics.algorithm, semantics.perturbation
+    block: dict[str, Json] = {
+        "assessment_kind": row.kind.value,
+        "case": row.kind.case.value,
+        "threat_model": row.threat_model.value,
+        "objective": semantics.objective.value,
+        "perturbation": {k: _plain(v) for k, v in asdict(region).items() if v is not None},
+        "families": sorted(row.families),
+        "stochastic": row.randomness.value != "deterministic",
+        "randomness": row.randomness.value,
+        "sample_selection": dict(semantics.sample_selection),
+        "input_metadata": dict(semantics.input_metadata),
+    }
+    if isinstance(region, PerturbationBudget):
+        block["norm"] = region.norm.value
+    if semantics.objective is Objective.TARGETED:
+        block["target_classes"] = _plain(semantics.target_classes)
+    return block
+
+
+def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject, *, started: float) -> Artifacts:
+    """Write robustness_data.pt, metadata.json and runtime.json into `directory`, and return what a reader would see.
+
+    `started` is time.time() at the start of the assessment. The bytes of the first two files depend only on the
+    result. `visualisers` starts as an empty list: `draw_figures` fills it in.
+    Raises UserError if the data break the contract, before anything is written.
+    """
+    check_data(result.data, result.name)
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob("*.png"):
+        stale.unlink()
+    save_tensors(result.data, directory / DATA_FILE)
+    row = result.semantics.algorithm
+    packages = [result.library_package] if result.library_package else []
+    metadata: dict[str, Json] = {
+        "name": result.name,
+        "assessment_kind": row.kind.value,
+        "case": row.kind.case.value,
+        "algorithm": row.name,
+        "library": row.library,
+        "library_version": package_version(result.library_package or "windtunnel") or "built in",
+        "semantics": semantics_json(result.semantics),
+        "verdict_codes": dict(VERDICT_CODES),
+        "metrics": {key: value for key, value in result.metrics.items() if value is not None},
+        "kwargs": _plain(result.kwargs),
+        "call_kwargs": _plain(result.call_kwargs),
+        "visualisers": [],
+        "caveats": [_caveat_json(c) for c in (*subject.caveats, *result.caveats)],
+        "provenance": {**provenance(subject, packages), **result.provenance},
+    }
+    write_json(metadata, directory / METADATA_FILE)
+    runtime = {"started": started, "seconds": round(time.time() - started, 3), "host": socket.gethostname()}
+    write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
+    return Artifacts(result.name, directory, result.data, metadata)
+
+
+def read_artifacts(directory: Path) -> Artifacts:
+    """Read an assessment directory. Raises UserError, in one line, where a file is missing, damaged or incomplete."""
+    metadata = read_json(directory / METADATA_FILE)
+    if not isinstance(metadata, dict) or "metrics" not in metadata:
+        raise UserError(f"{directory / METADATA_FILE}: not the metadata of an assessment (no 'metrics')")
+    data = load_tensors(directory / DATA_FILE)
+    check_data(data, str(directory))
+    return Artifacts(str(metadata.get("name", directory.name)), directory, data, metadata)
+
+
+def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> None:
+    """Raise UserError unless the four required keys are there and every per-sample tensor has N rows."""
+    missing = [key for key in REQUIRED_KEYS if key not in data]
+    if missing:
+        raise UserError(f"{where}: {DATA_FILE} lacks {', '.join(missing)}")
+    clean = data["clean_inputs"]
+    n = len(clean)
+    for key in (*REQUIRED_KEYS, "perturbed_inputs", "perturbed_predictions", "perturbation_distance"):
+        if key in data and len(data[key]) != n:
+            raise UserError(f"{where}: {DATA_FILE} has {len(data[key])} rows of {key} for {n} samples")
+
+
+def save_tensors(data: Tensors, path: Path) -> None:
+    """Write a dictionary of tensors so that equal content gives equal bytes, and so that a kill leaves no half file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # clone(): a view would write its whole storage. The temporary name has the final stem, which torch.save writes
+    # into the archive.
+    tidy = {key: _own_storage(value) for key, value in sorted(data.items())}
+    temporary = path.parent / ".partial" / path.name
+    temporary.parent.mkdir(exist_ok=True)
+    torch.save(tidy, temporary)
+    temporary.replace(path)
+    temporary.parent.rmdir()
+
+
+def load_tensors(path: Path) -> Tensors:
+    """Read what `save_tensors` wrote, with weights_only. Raises UserError where missing or damaged."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file; all mean the same to the user
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}): damaged or not a tensor file") from error
+    if not isinstance(loaded, dict):
+        raise UserError(f"{path}: holds a {type(loaded).__name__}, not a dictionary of tensors")
+    return loaded
+
+
+def write_json(content: object, path: Path) -> None:
+    """Write JSON that is equal for equal content: keys in the given order, no NaN."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Json:
+    """Read a JSON file. Raises UserError where missing or damaged."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        content: Json = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from error
+    return content
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _own_storage(value: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().contiguous().clone()
+    return {key: tensor.detach().cpu().contiguous().clone() for key, tensor in sorted(value.items())}
+
+
+def _caveat_json(caveat: Caveat) -> dict[str, Json]:
+    row: dict[str, Json] = {"code": caveat.code, "text": caveat.text}
+    return {**row, "samples": list(caveat.samples)} if caveat.samples else row
+
+
+def _plain(value: object) -> Json:
+    """Any value as JSON: tensors become their shape, dtype and device; infinities and NaN become text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Tensor):
+        return {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item"):  # numpy scalars
+        return _plain(value.item())
+    return str(value)

@@ -1,0 +1,103 @@
+"""The unit of work: a batch of samples with its own seed. A killed run continues where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from windtunnel.core.artifacts import load_tensors, save_tensors
+from windtunnel.core.errors import UserError
+from windtunnel.core.seeds import derive_seed
+
+CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples `indices` (int64) of the data set, batch number `number`, with the seed that is this batch's own."""
+
+    number: int
+    indices: Tensor
+    seed: int
+
+
+def batches_of(indices: Tensor, batch_size: int, run_seed: int, name: str) -> list[Batch]:
+    """Cut `indices` into batches; the seed of each is derived from (run seed, assessment name, batch number)."""
+    parts = indices.split(batch_size) if len(indices) else ()
+    return [Batch(i, part, derive_seed(run_seed, name, i)) for i, part in enumerate(parts)]
+
+
+class Checkpoint:
+    """Results of finished batches, kept outside DVC's outputs until the assessment is whole.
+
+    `identity` is everything that decides the result (entry, budget, digests of data and model, seed); a run with
+    another identity never sees these files. The source of this package counts in, so new code never reads old shards.
+    """
+
+    def __init__(self, name: str, identity: object, root: Path | None = None) -> None:
+        text = json.dumps([name, identity, _package_digest()], sort_keys=True, default=str)
+        self.directory = (root or CHECKPOINTS) / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+    def get(self, number: int) -> dict[str, Tensor] | None:
+        """The result of batch `number`, or None where it is not there or was damaged by a kill."""
+        try:
+            loaded = load_tensors(self.directory / f"{number:06d}.pt")
+        except UserError:
+            return None
+        return {key: value for key, value in loaded.items() if isinstance(value, Tensor)}
+
+    def put(self, number: int, result: dict[str, Tensor]) -> None:
+        """Keep the result of batch `number`."""
+        save_tensors(dict(result), self.directory / f"{number:06d}.pt")
+
+    def clear(self) -> None:
+        """Forget everything: the assessment is on disk."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def run_batches(
+    batches: Iterable[Batch],
+    work: Callable[[Batch], dict[str, Tensor]],
+    *,
+    name: str,
+    checkpoint: Checkpoint | None = None,
+) -> dict[str, Tensor]:
+    """Do `work` on every batch, with a progress bar, and join the results along the first axis, in batch order.
+
+    `work` returns tensors with one row per sample of its batch. An empty list of batches gives an empty dictionary.
+    """
+    todo = list(batches)
+    parts: list[dict[str, Tensor]] = []
+    with progress_bar() as progress:
+        task = progress.add_task(name, total=sum(len(b.indices) for b in todo))
+        for batch in todo:
+            part = checkpoint.get(batch.number) if checkpoint else None
+            if part is None:
+                part = work(batch)
+                if checkpoint:
+                    checkpoint.put(batch.number, part)
+            parts.append(part)
+            progress.advance(task, len(batch.indices))
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
+
+
+def progress_bar() -> Progress:
+    """The one progress bar of the project: name, bar, samples done, time left. Silent where there is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+    )
+
+
+def _package_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

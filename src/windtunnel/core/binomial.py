@@ -1,0 +1,60 @@
+"""Confidence intervals of binomial rates, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from statsmodels.stats.proportion import proportion_confint
+
+IntervalMethod = Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"]
+
+_STATSMODELS_NAME = {
+    "wilson": "wilson",
+    "clopper_pearson": "beta",
+    "jeffreys": "jeffreys",
+    "agresti_coull": "agresti_coull",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A binomial rate with its interval: `value` = `successes` / `n`, all fractions in [0, 1]; NaN-free for n = 0."""
+
+    successes: int
+    n: int
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        """The point estimate; 0 for n = 0, where the interval (0, 1) says that nothing is known."""
+        return self.successes / self.n if self.n else 0.0
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """`{name}`, `{name}_ci_low`, `{name}_ci_high`: the form in which a rate enters `metrics`."""
+        return {name: self.value, f"{name}_ci_low": self.low, f"{name}_ci_high": self.high}
+
+
+def binomial_interval(
+    successes: int, n: int, level: float = 0.95, method: IntervalMethod = "wilson"
+) -> tuple[float, float]:
+    """Two-sided interval of a binomial rate, as fractions in [0, 1]; (0, 1) for n = 0.
+
+    Raises ValueError if successes is outside [0, n] or level outside (0, 1).
+    Source: Brown, Cai, DasGupta 2001, doi:10.1214/ss/1009213286; computed by statsmodels.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be in [0, n], got {successes} of {n}")
+    if not 0 < level < 1:
+        raise ValueError(f"level must be in (0, 1), got {level}")
+    if n == 0:
+        return 0.0, 1.0
+    low, high = proportion_confint(successes, n, alpha=1 - level, method=_STATSMODELS_NAME[method])
+    return max(0.0, float(low)), min(1.0, float(high))
+
+
+def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalMethod = "wilson") -> Rate:
+    """The rate of `successes` in `n` with its interval (see `binomial_interval`)."""
+    low, high = binomial_interval(successes, n, level, method)
+    return Rate(successes, n, low, high)

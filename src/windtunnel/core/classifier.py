@@ -1,0 +1,72 @@
+"""The model under assessment, whatever it was made with, as one value with declared capabilities."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.contracts import Algorithm, Capability
+from windtunnel.core.errors import IncompatibleError
+
+FORWARD_BATCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """A trained classifier.
+
+    module: maps float32 inputs (N, *input_shape) in [0, 1] to logits (N, K); its own normalisation lives inside it.
+    It is in eval mode and nothing of ours ever changes it. A backend without autograd is wrapped as a module too,
+    and lacks `Capability.AUTOGRAD`.
+    """
+
+    module: nn.Module
+    num_classes: int
+    input_shape: tuple[int, ...]
+    capabilities: frozenset[Capability]
+    digest: str
+    source: str
+    device: torch.device = torch.device("cpu")
+    onnx_path: Path | None = None
+
+    @torch.no_grad()
+    def logits(self, inputs: Tensor, batch_size: int = FORWARD_BATCH) -> Tensor:
+        """Logits, float32 (N, K) on the CPU, in batches of `batch_size`."""
+        if not len(inputs):
+            return torch.empty(0, self.num_classes)
+        batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(batch_size)]
+        return torch.cat(batches)
+
+    def predict(self, inputs: Tensor, batch_size: int = FORWARD_BATCH) -> Tensor:
+        """Predicted classes, int64 (N,) on the CPU: argmax of the logits, the first of equals; -1 where one is NaN."""
+        return argmax_or_invalid(self.logits(inputs, batch_size))
+
+    def require(self, algorithm: Algorithm, where: str) -> None:
+        """Raise IncompatibleError, in one line that says what would work, unless this model can run the algorithm."""
+        missing = algorithm.requires - self.capabilities
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise IncompatibleError(
+                f"{where}: {algorithm.library} {algorithm.name} ({algorithm.threat_model}) needs {names}, which "
+                f"{self.source} does not offer (it offers {', '.join(sorted(self.capabilities))}). Use the model as a "
+                f"torch module (state_dict or torch.export), or an algorithm that needs only its forward pass: "
+                f"windtunnel algorithms --requires forward"
+            )
+
+
+def argmax_or_invalid(logits: Tensor) -> Tensor:
+    """Argmax of (N, K) logits, int64 (N,); -1 for a row with a NaN, which is a prediction of nothing."""
+    return torch.where(logits.isnan().any(1), -1, logits.argmax(1))
+
+
+def module_digest(module: nn.Module) -> str:
+    """sha256 over names and bytes of all parameters and buffers; changes if and only if one of them does."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

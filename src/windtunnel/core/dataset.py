@@ -1,0 +1,80 @@
+"""The samples under assessment, as one immutable value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.contracts import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Samples as fed to the model.
+
+    inputs: float32 (N, C, H, W) in [0, 1] for images, (N, F) in `value_range` for tabular data.
+    targets: int64 (N,); -1 throughout while `labelled` is false and the model has not been asked yet.
+    ids: N stable names of the samples. class_names: K names.
+    metadata: what `prepare` did (source, resize, channels, range, selection), for `metadata.json`.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    ids: tuple[str, ...]
+    class_names: tuple[str, ...]
+    labelled: bool = True
+    value_range: tuple[float, float] = (0.0, 1.0)
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the inputs are images (N, C, H, W)."""
+        return self.inputs.ndim == 4
+
+    @property
+    def num_classes(self) -> int:
+        """K, the number of classes."""
+        return len(self.class_names)
+
+    def subset(self, indices: Tensor) -> Dataset:
+        """The samples at `indices` (int64, any length), in that order."""
+        ids = tuple(self.ids[i] for i in indices.tolist())
+        return replace(self, inputs=self.inputs[indices], targets=self.targets[indices], ids=ids)
+
+    def digest(self) -> str:
+        """sha256 over ids, inputs and targets: equal digests mean the same samples in the same order."""
+        digest = hashlib.sha256("\x1f".join(self.ids).encode())
+        for tensor in (self.inputs, self.targets):
+            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def select(n: int, count: int | None, how: str, seed: int, targets: Tensor) -> Tensor:
+    """Indices (sorted, int64) of `count` of `n` samples: `first`, `random`, or `stratified` by `targets`.
+
+    All of them when `count` is None or not below n. Stratified takes equally many of each class as far as they last.
+    """
+    if count is None or count >= n:
+        return torch.arange(n)
+    generator = torch.Generator().manual_seed(seed)
+    if how == "first":
+        return torch.arange(count)
+    order = torch.randperm(n, generator=generator)
+    if how == "random":
+        return order[:count].sort().values
+    # Rank of each sample inside its class, in random order; taking the lowest ranks first balances the classes.
+    shuffled = targets[order]
+    rank = torch.empty(n, dtype=torch.int64)
+    for label in shuffled.unique():
+        members = (shuffled == label).nonzero().squeeze(1)
+        rank[members] = torch.arange(len(members))
+    chosen = order[rank.argsort(stable=True)[:count]]
+    return chosen.sort().values

@@ -1,0 +1,50 @@
+"""Distances between clean and perturbed inputs, per sample, under the field's norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from windtunnel.core.contracts import Norm
+
+# Attacks work in float32: a sample projected on the ball can lie this much beyond it by rounding alone.
+RELATIVE_TOLERANCE = 1e-5
+ABSOLUTE_TOLERANCE = 1e-6
+
+
+def _flat_difference(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() - b.double()).flatten(1)
+
+
+def linf(a: Tensor, b: Tensor) -> Tensor:
+    """Largest absolute change of one element; shapes (N, ...) -> (N,) float32."""
+    return _flat_difference(a, b).abs().amax(1).float()
+
+
+def l2(a: Tensor, b: Tensor) -> Tensor:
+    """Euclidean norm of the change; shapes (N, ...) -> (N,) float32."""
+    return _flat_difference(a, b).norm(dim=1).float()
+
+
+def l1(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of absolute changes; shapes (N, ...) -> (N,) float32."""
+    return _flat_difference(a, b).abs().sum(1).float()
+
+
+def l0(a: Tensor, b: Tensor) -> Tensor:
+    """Number of changed elements, each channel counted separately; shapes (N, ...) -> (N,) float32."""
+    return (_flat_difference(a, b) != 0).sum(1).float()
+
+
+DISTANCE: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {Norm.LINF: linf, Norm.L2: l2, Norm.L1: l1, Norm.L0: l0}
+
+
+def distance(norm: Norm, a: Tensor, b: Tensor) -> Tensor:
+    """Distance of each sample of `a` from that of `b` under `norm`; shapes (N, ...) -> (N,) float32."""
+    return DISTANCE[norm](a, b)
+
+
+def within(distances: Tensor, epsilon: float) -> Tensor:
+    """Whether each distance is inside the budget, up to float32 rounding; shape (N,) bool."""
+    return distances <= epsilon * (1 + RELATIVE_TOLERANCE) + ABSOLUTE_TOLERANCE

@@ -1,0 +1,34 @@
+"""Errors that speak to the user: one line that says what was given, where, what is allowed and what is nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """Something the user can mend. The command line prints its one line and exits with code 2, no traceback."""
+
+
+class IncompatibleError(UserError):
+    """An algorithm, a model and a data set that do not go together."""
+
+
+class UnsoundError(UserError):
+    """A result that must not be believed, found while it was computed."""
+
+
+def nearest(given: str, allowed: Iterable[str]) -> str | None:
+    """The allowed word most like `given`, ignoring case; None if none is close."""
+    by_lower = {word.lower(): word for word in allowed}
+    matches = get_close_matches(given.lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[matches[0]] if matches else None
+
+
+def unknown_word(where: str, given: str, allowed: Iterable[str], *, what: str = "known") -> str:
+    """The one line for a word that is not among the allowed ones, with the nearest of them."""
+    words = list(allowed)
+    near = nearest(given, words)
+    hint = f" Did you mean '{near}'?" if near else ""
+    shown = ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")
+    return f"{where}: '{given}' is not {what}.{hint} Allowed: {shown}"

@@ -1,0 +1,62 @@
+"""What every assessment is given: the model, the samples, and what is known of them without any perturbation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.contracts import Caveat
+from windtunnel.core.dataset import Dataset, select
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The model under assessment beside the assessed samples.
+
+    `dataset.targets` are the references: ground truth, or the model's own predictions where there are no labels
+    (then `caveats` holds one of code `pseudo_labels`). `clean_logits` float32 (N, K) and `clean_predictions`
+    int64 (N,) were computed once, by the clean assessment.
+    """
+
+    classifier: Classifier
+    dataset: Dataset
+    clean_logits: Tensor
+    clean_predictions: Tensor
+    seed: int = 0
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def clean_correct(self) -> Tensor:
+        """Whether each sample is classified as its target without perturbation; (N,) bool."""
+        return self.clean_predictions == self.dataset.targets
+
+    def subset(self, indices: Tensor) -> Subject:
+        """The same model on the samples at `indices`."""
+        return replace(
+            self,
+            dataset=self.dataset.subset(indices),
+            clean_logits=self.clean_logits[indices],
+            clean_predictions=self.clean_predictions[indices],
+        )
+
+    def choose(self, n: int | None, how: str, seed: int) -> Subject:
+        """`n` of the samples, chosen `first`, `random` or `stratified` (an entry's `samples`)."""
+        return self.subset(select(len(self.dataset), n, how, seed, self.dataset.targets))
+
+
+def subject_of(classifier: Classifier, dataset: Dataset, seed: int = 0) -> Subject:
+    """Ask the model once about the clean samples; without labels its own predictions become the targets."""
+    logits = classifier.logits(dataset.inputs)
+    predictions = argmax_or_invalid(logits)
+    if dataset.labelled:
+        return Subject(classifier, dataset, logits, predictions, seed)
+    return Subject(classifier, replace(dataset, targets=predictions), logits, predictions, seed, (PSEUDO_LABELS,))
+
+
+PSEUDO_LABELS = Caveat(
+    "pseudo_labels",
+    "The data has no labels: the model's own predictions are the reference, so accuracies measure agreement with the "
+    "unperturbed model, not correctness.",
+)

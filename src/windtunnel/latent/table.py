@@ -1,0 +1,8 @@
+"""Registry rows of the latent family."""
+
+from __future__ import annotations
+
+from windtunnel.core.contracts import Algorithm
+
+ALGORITHMS: tuple[Algorithm, ...] = ()
+DEFAULT_VISUALISERS: tuple[str, ...] = ()

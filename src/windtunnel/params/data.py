@@ -1,0 +1,36 @@
+"""Schema of `data`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from windtunnel.params.entry import Block, Value
+from windtunnel.params.numbers import Number
+
+
+class Selection(Block):
+    """Which samples of the source are assessed."""
+
+    n: PositiveInt | None = Field(None, description="how many; all where absent")
+    selection: Literal["first", "random", "stratified"] = "first"
+    seed: int | None = Field(None, description="of random and stratified; the run's seed where absent")
+
+
+class Data(Block):
+    """Where the samples come from, and what is done to them before the model sees [0, 1] inputs."""
+
+    source: Literal["digits", "npz", "idx", "folder", "function"] = "digits"
+    path: str | None = Field(None, description="npz: the file; idx: the test images; folder: the folder")
+    labels: str | None = Field(None, description="idx: the label file; folder: a CSV of file,label; 'none' for no labels")
+    train_path: str | None = Field(None, description="training split, for recipes and generators; same form as path")
+    train_labels: str | None = None
+    function: str | None = Field(None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)")
+    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
+    class_names: list[str] | None = None
+    resize: PositiveInt | tuple[PositiveInt, PositiveInt] | None = Field(None, description="side, or (height, width)")
+    channels: Literal[1, 3] | None = Field(None, description="convert to grey or to colour")
+    value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
+    test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
+    samples: Selection = Selection()

@@ -1,0 +1,64 @@
+"""What every entry of an assessment map has in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.params.numbers import Number
+
+# A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255).
+Scalar = bool | int | float | str | None
+Value = Scalar | list[Scalar] | dict[str, Scalar]
+
+
+class Block(BaseModel):
+    """A block of params.yaml: unknown keys are refused, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Budget(Block):
+    """The perturbation budget that every worst-case assessment uses unless it overrides it, key by key."""
+
+    norm: Norm = Field(Norm.LINF, description="Linf, L2, L1 or L0")
+    epsilon: Annotated[Number, Field(gt=0)] = Field(description="size in the norm's units on [0, 1] pixels, e.g. 8/255")
+
+
+class BudgetOverride(Block):
+    """Keys of the budget that one entry sets for itself."""
+
+    norm: Norm | None = None
+    epsilon: Annotated[Number, Field(gt=0)] | None = None
+    step_size: Annotated[Number, Field(gt=0)] | None = None
+    steps: PositiveInt | None = None
+
+    def over(self, budget: Budget) -> PerturbationBudget:
+        """The budget this entry runs under: its own keys over the global ones."""
+        return PerturbationBudget(
+            self.norm or budget.norm, budget.epsilon if self.epsilon is None else self.epsilon, self.step_size, self.steps
+        )
+
+
+class Samples(Block):
+    """A subset of the assessed samples."""
+
+    n: PositiveInt | None = Field(None, description="how many; all where absent")
+    selection: Literal["first", "random", "stratified"] = "first"
+    seed: int | None = Field(None, description="of random and stratified; the run's seed where absent")
+
+
+class Entry(Block):
+    """One named assessment."""
+
+    library: str = Field(description="the library that runs it")
+    algorithm: str = Field(description="the library's own name for the algorithm")
+    params: dict[str, Value] = Field(default_factory=dict, description="parameters, named as the library names them")
+    budget: BudgetOverride = BudgetOverride()
+    samples: Samples = Samples()
+    batch_size: PositiveInt = Field(128, description="samples that are worked on together")
+    visualisers: list[str | dict[str, dict[str, Value]]] | None = Field(
+        None, description="names, or {name: {option: value}}; the kind's defaults where absent"
+    )

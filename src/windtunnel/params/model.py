@@ -1,0 +1,37 @@
+"""Schemas of `model`: a recipe trained here, or a model of the user's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from windtunnel.params.entry import Block, Value
+from windtunnel.params.numbers import Number
+
+
+class Recipe(Block):
+    """How `train` makes a classifier from the training split."""
+
+    architecture: Literal["cnn", "mlp"] = "cnn"
+    recipe: Literal["standard", "noise", "adversarial"] = "standard"
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 64
+    learning_rate: Number = Field(2e-3, gt=0)
+    noise_sigma: Number = Field(0.2, gt=0, description="noise: standard deviation of Gaussian augmentation")
+    epsilon: Number = Field(0.1, gt=0, description="adversarial: Linf radius of the PGD training (Madry et al. 2018)")
+    steps: PositiveInt = Field(7, description="adversarial: PGD steps")
+
+
+class Model(Block):
+    """The classifier under assessment."""
+
+    source: Literal["train", "state_dict", "export", "onnx", "mlflow", "function"] = "train"
+    train: Recipe = Recipe()
+    path: str | None = Field(None, description="weights, torch.export program or ONNX file")
+    factory: str | None = Field(None, description="module:function that builds the torch module (state_dict)")
+    function: str | None = Field(None, description="module:function: predict(batch) -> probabilities, forward pass only")
+    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory or function")
+    uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
+    sha256: str | None = Field(None, description="refuse weights with another digest")
+    allow_pickle: bool = Field(False, description="mlflow models may hold pickles; say true to load them")

@@ -1,0 +1,55 @@
+"""params.yaml as a schema: the one description of every key, and the documentation of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.params.data import Data
+from windtunnel.params.entry import Block, Budget
+from windtunnel.params.latent import Generators, LatentEntry
+from windtunnel.params.model import Model
+from windtunnel.params.outcome import Clean, Gate, Report, Sanity, Tracking
+from windtunnel.params.queries import QueryEntry
+from windtunnel.params.sweeps import SweepEntry
+from windtunnel.params.verification import VerificationEntry
+
+RESERVED_NAMES = frozenset({"clean", "summary", "sanity"})
+
+
+def _assessment_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ValueError(f"'{name}' is not a name: letters, digits, - and _ only (it becomes a directory)")
+    if name in RESERVED_NAMES:
+        raise ValueError(f"'{name}' is reserved; choose another name")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_assessment_name)]
+
+
+class Params(Block):
+    """params.yaml."""
+
+    seed: int = Field(0, ge=0, description="run seed; every unit of work derives its own from it")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    data: Data
+    model: Model
+    budget: Budget
+    budgets: dict[str, Budget] = Field(default_factory=dict, description="named budgets: budget: ${budgets.tight}")
+    clean: Clean = Clean()
+    attacks: dict[Name, AttackEntry] = Field(default_factory=dict)
+    queries: dict[Name, QueryEntry] = Field(default_factory=dict)
+    sweeps: dict[Name, SweepEntry] = Field(default_factory=dict)
+    verification: dict[Name, VerificationEntry] = Field(default_factory=dict)
+    corruptions: dict[Name, CorruptionEntry] = Field(default_factory=dict)
+    generators: Generators = Generators()
+    latent: dict[Name, LatentEntry] = Field(default_factory=dict)
+    sanity: Sanity = Sanity()
+    report: Report = Report()
+    tracking: Tracking = Tracking()
+    gate: Gate = Gate()

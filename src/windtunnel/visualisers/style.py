@@ -1,0 +1,69 @@
+"""The one plotting style: colour-blind safe, readable in grey, the same colour for the same thing everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), told apart by all common kinds of colour vision.
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#7F7F7F"
+
+CLEAN, ATTACKED, CERTIFIED, UNKNOWN, CORRUPTED = BLUE, VERMILION, GREEN, GREY, ORANGE
+VERDICT_COLOUR = {
+    "attack_succeeded": VERMILION,
+    "attack_failed": SKY,
+    "verified": GREEN,
+    "falsified": VERMILION,
+    "unknown": GREY,
+    "error": PURPLE,
+    "correct_under_perturbation": SKY,
+    "misclassified_under_perturbation": ORANGE,
+}
+
+_RC = {
+    "figure.dpi": 110,
+    "savefig.dpi": 150,
+    "savefig.bbox": "tight",
+    "figure.constrained_layout.use": True,
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.hashsalt": "windtunnel",
+}
+
+
+@contextmanager
+def plotting_style() -> Iterator[None]:
+    """matplotlib with our style and a backend that needs no screen."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from cycler import cycler
+
+    with matplotlib.rc_context(
+        {**_RC, "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY])}
+    ):
+        yield
+
+
+def placeholder(text: str) -> Figure:
+    """A figure that says in words why there is nothing to draw."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 2))
+    axes.axis("off")
+    axes.text(0.5, 0.5, text, ha="center", va="center", wrap=True)
+    return figure
