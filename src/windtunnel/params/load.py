@@ -1,0 +1,146 @@
+"""Read and validate params.yaml: every mistake becomes one clear line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from windtunnel.catalogue import default_visualisers, find_algorithm
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.entry import Entry
+from windtunnel.params.schema import Params
+from windtunnel.visualisers.base import Visualiser, make_visualiser
+
+PARAMS_FILE = Path("params.yaml")
+_REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
+
+
+def load_params(path: Path = PARAMS_FILE) -> Params:
+    """params.yaml, validated: schema, algorithm names, visualisers, and names used twice.
+
+    YAML 1.2 as DVC reads it, so that `1e-3` is a number for both. Raises UserError with a line per mistake.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file. Run windtunnel where params.yaml is, or name it with --params")
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: must be a map of keys, got {type(raw).__name__}")
+    return validate_params(raw, str(path))
+
+
+def validate_params(raw: Mapping[str, object], where: str = "params") -> Params:
+    """Validate the content of a params.yaml (see `load_params`)."""
+    try:
+        params = Params.model_validate(_resolve_budget(raw, where))
+    except ValidationError as error:
+        lines = dict.fromkeys(_line(details, where) for details in error.errors())
+        raise UserError("\n".join(lines)) from error
+    mistakes = [*_repeated_names(params), *_unknown_words(params)]
+    if mistakes:
+        raise UserError("\n".join(f"{where}: {line}" for line in mistakes))
+    return params
+
+
+def entries(params: Params) -> Iterator[tuple[str, str, Entry]]:
+    """(family, name, entry) of every assessment, in the order of the file."""
+    for family in ("attacks", "queries", "sweeps", "verification", "corruptions", "latent"):
+        for name, entry in cast(dict[str, Entry], getattr(params, family)).items():
+            yield family, name, entry
+
+
+def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
+    """The visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
+    import windtunnel.visualisers  # noqa: F401  registers them
+
+    kind = entry_kind(family, name, entry)
+    specs = entry.visualisers if entry.visualisers is not None else list(default_visualisers(family))
+    return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]
+
+
+def entry_kind(family: str, name: str, entry: Entry) -> AssessmentKind:
+    """The assessment kind of an entry, from the registry row of its algorithm."""
+    return find_algorithm(entry.library, entry.algorithm, f"{family}.{name}", family).kind
+
+
+def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
+    """Replace `budget: ${budgets.tight}` (or `budget: tight`) by the named budget."""
+    content, budget, named = dict(raw), raw.get("budget"), raw.get("budgets")
+    if isinstance(budget, str):
+        match = _REFERENCE.fullmatch(budget.strip())
+        name = match.group(1) if match else budget.strip()
+        known = named if isinstance(named, dict) else {}
+        if name not in known:
+            raise UserError(unknown_word(f"{where}: budget", name, map(str, known), what="one of budgets"))
+        content["budget"] = known[name]
+    return content
+
+
+def _repeated_names(params: Params) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for family, name, _ in entries(params):
+        if name in seen:
+            yield f"{family}.{name}: the name is taken by {seen[name]}.{name}; a name is one directory of reports/robustness"
+        seen[name] = family
+
+
+def _unknown_words(params: Params) -> Iterator[str]:
+    for family, name, entry in entries(params):
+        try:
+            visualisers_of(family, name, entry)
+        except UserError as error:
+            yield str(error)
+
+
+def _line(details: ErrorDetails, where: str) -> str:
+    """One line for one of pydantic's errors, in the words of this project."""
+    location = [part for part in details["loc"] if not _is_union_tag(part)]
+    key = ".".join(map(str, location))
+    given = details["input"]
+    match details["type"]:
+        case "extra_forbidden":
+            return f"{where}: " + unknown_word(key, str(location[-1]), _keys_at(location[:-1]), what="a key here")
+        case "missing":
+            return f"{where}: {key}: is required"
+        case "value_error":
+            return f"{where}: {key}: {details['msg'].removeprefix('Value error, ')}"
+        case "literal_error" | "enum":
+            allowed = re.findall(r"'([^']*)'", str(details.get("ctx", {}).get("expected", "")))
+            return f"{where}: " + unknown_word(key, str(given), allowed, what="allowed")
+    return f"{where}: {key}: {details['msg'][0].lower()}{details['msg'][1:]}, got {given!r}"
+
+
+def _is_union_tag(part: int | str) -> bool:
+    # pydantic names the branch of a union it tried, such as `function-before[parse_number(), float]` or `list[...]`.
+    return isinstance(part, str) and ("[" in part or part in {"str", "int", "float", "bool"})
+
+
+def _keys_at(location: list[int | str]) -> list[str]:
+    """The keys allowed at a place of params.yaml, for the nearest match."""
+    model: type[BaseModel] = Params
+    for part in location:
+        field = model.model_fields.get(str(part))
+        if field is None:  # the user's own name in a map of entries
+            continue
+        found = [t for t in (field.annotation, *_arguments(field.annotation)) if _is_model(t)]
+        if found:
+            model = cast(type[BaseModel], found[0])
+    return list(model.model_fields)
+
+
+def _arguments(annotation: object) -> list[object]:
+    return [inner for argument in get_args(annotation) for inner in (argument, *_arguments(argument))]
+
+
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,0 +1,78 @@
+"""The few numbers of a run that people compare: reports/metrics.json and the series that DVC plots."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import AssessmentKind, Json
+
+# What `dvc metrics show`, `dvc exp show` and the MLflow run list lead with; metadata.json holds the rest.
+HEADLINE: dict[str, tuple[str, ...]] = {
+    AssessmentKind.EMPIRICAL_ATTACK: (
+        "adversarial_accuracy", "attack_success_rate", "queries_succ_mean", "area_under_curve", "median_critical_epsilon",
+    ),
+    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate"),
+    AssessmentKind.STATISTICAL_SAMPLING: (
+        "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce", "lga", "lra", "lags", "lars", "laga", "lara",
+    ),
+}  # fmt: skip
+
+# The number that stands for an assessment in a bar chart, with its interval; the first that is there.
+ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "clean_accuracy")
+
+
+def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:
+    """Nested metrics: `clean`, `certified`, `worst_case`, then each assessment under its own name."""
+    metrics = summary.metrics
+    top: dict[str, Json] = {}
+    for group, source in (("certified", "certified_accuracy"), ("clean", "clean_accuracy"), ("worst_case", "worst_case_accuracy")):
+        found = {key.replace(source, "accuracy"): metrics[key] for key in _with_interval(source) if key in metrics}
+        if found:
+            top[group] = found
+    clean_block = top.setdefault("clean", {})
+    if isinstance(clean_block, dict):
+        clean_block.update({key: clean.metrics[key] for key in ("nll", "ece") if key in clean.metrics})
+    top["hard_failures"] = metrics["hard_failures"]
+    for artifacts in assessments:
+        keys = HEADLINE[str(artifacts.metadata["assessment_kind"])]
+        top[artifacts.name] = {key: artifacts.metrics[key] for key in keys if key in artifacts.metrics}
+    return top
+
+
+def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory: Path) -> None:
+    """The series of `dvc plots`: the sandwich per budget, and one accuracy per assessment with its interval."""
+    layers = summary.metrics["sandwich"]
+    rows: list[dict[str, object]] = []
+    for layer in layers if isinstance(layers, list) else []:
+        assert isinstance(layer, dict)
+        budget = f"{layer['norm']} {layer['epsilon']:.4g}"
+        for end in ("certified_accuracy", "worst_case_accuracy"):
+            if end in layer:
+                rows.append({"budget": budget, "end": end, "accuracy": layer[end]})
+        rows.append({"budget": budget, "end": "clean_accuracy", "accuracy": summary.metrics["clean_accuracy"]})
+    write_csv(directory / "sandwich.csv", ("budget", "end", "accuracy"), rows)
+    bars: list[dict[str, object]] = []
+    for artifacts in (summary, *assessments):
+        key = next((k for k in ACCURACY if k in artifacts.metrics), None)
+        if key:
+            low, high = (artifacts.metrics.get(f"{key}_ci_{end}", "") for end in ("low", "high"))
+            bars.append(
+                {"assessment": artifacts.name, "metric": key, "accuracy": artifacts.metrics[key], "ci_low": low, "ci_high": high}
+            )
+    write_csv(directory / "assessments.csv", ("assessment", "metric", "accuracy", "ci_low", "ci_high"), bars)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
+    """A CSV file with a header, as `dvc plots` reads it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _with_interval(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_ci_low", f"{name}_ci_high"
