@@ -1,0 +1,36 @@
+"""After a run: is everything there that the contract promises, and does it hold together?"""
+
+from __future__ import annotations
+
+import sys
+
+from windtunnel.core.artifacts import read_artifacts, read_json
+from windtunnel.core.errors import UserError
+from windtunnel.params.load import entries, load_params
+from windtunnel.workspace import CLEAN, GATE, METRICS, REPORTS, ROBUSTNESS, SANITY, SUMMARY, user_errors
+
+
+def main() -> None:
+    """Read every artifact back. Raises UserError at the first that is missing, damaged or empty."""
+    params = load_params()
+    directories = [CLEAN, SUMMARY, SANITY, *(ROBUSTNESS / name for _, name, _ in entries(params))]
+    for directory in directories:
+        artifacts = read_artifacts(directory)
+        rows = artifacts.metadata["visualisers"]
+        for row in rows if isinstance(rows, list) else []:
+            if isinstance(row, dict) and not (directory / str(row["file"])).is_file():
+                raise UserError(f"{directory}: metadata.json lists {row['file']}, which is not there")
+    for file in (METRICS, GATE):
+        read_json(file)
+    for name in (f"report.{extension}" for extension in params.report.formats):
+        if not (REPORTS / name).stat().st_size:
+            raise UserError(f"{REPORTS / name}: is empty")
+    if failures := read_artifacts(SUMMARY).metrics["hard_failures"]:
+        raise UserError(f"{SUMMARY}: {failures} hard failures in the default run")
+    print(f"{len(directories)} assessments, the report and the gate's verdict are whole")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with user_errors():
+        main()
