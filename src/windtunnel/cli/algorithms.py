@@ -1,0 +1,51 @@
+"""`windtunnel algorithms`: the catalogue as a table."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from windtunnel.catalogue import FAMILIES
+from windtunnel.catalogue import algorithms as catalogue
+from windtunnel.core.contracts import Capability, Norm, ThreatModel
+
+
+@click.command()
+@click.option("--family", type=click.Choice(FAMILIES), help="Only this block of params.yaml.")
+@click.option("--library", help="Only this library, for example foolbox.")
+@click.option("--norm", type=click.Choice([n.value for n in Norm]), help="Only algorithms under this norm.")
+@click.option("--threat-model", type=click.Choice([t.value for t in ThreatModel]), help="Only this threat model.")
+@click.option("--requires", type=click.Choice([c.value for c in Capability]), help="Only those that need nothing else.")
+def algorithms(
+    *, family: str | None, library: str | None, norm: str | None, threat_model: str | None, requires: str | None
+) -> None:
+    """List every algorithm that params.yaml can name.
+
+    \b
+    Examples:
+      windtunnel algorithms --library foolbox --norm L2
+      windtunnel algorithms --threat-model black_box_decision
+      windtunnel algorithms --requires forward       what works on an ONNX file or behind an API
+    """  # noqa: D301
+    table = Table(title=None, header_style="bold")
+    for column in ("family", "library", "algorithm", "threat model", "norm", "randomness", "requires", "what it is"):
+        table.add_column(column)
+    count = 0
+    for name in [family] if family else FAMILIES:
+        for row in catalogue(name):
+            wanted = (
+                (library is None or row.library.lower() == library.lower())
+                and (norm is None or row.norm == norm)
+                and (threat_model is None or row.threat_model == threat_model)
+                and (requires is None or row.requires <= {requires})
+            )
+            if wanted:
+                count += 1
+                needs = ", ".join(sorted(row.requires))
+                what = row.summary or ", ".join(sorted(row.families))
+                table.add_row(
+                    name, row.library, row.name, row.threat_model, row.norm or "-", row.randomness, needs, what
+                )
+    Console().print(table)
+    click.echo(f"{count} algorithms")

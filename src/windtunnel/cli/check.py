@@ -1,0 +1,59 @@
+"""`windtunnel check`: everything that can be refused, refused before hours are spent."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from windtunnel.core.errors import UserError
+from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.params.schema import Params
+
+
+@click.command()
+@click.option("--params", "path", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)
+def check(*, path: Path) -> None:
+    """Validate params, data, model, and that every assessment can run on them. Exit code 2 if not.
+
+    A model that `train` has yet to make is checked as it will be: untrained, of the same shape.
+
+    \b
+    Examples:
+      windtunnel check
+      windtunnel check --params experiments/wide.yaml
+    """  # noqa: D301
+    console = Console()
+    params = load_params(path)
+    console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
+                  f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
+    mistakes = check_compatibility(params, console)
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    console.print("[green]✓[/green] every assessment fits the model and the data")
+
+
+def check_compatibility(params: Params, console: Console) -> list[str]:
+    """Load the data and the model, print what they are, and return a line per assessment that cannot run on them."""
+    from windtunnel.data.load import load_dataset
+    from windtunnel.models.load import preview_classifier
+    from windtunnel.sanity.preflight import preflight_lines
+
+    assessed, train = load_dataset(params.data, params.seed)
+    shape = "x".join(map(str, assessed.inputs.shape[1:]))
+    console.print(f"[green]✓[/green] data: {len(assessed)} samples of {shape}, {assessed.num_classes} classes"
+                  + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
+    classifier = preview_classifier(params.model, assessed, train, params.device)
+    console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
+    mistakes = []
+    for family, name, entry in entries(params):
+        preflight = import_module(f"windtunnel.{family}.preflight").preflight
+        try:
+            preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
+        except UserError as error:
+            mistakes.append(str(error))
+    if params.model.source != "train":
+        mistakes += preflight_lines(classifier, assessed, console)
+    return mistakes

@@ -1,0 +1,89 @@
+"""The command line: `windtunnel --help`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import cast
+
+import click
+
+from windtunnel.core.errors import UserError
+from windtunnel.workspace import USER_ERROR
+
+# name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
+# `windtunnel --help` does not wait for torch.
+COMMANDS = {
+    "check": "validate params, data, model and every assessment before anything is computed",
+    "params": "the schema of params.yaml, or the values in force",
+    "algorithms": "the catalogue of algorithms",
+    "show": "the results of the last run",
+    "report": "build the PDF and the HTML from the artifacts",
+    "sanity": "the checks of the evaluation itself",
+    "gate": "the gate's verdict as an exit code",
+    "track": "log to MLflow what is not logged yet",
+    "ui": "open the MLflow UI on the right store",
+    "compare": "two or more runs, paired on the same samples",
+    "sweep": "the pipeline at several budgets, side by side",
+    "promote": "make the assessed model the champion, if the gate allows",
+    "rollback": "restore the previous champion",
+    "retrain": "retrain, assess, gate, promote: one idempotent command for schedules",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands, in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        return cast(click.Command, getattr(importlib.import_module(f"windtunnel.cli.{cmd_name}"), cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with the nearest match in the error."""
+        from windtunnel.core.errors import nearest
+
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = nearest(args[0], COMMANDS)
+            hint = f" Did you mean '{near}'?" if near else ""
+            raise click.UsageError(f"'{args[0]}' is not a command.{hint} See windtunnel --help")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; a UserError is its line on stderr and exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            click.echo(f"windtunnel: {error}", err=True)
+            ctx.exit(USER_ERROR)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="windtunnel")
+def cli() -> None:
+    """Robustness assessment of image classifiers: attacks, verification, corruptions, and whether to believe them.
+
+    \b
+    Examples:
+      windtunnel check                      is params.yaml fit to run?
+      dvc repro                             run what changed
+      windtunnel show                       the results in the terminal
+      windtunnel algorithms --norm L2       what can be used under L2
+    """  # noqa: D301  \b is click's mark for text that keeps its lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the `windtunnel` command."""
+    cli(args=list(arguments) if arguments is not None else None, prog_name="windtunnel")

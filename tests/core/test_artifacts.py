@@ -1,0 +1,97 @@
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from windtunnel.core.artifacts import (
+    AssessmentResult,
+    base_data,
+    base_kwargs,
+    file_digest,
+    load_tensors,
+    read_artifacts,
+    save_tensors,
+    write_artifacts,
+)
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Capability, PerturbationBudget, Semantics
+from windtunnel.core.dataset import Dataset, select
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import subject_of
+from windtunnel.summary.table import SUMMARY
+
+
+@pytest.fixture
+def subject():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
+    classifier = Classifier(module, 3, (1, 2, 2), frozenset({Capability.FORWARD}), "digest", "test")
+    inputs = torch.rand(5, 1, 2, 2)
+    return subject_of(classifier, Dataset(inputs, torch.tensor([0, 1, 2, 0, 1]), tuple("abcde"), ("x", "y", "z")))
+
+
+def result_of(subject, **metrics):
+    return AssessmentResult(
+        "made",
+        Semantics(SUMMARY, PerturbationBudget(SUMMARY.norm, 0.1)),
+        base_data(subject, torch.full((5,), 2)),
+        {"clean_accuracy": 0.5, **metrics},
+        kwargs=base_kwargs(subject),
+    )
+
+
+def test_what_is_written_is_what_is_read(subject, tmp_path):
+    written = write_artifacts(result_of(subject), tmp_path / "made", subject, started=time.time())
+    read = read_artifacts(tmp_path / "made")
+    assert read.metadata == written.metadata
+    assert torch.equal(read.tensor("clean_inputs"), subject.dataset.inputs)
+    assert read.sample_names == list("abcde")
+
+
+def test_two_writes_of_one_result_are_equal_bytes_although_time_passes(subject, tmp_path):
+    for name in ("one", "two"):
+        write_artifacts(result_of(subject), tmp_path / name, subject, started=time.time() - len(name))
+    for file in ("robustness_data.pt", "metadata.json"):
+        assert file_digest(tmp_path / "one" / file) == file_digest(tmp_path / "two" / file)
+
+
+def test_a_view_is_saved_without_the_storage_it_looks_into(tmp_path):
+    large = torch.zeros(100_000)
+    save_tensors({"clean_inputs": large[:3]}, tmp_path / "robustness_data.pt")
+    assert (tmp_path / "robustness_data.pt").stat().st_size < 10_000
+    assert len(load_tensors(tmp_path / "robustness_data.pt")["clean_inputs"]) == 3
+
+
+def test_a_damaged_file_is_one_clear_line(subject, tmp_path):
+    write_artifacts(result_of(subject), tmp_path / "made", subject, started=0)
+    (tmp_path / "made" / "robustness_data.pt").write_bytes(b"not a tensor")
+    with pytest.raises(UserError, match=r"robustness_data.pt: cannot be read"):
+        read_artifacts(tmp_path / "made")
+
+
+def test_missing_rows_are_refused_before_anything_is_written(subject, tmp_path):
+    result = result_of(subject)
+    result.data["verdicts"] = torch.ones(4, dtype=torch.int64)
+    with pytest.raises(UserError, match="4 rows of verdicts for 5 samples"):
+        write_artifacts(result, tmp_path / "made", subject, started=0)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("how", ["first", "random", "stratified"])
+def test_selection_is_sorted_unique_and_of_the_asked_size(how):
+    targets = torch.tensor([0] * 50 + [1] * 5 + [2] * 45)
+    chosen = select(100, 15, how, 3, targets)
+    assert len(chosen.unique()) == 15
+    assert torch.equal(chosen, chosen.sort().values)
+    if how == "stratified":
+        assert targets[chosen].bincount().tolist() == [5, 5, 5]
+
+
+def test_without_labels_the_models_own_predictions_are_the_reference(subject):
+    from dataclasses import replace
+
+    unlabelled = replace(subject.dataset, labelled=False, targets=torch.full((5,), -1))
+    found = subject_of(subject.classifier, unlabelled)
+    assert found.clean_correct.all()
+    assert [c.code for c in found.caveats] == ["pseudo_labels"]

@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from windtunnel.core.batches import Checkpoint, batches_of, run_batches
+
+
+def work(batch):
+    generator = torch.Generator().manual_seed(batch.seed)
+    return {"value": batch.indices.double() + torch.rand(len(batch.indices), generator=generator, dtype=torch.float64)}
+
+
+def test_a_killed_run_continues_and_gives_the_same_result(tmp_path):
+    batches = batches_of(torch.arange(10), 3, run_seed=7, name="pgd")
+    whole = run_batches(batches, work, name="pgd")
+    done = []
+
+    def dies_at_the_third(batch):
+        if batch.number == 2:
+            raise KeyboardInterrupt
+        return work(batch)
+
+    def counts(batch):
+        done.append(batch.number)
+        return work(batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_batches(batches, dies_at_the_third, name="pgd", checkpoint=Checkpoint("pgd", {"eps": 1}, tmp_path))
+    again = run_batches(batches, counts, name="pgd", checkpoint=Checkpoint("pgd", {"eps": 1}, tmp_path))
+    assert done == [2, 3]
+    assert torch.equal(again["value"], whole["value"])
+
+
+def test_another_identity_never_sees_the_shards(tmp_path):
+    batches = batches_of(torch.arange(4), 2, 0, "pgd")
+    run_batches(batches, work, name="pgd", checkpoint=Checkpoint("pgd", {"eps": 1}, tmp_path))
+    assert Checkpoint("pgd", {"eps": 2}, tmp_path).get(0) is None
+    assert Checkpoint("pgd", {"eps": 1}, tmp_path).get(0) is not None
+
+
+def test_a_batch_does_not_depend_on_which_others_run():
+    batches = batches_of(torch.arange(10), 3, 0, "pgd")
+    alone = work(batches[2])["value"]
+    assert torch.equal(run_batches(batches, work, name="pgd")["value"][6:9], alone)
+
+
+def test_no_samples_give_no_rows():
+    assert run_batches(batches_of(torch.arange(0), 3, 0, "pgd"), work, name="pgd") == {}

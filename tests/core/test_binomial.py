@@ -1,0 +1,33 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windtunnel.core.binomial import binomial_interval, binomial_rate
+
+# Not jeffreys: an equal-tailed posterior interval leaves out the estimate at 0/n and n/n.
+METHODS = ("wilson", "clopper_pearson", "agresti_coull")
+
+
+def test_wilson_of_none_in_a_hundred_is_the_published_bound():
+    # docs/sanity-checks.md F4: 0/100 -> [0, 3.7 %] Wilson, 3.6 % Clopper-Pearson
+    assert binomial_interval(0, 100) == pytest.approx((0, 0.0370), abs=1e-4)
+    assert binomial_interval(0, 100, method="clopper_pearson") == pytest.approx((0, 0.0362), abs=1e-4)
+
+
+def test_nothing_is_known_without_samples():
+    assert binomial_interval(0, 0) == (0.0, 1.0)
+    assert binomial_rate(0, 0).value == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(n=st.integers(1, 400), share=st.floats(0, 1), level=st.floats(0.5, 0.999))
+def test_the_interval_holds_the_estimate_and_stays_in_the_unit_interval(method, n, share, level):
+    successes = round(share * n)
+    low, high = binomial_interval(successes, n, level, method)
+    assert 0 <= low <= successes / n + 1e-9
+    assert successes / n - 1e-9 <= high <= 1
+
+
+def test_more_successes_than_samples_are_refused():
+    with pytest.raises(ValueError, match="successes"):
+        binomial_interval(3, 2)

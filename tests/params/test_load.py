@@ -1,0 +1,100 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windtunnel.core.errors import UserError
+from windtunnel.params.load import load_params, validate_params
+from windtunnel.params.numbers import parse_number
+
+MINIMAL = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}}
+
+
+def refusal(**changes):
+    with pytest.raises(UserError) as caught:
+        validate_params({**MINIMAL, **changes})
+    return str(caught.value)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_a_fraction_is_rounded_once(numerator, denominator):
+    assert parse_number(f"{numerator}/{denominator}") == float(Fraction(numerator, denominator))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("8/255", 8 / 255), ("1e-3", 1e-3), (0.1, 0.1), (3, 3.0), (" 4 / 255 ", 4 / 255)]
+)
+def test_numbers_as_people_write_them(text, value):
+    assert parse_number(text) == value
+
+
+@pytest.mark.parametrize("text", ["much", "1/0", "nan", "inf", True, None, [1], "8/255/2", ""])
+def test_what_is_no_number_is_refused_with_what_is(text):
+    with pytest.raises(ValueError, match="8/255|finite"):
+        parse_number(text)
+
+
+def test_yaml_is_read_as_dvc_reads_it(tmp_path):
+    import dvc.utils.serialize as dvc_reader
+
+    file = tmp_path / "params.yaml"
+    file.write_text("data: {}\nmodel: {train: {learning_rate: 1e-3}}\nbudget: {epsilon: 8/255}\n")
+    ours, theirs = load_params(file), dvc_reader.load_yaml(str(file))
+    assert ours.model.train.learning_rate == theirs["model"]["train"]["learning_rate"] == 0.001
+    assert ours.budget.epsilon == 8 / 255
+    assert theirs["budget"]["epsilon"] == "8/255"
+
+
+def test_a_wrong_key_is_answered_with_the_nearest():
+    assert "Did you mean 'epochs'?" in refusal(model={"train": {"epoch": 3}})
+    assert "Did you mean 'attacks'?" in refusal(atacks={})
+
+
+def test_an_epsilon_as_text_names_key_value_and_what_is_allowed():
+    assert refusal(budget={"epsilon": "big"}) == (
+        "params: budget.epsilon: 'big' is not a number; write it as 0.03, 1e-3 or 8/255"
+    )
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, 0])
+def test_an_epsilon_must_be_positive(epsilon):
+    assert "budget.epsilon" in refusal(budget={"epsilon": epsilon})
+
+
+def test_a_named_budget_may_be_referred_to_and_a_wrong_name_is_answered():
+    named = {"tight": {"epsilon": "2/255"}}
+    for reference in ("tight", "${budgets.tight}"):
+        assert validate_params({**MINIMAL, "budget": reference, "budgets": named}).budget.epsilon == 2 / 255
+    assert "Did you mean 'tight'?" in refusal(budget="tigth", budgets=named)
+
+
+def test_an_unknown_algorithm_is_answered_with_the_nearest():
+    line = refusal(attacks={"pgd": {"library": "torchattacks", "algorithm": "PDG"}})
+    assert "attacks.pgd.algorithm: 'PDG'" in line
+    assert "Did you mean 'PGD'?" in line
+
+
+def test_a_name_is_one_directory():
+    pgd = {"library": "torchattacks", "algorithm": "PGD"}
+    assert "reserved" in refusal(attacks={"clean": pgd})
+    assert "not a name" in refusal(attacks={"a/b": pgd})
+
+
+def test_every_mistake_is_listed_not_only_the_first():
+    lines = refusal(budget={"epsilon": "x"}, atacks={}, seed=-1).splitlines()
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(("content", "says"), [("a: [1", "not YAML"), ("- 1\n", "must be a map"), ("a: 1\na: 2\n", "duplicate")])
+def test_a_file_that_is_no_params_is_one_line(tmp_path, content, says):
+    file = tmp_path / "params.yaml"
+    file.write_text(content)
+    with pytest.raises(UserError, match=says) as caught:
+        load_params(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_where_to_be():
+    with pytest.raises(UserError, match="no such file"):
+        load_params(__import__("pathlib").Path("nowhere/params.yaml"))
