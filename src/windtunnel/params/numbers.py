@@ -17,8 +17,9 @@ def parse_number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a number; write it as 0.03, 1e-3 or 8/255")
     try:
-        numerator, _, denominator = str(value).partition("/")
-        number = float(Fraction(numerator.strip()) / Fraction(denominator.strip() or "1"))
+        numerator, *denominator = (Fraction(part.strip()) for part in str(value).split("/"))
+        (divisor,) = denominator or [Fraction(1)]
+        number = float(numerator / divisor)
     except (ValueError, ZeroDivisionError, OverflowError):
         raise ValueError(f"{value!r} is not a number; write it as 0.03, 1e-3 or 8/255") from None
     if not math.isfinite(number):
