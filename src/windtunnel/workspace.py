@@ -71,7 +71,12 @@ def prepare_entry(params: Params, family: str, name: str) -> tuple[Entry, Subjec
 
 
 def finish(
-    params: Params, family: str, result: AssessmentResult, subject: Subject, started: float, directory: Path | None = None
+    params: Params,
+    family: str,
+    result: AssessmentResult,
+    subject: Subject,
+    started: float,
+    directory: Path | None = None,
 ) -> Artifacts:
     """Write an assessment's artifacts and draw its figures. `directory` where it is not reports/robustness/<name>."""
     from windtunnel.core.artifacts import write_artifacts

@@ -52,7 +52,9 @@ def _grow(tree: Tree, node: dict[str, Json], definitions: dict[str, Json]) -> No
         inner = _definition(details, definitions)
         default = f" [dim]= {json.dumps(details['default'])}[/dim]" if "default" in details and not inner else ""
         text = details.get("description") or (inner or {}).get("description") or ""
-        branch = tree.add(f"[bold]{key}[/bold]: [cyan]{_type(details)}[/cyan]{default}  {str(text).splitlines()[0] if text else ''}")
+        branch = tree.add(
+            f"[bold]{key}[/bold]: [cyan]{_type(details)}[/cyan]{default}  {str(text).splitlines()[0] if text else ''}"
+        )
         if inner:
             _grow(branch, inner, definitions)
 

@@ -45,7 +45,9 @@ def show(*, name: str | None, caveats: bool) -> None:
     if GATE.is_file():
         gate = read_json(GATE)
         assert isinstance(gate, dict)
-        console.print(f"gate: [bold]{escape(str(gate.get('decision', gate.get('verdict', '?'))))}[/bold]  (windtunnel gate)")
+        console.print(
+            f"gate: [bold]{escape(str(gate.get('decision', gate.get('verdict', '?'))))}[/bold]  (windtunnel gate)"
+        )
 
 
 def _sandwich(summary: dict[str, Json]) -> Table:

@@ -13,6 +13,7 @@ from windtunnel.core.contracts import Algorithm, Capability
 from windtunnel.core.errors import IncompatibleError
 
 FORWARD_BATCH = 512
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Classifier:
     capabilities: frozenset[Capability]
     digest: str
     source: str
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     onnx_path: Path | None = None
 
     @torch.no_grad()

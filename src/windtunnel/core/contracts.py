@@ -95,7 +95,7 @@ class Verdict(IntEnum):
 VERDICT_CODES: dict[str, int] = {verdict.label: int(verdict) for verdict in Verdict}
 
 # What every declared value may hold in a JSON file.
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ DISTANCE: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {Norm.LINF: linf, Nor
 
 def distance(norm: Norm, a: Tensor, b: Tensor) -> Tensor:
     """Distance of each sample of `a` from that of `b` under `norm`; shapes (N, ...) -> (N,) float32."""
-    return DISTANCE[norm](a, b)
+    measure = DISTANCE[norm]
+    return measure(a, b)
 
 
 def within(distances: Tensor, epsilon: float) -> Tensor:

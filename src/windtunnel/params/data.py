@@ -23,10 +23,14 @@ class Data(Block):
 
     source: Literal["digits", "npz", "idx", "folder", "function"] = "digits"
     path: str | None = Field(None, description="npz: the file; idx: the test images; folder: the folder")
-    labels: str | None = Field(None, description="idx: the label file; folder: a CSV of file,label; 'none' for no labels")
+    labels: str | None = Field(
+        None, description="idx: the label file; folder: a CSV of file,label; 'none' for no labels"
+    )
     train_path: str | None = Field(None, description="training split, for recipes and generators; same form as path")
     train_labels: str | None = None
-    function: str | None = Field(None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)")
+    function: str | None = Field(
+        None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)"
+    )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
     class_names: list[str] | None = None
     resize: PositiveInt | tuple[PositiveInt, PositiveInt] | None = Field(None, description="side, or (height, width)")

@@ -38,7 +38,10 @@ class BudgetOverride(Block):
     def over(self, budget: Budget) -> PerturbationBudget:
         """The budget this entry runs under: its own keys over the global ones."""
         return PerturbationBudget(
-            self.norm or budget.norm, budget.epsilon if self.epsilon is None else self.epsilon, self.step_size, self.steps
+            self.norm or budget.norm,
+            budget.epsilon if self.epsilon is None else self.epsilon,
+            self.step_size,
+            self.steps,
         )
 
 

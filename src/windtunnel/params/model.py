@@ -30,7 +30,9 @@ class Model(Block):
     train: Recipe = Recipe()
     path: str | None = Field(None, description="weights, torch.export program or ONNX file")
     factory: str | None = Field(None, description="module:function that builds the torch module (state_dict)")
-    function: str | None = Field(None, description="module:function: predict(batch) -> probabilities, forward pass only")
+    function: str | None = Field(
+        None, description="module:function: predict(batch) -> probabilities, forward pass only"
+    )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory or function")
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")

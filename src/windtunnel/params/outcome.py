@@ -33,7 +33,7 @@ class Report(Block):
     title: str = "Robustness assessment"
     layout: Literal["compact", "full"] = "compact"
     figure_scope: Literal["per_sample", "per_assessor"] = "per_sample"
-    formats: list[Literal["pdf", "html"]] = ["pdf", "html"]
+    formats: tuple[Literal["pdf", "html"], ...] = ("pdf", "html")
 
 
 class Tracking(Block):

@@ -2,7 +2,44 @@
 
 from __future__ import annotations
 
-from windtunnel.params.entry import Entry
+from typing import Annotated
+
+from pydantic import Field, PositiveInt, model_validator
+
+from windtunnel.params.entry import Block, Entry
+from windtunnel.params.numbers import Number
+
+
+class EpsilonRange(Block):
+    """A menu of epsilons by its ends: `steps` values from `start` to `stop`, both included."""
+
+    start: Number = Field(ge=0)
+    stop: Number = Field(gt=0)
+    steps: PositiveInt
+    spacing: str = Field("linear", pattern="^(linear|geometric)$", description="linear, or geometric (start above 0)")
+
+    @model_validator(mode="after")
+    def _ends(self) -> EpsilonRange:
+        if self.stop <= self.start and self.steps > 1:
+            raise ValueError(f"stop ({self.stop:g}) must be larger than start ({self.start:g})")
+        if self.spacing == "geometric" and self.start == 0:
+            raise ValueError("a geometric range cannot start at 0; zero is added to every menu anyway")
+        return self
+
+
+class VerdictThresholds(Block):
+    """Accuracy drops at the median epsilon below which a model is called robust, or moderately fragile."""
+
+    robust: Number = Field(0.10, gt=0, le=1)
+    moderately_fragile: Number = Field(0.40, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _order(self) -> VerdictThresholds:
+        if self.moderately_fragile <= self.robust:
+            raise ValueError(
+                f"moderately_fragile ({self.moderately_fragile:g}) must be larger than robust ({self.robust:g})"
+            )
+        return self
 
 
 class SweepEntry(Entry):
@@ -10,3 +47,10 @@ class SweepEntry(Entry):
 
     library: str = "windtunnel"
     algorithm: str = "FGSM"
+    epsilons: list[Annotated[Number, Field(ge=0)]] | EpsilonRange = Field(
+        default_factory=lambda: [0.0, 0.01, 0.02, 0.05, 0.1, 0.2],
+        description="a list, or {start, stop, steps, spacing}",
+    )
+    refine: PositiveInt | None = Field(None, description="bisection steps between the menu points around a flip")
+    clip: bool = Field(True, description="keep perturbed inputs in the data's value range")
+    thresholds: VerdictThresholds = VerdictThresholds()

@@ -66,7 +66,9 @@ def rows_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
     try:
         return torch.tensor([place[name] for name in artifacts.sample_names], dtype=torch.int64)
     except KeyError as error:
-        raise UserError(f"{artifacts.directory}: sample {error} is not in the clean assessment: run dvc repro") from error
+        raise UserError(
+            f"{artifacts.directory}: sample {error} is not in the clean assessment: run dvc repro"
+        ) from error
 
 
 def examples_of(artifacts: Artifacts) -> Tensor:
@@ -95,7 +97,12 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
         same_norm = ball is not None and ball.norm is region.norm
         if same_norm and kind == AssessmentKind.EMPIRICAL_ATTACK:
             attacked[rows] = True
-        if same_norm and ball is not None and kind == AssessmentKind.FORMAL_VERIFICATION and ball.epsilon >= region.epsilon:
+        if (
+            same_norm
+            and ball is not None
+            and kind == AssessmentKind.FORMAL_VERIFICATION
+            and ball.epsilon >= region.epsilon
+        ):
             examined[rows] = True
             verified = artifacts.tensor("verdicts") == Verdict.VERIFIED
             first = verified & (certified_by[rows] == NOBODY)

@@ -28,7 +28,11 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
     """Nested metrics: `clean`, `certified`, `worst_case`, then each assessment under its own name."""
     metrics = summary.metrics
     top: dict[str, Json] = {}
-    for group, source in (("certified", "certified_accuracy"), ("clean", "clean_accuracy"), ("worst_case", "worst_case_accuracy")):
+    for group, source in (
+        ("certified", "certified_accuracy"),
+        ("clean", "clean_accuracy"),
+        ("worst_case", "worst_case_accuracy"),
+    ):
         found = {key.replace(source, "accuracy"): metrics[key] for key in _with_interval(source) if key in metrics}
         if found:
             top[group] = found
@@ -60,7 +64,13 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
         if key:
             low, high = (artifacts.metrics.get(f"{key}_ci_{end}", "") for end in ("low", "high"))
             bars.append(
-                {"assessment": artifacts.name, "metric": key, "accuracy": artifacts.metrics[key], "ci_low": low, "ci_high": high}
+                {
+                    "assessment": artifacts.name,
+                    "metric": key,
+                    "accuracy": artifacts.metrics[key],
+                    "ci_low": low,
+                    "ci_high": high,
+                }
             )
     write_csv(directory / "assessments.csv", ("assessment", "metric", "accuracy", "ci_low", "ci_high"), bars)
 

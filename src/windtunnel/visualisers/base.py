@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # matplotlib and torch are slow to import, and params only ne
 
     from windtunnel.core.artifacts import Artifacts
 
-Spec = str | dict[str, dict[str, object]]
+Spec = str | Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True)

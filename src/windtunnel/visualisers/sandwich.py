@@ -47,8 +47,16 @@ class SandwichVisualiser(Visualiser):
                 axes.barh(row, right - left, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", linewidth=0,
                           label=label if row == 0 else None)  # fmt: skip
                 if right - left > 0.06:
-                    axes.text((left + right) / 2, row, f"{right - left:.0%}", ha="center", va="center", color="white", weight="bold")
-        axes.set_yticks(range(len(layers)), [f"{layer['norm']} ≤ {layer['epsilon']:.4g}" for layer in layers])  # type: ignore[index]
+                    axes.text(
+                        (left + right) / 2,
+                        row,
+                        f"{right - left:.0%}",
+                        ha="center",
+                        va="center",
+                        color="white",
+                        weight="bold",
+                    )
+        axes.set_yticks(range(len(layers)), [f"{layer['norm']} ≤ {layer['epsilon']:.4g}" for layer in layers])
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
         axes.set_xlabel(f"share of the {artifacts.metrics['n_samples']} assessed samples")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ VERDICT_COLOUR = {
     "misclassified_under_perturbation": ORANGE,
 }
 
-_RC = {
+_RC: dict[Any, object] = {  # matplotlib types its keys as one huge Literal
     "figure.dpi": 110,
     "savefig.dpi": 150,
     "savefig.bbox": "tight",
@@ -47,7 +47,7 @@ _RC = {
 
 @contextmanager
 def plotting_style() -> Iterator[None]:
-    """matplotlib with our style and a backend that needs no screen."""
+    """Matplotlib with our style and a backend that needs no screen."""
     import matplotlib
 
     matplotlib.use("Agg", force=False)

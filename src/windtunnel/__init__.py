@@ -1,0 +1,50 @@
+"""windtunnel: robustness assessment of image classifiers as a DVC pipeline with MLflow tracking.
+
+The public names; everything else may change between releases.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from windtunnel.core.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
+    from windtunnel.core.classifier import Classifier
+    from windtunnel.core.dataset import Dataset
+    from windtunnel.core.errors import UserError
+    from windtunnel.core.subject import Subject, subject_of
+    from windtunnel.params.load import load_params
+
+_HOME = {
+    "Artifacts": "core.artifacts",
+    "AssessmentResult": "core.artifacts",
+    "Classifier": "core.classifier",
+    "Dataset": "core.dataset",
+    "Subject": "core.subject",
+    "UserError": "core.errors",
+    "load_params": "params.load",
+    "read_artifacts": "core.artifacts",
+    "subject_of": "core.subject",
+    "write_artifacts": "core.artifacts",
+}
+
+__all__ = [
+    "Artifacts",
+    "AssessmentResult",
+    "Classifier",
+    "Dataset",
+    "Subject",
+    "UserError",
+    "load_params",
+    "read_artifacts",
+    "subject_of",
+    "write_artifacts",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for: `windtunnel --help` must not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'windtunnel' has no attribute '{name}'")
+    return getattr(import_module(f"windtunnel.{_HOME[name]}"), name)
