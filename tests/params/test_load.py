@@ -86,7 +86,9 @@ def test_every_mistake_is_listed_not_only_the_first():
     assert len(lines) == 3
 
 
-@pytest.mark.parametrize(("content", "says"), [("a: [1", "not YAML"), ("- 1\n", "must be a map"), ("a: 1\na: 2\n", "duplicate")])
+@pytest.mark.parametrize(
+    ("content", "says"), [("a: [1", "not YAML"), ("- 1\n", "must be a map"), ("a: 1\na: 2\n", "duplicate")]
+)
 def test_a_file_that_is_no_params_is_one_line(tmp_path, content, says):
     file = tmp_path / "params.yaml"
     file.write_text(content)

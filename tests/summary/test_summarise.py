@@ -31,7 +31,14 @@ BUDGET = PerturbationBudget(Norm.LINF, 0.1)
 
 def row(kind):
     return Algorithm(
-        "torchattacks", "made", kind, ThreatModel.WHITE_BOX, Norm.LINF, frozenset(), Randomness.DETERMINISTIC, frozenset()
+        "torchattacks",
+        "made",
+        kind,
+        ThreatModel.WHITE_BOX,
+        Norm.LINF,
+        frozenset(),
+        Randomness.DETERMINISTIC,
+        frozenset(),
     )
 
 
@@ -51,7 +58,9 @@ def write(subject, tmp_path):
         if perturbed is not None:
             data["perturbed_inputs"] = perturbed
             data["perturbed_predictions"] = mine.classifier.predict(perturbed)
-        result = AssessmentResult(name, Semantics(row(kind), region), data, {"clean_accuracy": 0.75}, kwargs=base_kwargs(mine))
+        result = AssessmentResult(
+            name, Semantics(row(kind), region), data, {"clean_accuracy": 0.75}, kwargs=base_kwargs(mine)
+        )
         return write_artifacts(result, tmp_path / name, mine, started=time.time())
 
     return write
@@ -59,7 +68,9 @@ def write(subject, tmp_path):
 
 @pytest.fixture
 def clean(write):
-    return write("clean", AssessmentKind.STATISTICAL_SAMPLING, [7, 7, 7, 8], region=PerturbationDistribution("identity", 0))
+    return write(
+        "clean", AssessmentKind.STATISTICAL_SAMPLING, [7, 7, 7, 8], region=PerturbationDistribution("identity", 0)
+    )
 
 
 def moved(subject, index, by):
@@ -82,10 +93,14 @@ def test_the_sandwich_of_a_proof_an_attack_and_an_unknown(subject, write, clean)
 
 
 def test_an_example_of_another_norm_counts_where_it_fits(subject, write, clean):
-    found = write("l2", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05), PerturbationBudget(Norm.L2, 0.5))
+    found = write(
+        "l2", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05), PerturbationBudget(Norm.L2, 0.5)
+    )
     summary = summarise(subject, BUDGET, clean, [found])
     assert summary.metrics["worst_case_accuracy"] == 0.5
-    far = write("far", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 1, 2], -moved(subject, 2, -0.3), PerturbationBudget(Norm.L2, 0.5))
+    far = write(
+        "far", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 1, 2], -moved(subject, 2, -0.3), PerturbationBudget(Norm.L2, 0.5)
+    )
     assert summarise(subject, BUDGET, clean, [far]).data["worst_by"].tolist() == [-1, -1, -1, -1]
 
 
@@ -93,7 +108,11 @@ def test_a_certificate_of_a_larger_ball_holds_in_the_smaller_and_not_the_other_w
     wide = write("wide", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 5], region=PerturbationBudget(Norm.LINF, 0.2))
     tight = write("tight", AssessmentKind.FORMAL_VERIFICATION, [3, 3, 5, 5], region=PerturbationBudget(Norm.LINF, 0.05))
     layers = summarise(subject, BUDGET, clean, [wide, tight]).metrics["sandwich"]
-    assert [(layer["epsilon"], layer["certified_accuracy"]) for layer in layers] == [(0.1, 0.25), (0.05, 0.5), (0.2, 0.25)]
+    assert [(layer["epsilon"], layer["certified_accuracy"]) for layer in layers] == [
+        (0.1, 0.25),
+        (0.05, 0.5),
+        (0.2, 0.25),
+    ]
 
 
 def test_verified_and_attacked_is_a_hard_failure_that_names_both(subject, write, clean):
@@ -113,7 +132,10 @@ def test_a_misclassified_sample_that_is_verified_is_a_hard_failure(subject, writ
 
 def test_a_failed_hard_check_of_sanity_is_a_hard_failure(subject, write, clean):
     checks = [{"id": "B1", "title": "budget respected", "severity": "HARD", "status": "fail", "value": 2}]
-    checks += [{"id": "C3", "title": "x", "severity": "WARN", "status": "fail"}, {"id": "B2", "severity": "HARD", "status": "pass"}]
+    checks += [
+        {"id": "C3", "title": "x", "severity": "WARN", "status": "fail"},
+        {"id": "B2", "severity": "HARD", "status": "pass"},
+    ]
     summary = summarise(subject, BUDGET, clean, [], {"kwargs": {"checks": checks}})
     assert summary.metrics["hard_failures"] == 1
 

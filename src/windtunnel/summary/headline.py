@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.series import write_csv
 
 # What `dvc metrics show`, `dvc exp show` and the MLflow run list lead with; metadata.json holds the rest.
 HEADLINE: dict[str, tuple[str, ...]] = {
@@ -73,15 +73,6 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
                 }
             )
     write_csv(directory / "assessments.csv", ("assessment", "metric", "accuracy", "ci_low", "ci_high"), bars)
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
-    """A CSV file with a header, as `dvc plots` reads it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _with_interval(name: str) -> tuple[str, str, str]:

@@ -1,5 +1,5 @@
 """All visualisers: importing this package registers them."""
 
-from windtunnel.visualisers import sandwich, sweeps
+from windtunnel.visualisers import clean, sandwich, sweeps
 
-__all__ = ["sandwich", "sweeps"]
+__all__ = ["clean", "sandwich", "sweeps"]

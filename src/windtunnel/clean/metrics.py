@@ -1,0 +1,48 @@
+"""What the clean evaluation measures, from logits and targets alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Calibration in equal-width confidence bins over (0, 1].
+
+    confidence, accuracy: (B,) means, 0 for an empty bin; counts: int64 (B,).
+    """
+
+    confidence: Tensor
+    accuracy: Tensor
+    counts: Tensor
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error in [0, 1] (Guo et al. 2017, arXiv 1706.04599)."""
+        weights = self.counts / self.counts.sum().clamp(min=1)
+        return float((weights * (self.confidence - self.accuracy).abs()).sum())
+
+
+def reliability(logits: Tensor, targets: Tensor, bins: int) -> Reliability:
+    """Confidence (max softmax) against accuracy in `bins` bins; logits (N, K), targets (N,)."""
+    confidence, predictions = logits.double().softmax(1).max(1)
+    correct = (predictions == targets).double()
+    place = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    counts = torch.bincount(place, minlength=bins)
+    mean = [torch.bincount(place, v, minlength=bins) / counts.clamp(min=1) for v in (confidence, correct)]
+    return Reliability(mean[0], mean[1], counts)
+
+
+def negative_log_likelihood(logits: Tensor, targets: Tensor) -> float:
+    """Mean cross entropy in nats."""
+    return float(nn.functional.cross_entropy(logits.double(), targets))
+
+
+def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:
+    """int64 (K, K): rows are targets, columns predictions; an invalid prediction (-1) is in no column."""
+    valid = predictions >= 0
+    flat = targets[valid] * num_classes + predictions[valid]
+    return torch.bincount(flat, minlength=num_classes**2).view(num_classes, num_classes)

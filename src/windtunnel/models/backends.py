@@ -1,0 +1,63 @@
+"""Models that are no torch module, wrapped as one: forward pass only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.errors import UserError
+
+
+class OnnxModule(nn.Module):
+    """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        if not path.is_file():
+            raise UserError(f"model.path: {path}: no such file")
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
+        except Exception as error:  # onnxruntime's own errors share no base but this
+            raise UserError(f"model.path: {path}: not an ONNX model onnxruntime can run ({error})") from error
+        outputs = self.session.get_outputs()
+        if len(outputs) != 1:
+            names = ", ".join(o.name for o in outputs)
+            raise UserError(f"model.path: {path} has {len(outputs)} outputs ({names}); a classifier has one, the logits")
+        if len(self.session.get_inputs()) != 1:
+            raise UserError(f"model.path: {path} has {len(self.session.get_inputs())} inputs; a classifier has one")
+        self.input_name: str = self.session.get_inputs()[0].name
+        first = self.session.get_inputs()[0].shape[0]
+        self.fixed_batch: int | None = first if isinstance(first, int) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, in batches of the graph's own size where that is fixed."""
+        batches = x.split(self.fixed_batch) if self.fixed_batch else [x]
+        return torch.cat([self._run(batch) for batch in batches]).to(x.device)
+
+    def _run(self, x: Tensor) -> Tensor:
+        rows, size = len(x), self.fixed_batch or len(x)
+        padded = torch.cat([x, x[-1:].expand(size - rows, *x.shape[1:])]) if rows < size else x
+        (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy()})
+        return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
+
+
+class PredictFunction(nn.Module):
+    """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs."""
+
+    def __init__(self, predict: Callable[[np.ndarray], object]) -> None:
+        super().__init__()
+        self.predict = predict
+
+    def forward(self, x: Tensor) -> Tensor:
+        """log of the probabilities, clipped away from 0 so that every logit is finite."""
+        probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
+        if probabilities.ndim != 2 or len(probabilities) != len(x):
+            raise UserError(
+                f"model.function: returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
+            )
+        return torch.from_numpy(probabilities).clamp_min(1e-12).log().to(x.device)

@@ -1,0 +1,30 @@
+"""Stage `clean`: the model without any perturbation."""
+
+from __future__ import annotations
+
+import time
+
+import windtunnel.visualisers  # noqa: F401  registers them
+from windtunnel.clean.assess import assess_clean
+from windtunnel.clean.series import write_clean_series
+from windtunnel.clean.subject import fresh_subject
+from windtunnel.clean.table import VISUALISERS
+from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.params.load import load_params
+from windtunnel.visualisers.base import draw_figures, make_visualiser
+from windtunnel.workspace import CLEAN, DATA, MODEL, PLOTS, user_errors
+
+
+def main() -> None:
+    """Write reports/robustness/clean and the series of its plots."""
+    started, params = time.time(), load_params()
+    subject = fresh_subject(DATA, MODEL, params.device, params.seed)
+    artifacts = write_artifacts(assess_clean(params.clean, subject), CLEAN, subject, started=started)
+    draw_figures(artifacts, [make_visualiser(name, AssessmentKind.STATISTICAL_SAMPLING, "clean") for name in VISUALISERS])
+    write_clean_series(artifacts, subject.dataset.class_names, PLOTS / "clean")
+
+
+if __name__ == "__main__":
+    with user_errors():
+        main()

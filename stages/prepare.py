@@ -1,0 +1,18 @@
+"""Stage `prepare`: load, convert, check and choose the samples."""
+
+from __future__ import annotations
+
+from windtunnel.data.load import load_dataset, save_datasets
+from windtunnel.params.load import load_params
+from windtunnel.workspace import DATA, user_errors
+
+
+def main() -> None:
+    """Write reports/data."""
+    params = load_params()
+    save_datasets(*load_dataset(params.data, params.seed), DATA)
+
+
+if __name__ == "__main__":
+    with user_errors():
+        main()

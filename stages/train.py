@@ -1,0 +1,20 @@
+"""Stage `train`: train the embedded default, or import the user's model."""
+
+from __future__ import annotations
+
+from windtunnel.data.load import read_assessed, read_train
+from windtunnel.models.load import import_model, load_classifier
+from windtunnel.params.load import load_params
+from windtunnel.workspace import DATA, MODEL, user_errors
+
+
+def main() -> None:
+    """Write reports/model, and load it once so that a model that does not fit the data ends here."""
+    params = load_params()
+    import_model(params.model, read_train(DATA), params.seed, params.device, MODEL)
+    load_classifier(MODEL, params.device, read_assessed(DATA))
+
+
+if __name__ == "__main__":
+    with user_errors():
+        main()

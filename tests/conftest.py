@@ -1,0 +1,86 @@
+"""What every test may use: small real models, trained once a session, and the shared data where they are."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from windtunnel.core.classifier import Classifier, module_digest
+from windtunnel.core.contracts import Capability
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.subject import Subject, subject_of
+from windtunnel.data.load import load_dataset
+from windtunnel.models.training import train_classifier
+from windtunnel.params.data import Data
+from windtunnel.params.model import Recipe
+
+torch.set_num_threads(1)  # xdist runs a worker per core
+ALL = frozenset(Capability)
+
+
+def classifier_of(module: nn.Module, num_classes: int, shape: tuple[int, ...], source: str = "test") -> Classifier:
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    return Classifier(module.eval(), num_classes, shape, ALL, module_digest(module), source)
+
+
+@pytest.fixture(scope="session")
+def digits() -> tuple[Dataset, Dataset]:
+    """(200 assessed samples, training split) of scikit-learn's digits."""
+    assessed, train = load_dataset(Data(samples={"n": 200, "selection": "stratified"}), 0)
+    assert train is not None
+    return assessed, train
+
+
+def _trained(digits: tuple[Dataset, Dataset], **recipe: object) -> Subject:
+    assessed, train = digits
+    module = train_classifier(Recipe(**recipe), train, 0, torch.device("cpu"))
+    return subject_of(classifier_of(module, 10, (1, 8, 8), str(recipe)), assessed)
+
+
+@pytest.fixture(scope="session")
+def digits_subject(digits: tuple[Dataset, Dataset]) -> Subject:
+    """A small CNN on digits, about 97 % accurate, and 200 test samples."""
+    return _trained(digits, architecture="cnn", epochs=8)
+
+
+@pytest.fixture(scope="session")
+def digits_classifier(digits_subject: Subject) -> Classifier:
+    return digits_subject.classifier
+
+
+@pytest.fixture(scope="session")
+def mlp_subject(digits: tuple[Dataset, Dataset]) -> Subject:
+    """A 64-32-32-10 ReLU network on digits: small enough for Marabou."""
+    return _trained(digits, architecture="mlp", epochs=15)
+
+
+@pytest.fixture(scope="session")
+def robust_subject(digits: tuple[Dataset, Dataset]) -> Subject:
+    """A CNN trained with PGD examples."""
+    return _trained(digits, architecture="cnn", recipe="adversarial", epochs=6)
+
+
+@pytest.fixture(scope="session")
+def linear_subject(digits: tuple[Dataset, Dataset]) -> Subject:
+    """A linear classifier on digits: its exact robust radius is known in every norm."""
+    assessed, train = digits
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.02)
+    for _ in range(150):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(train.inputs), train.targets).backward()
+        optimiser.step()
+    return subject_of(classifier_of(module, 10, (1, 8, 8), "linear"), assessed)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with real data and reference models; the test is skipped where it is absent."""
+    folder = Path(os.environ.get("WINDTUNNEL_SHARED", Path(__file__).parents[2] / "shared"))
+    if not (folder / "data").is_dir():
+        pytest.skip("the shared data is not here")
+    return folder
