@@ -1,8 +1,52 @@
-"""Registry rows of the verification family."""
+"""Registry rows of the verifiers."""
 
 from __future__ import annotations
 
-from windtunnel.core.contracts import Algorithm
+from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
 
-ALGORITHMS: tuple[Algorithm, ...] = ()
-DEFAULT_VISUALISERS: tuple[str, ...] = ()
+DEFAULT_VISUALISERS: tuple[str, ...] = (
+    "VerdictSummaryVisualiser",
+    "OutputBoundsPinnedVisualiser",
+    "OutputBoundsMarginHeatmapVisualiser",
+)
+
+
+def _row(library: str, name: str, norm: Norm, families: str, requires: set[Capability], summary: str) -> Algorithm:
+    return Algorithm(
+        library,
+        name,
+        AssessmentKind.FORMAL_VERIFICATION,
+        ThreatModel.WHITE_BOX,
+        norm,
+        frozenset(families.split()),
+        Randomness.DETERMINISTIC,
+        frozenset(requires),
+        summary=summary,
+    )
+
+
+# auto-LiRPA's own name of each bound method.
+LIRPA_METHOD = {"ibp": "IBP", "crown-ibp": "IBP+backward", "crown": "backward", "alpha-crown": "CROWN-Optimized"}
+_WORDS = {
+    "ibp": "interval bounds (Gowal et al. 2018)",
+    "crown-ibp": "intervals inside, linear bounds for the margins (Zhang et al. 2020)",
+    "crown": "linear bounds by back-substitution (Zhang et al. 2018)",
+    "alpha-crown": "linear bounds with optimised slopes (Xu et al. 2021)",
+}
+_GRADIENTS = {Capability.FORWARD, Capability.AUTOGRAD}
+_BOUNDS = "bound-propagation incomplete sound"
+
+LIRPA: tuple[Algorithm, ...] = (
+    *(_row("auto-LiRPA", method, Norm.LINF, _BOUNDS, _GRADIENTS, _WORDS[method]) for method in LIRPA_METHOD),
+    *(_row("auto-LiRPA", f"{method}-l2", Norm.L2, _BOUNDS, _GRADIENTS, _WORDS[method]) for method in LIRPA_METHOD),
+    *(_row("auto-LiRPA", f"{method}-l1", Norm.L1, _BOUNDS, _GRADIENTS, _WORDS[method]) for method in LIRPA_METHOD),
+)
+MARABOU = _row(
+    "Marabou", "linf-box", Norm.LINF, "complete smt sound", {Capability.FORWARD, Capability.ONNX_GRAPH},
+    "complete: decides every sample, given time (Wu et al. 2024)",
+)  # fmt: skip
+CASCADE = _row(
+    "windtunnel", "cascade", Norm.LINF, "complete ensemble sound", _GRADIENTS | {Capability.ONNX_GRAPH},
+    "per sample the cheapest that decides: attack, ibp, crown-ibp, crown, Marabou",
+)  # fmt: skip
+ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, MARABOU, CASCADE)

@@ -1,5 +1,5 @@
 """All visualisers: importing this package registers them."""
 
-from windtunnel.visualisers import clean, sandwich, sweeps
+from windtunnel.visualisers import attacks, clean, sandwich, sweeps, verification
 
-__all__ = ["clean", "sandwich", "sweeps"]
+__all__ = ["attacks", "clean", "sandwich", "sweeps", "verification"]

@@ -1,0 +1,52 @@
+"""A quick falsifier for the cascade: PGD on the margin, with restarts. What it breaks needs no proof."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm
+
+STEPS, RESTARTS = 40, 3
+
+
+def falsify(
+    classifier: Classifier, inputs: Tensor, targets: Tensor, epsilon: float, seed: int, norm: Norm = Norm.LINF
+) -> tuple[Tensor, Tensor]:
+    """(found (n,) bool, examples (n, ...)): misclassified points of the Linf ball inside [0, 1].
+
+    Objective: the margin logit(target) - max of the rivals, so that a saturated softmax hides nothing.
+    Source: Madry et al. 2018, arXiv 1706.06083. Only Linf; for another norm nothing is found.
+    """
+    found, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
+    if norm is not Norm.LINF:
+        return found, examples
+    generator = torch.Generator().manual_seed(seed)
+    low, high = (inputs - epsilon).clamp(0, 1), (inputs + epsilon).clamp(0, 1)
+    for _ in range(RESTARTS):
+        left = (~found).nonzero().flatten()
+        if not len(left):
+            break
+        start = low[left] + (high - low)[left] * torch.rand(inputs[left].shape, generator=generator)
+        moved = _descend(classifier, start, targets[left], low[left], high[left], 2.5 * epsilon / STEPS)
+        hit = classifier.predict(moved) != targets[left]
+        examples[left[hit]] = moved[hit]
+        found[left[hit]] = True
+    return found, examples
+
+
+def _descend(classifier: Classifier, x: Tensor, targets: Tensor, low: Tensor, high: Tensor, step: float) -> Tensor:
+    device = classifier.device
+    x, y, low, high = (t.to(device) for t in (x, targets, low, high))
+    best, best_margin = x.clone(), torch.full((len(x),), torch.inf, device=device)
+    for _ in range(STEPS + 1):
+        x = x.detach().requires_grad_()
+        logits = classifier.module(x)
+        rivals = logits.scatter(1, y[:, None], -torch.inf).amax(1)
+        margin = logits.gather(1, y[:, None]).squeeze(1) - rivals
+        better = margin.detach() < best_margin
+        best[better], best_margin[better] = x.detach()[better], margin.detach()[better]
+        (gradient,) = torch.autograd.grad(margin.sum(), x)
+        x = torch.min(torch.max(x.detach() - step * gradient.sign(), low), high)
+    return best.cpu()

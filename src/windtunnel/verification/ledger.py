@@ -1,0 +1,77 @@
+"""What a verification knows of each sample so far, and who found it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.contracts import Caveat, Verdict
+from windtunnel.core.subject import Subject
+
+NOBODY = -1
+
+
+@dataclass(slots=True)
+class Ledger:
+    """N samples on their way to a verdict; a step of the cascade writes to the rows it decides.
+
+    verdicts: int64 (N,), UNKNOWN until decided. decided_by: int64 (N,), index into `names`. lower_margins: float32
+    (N,), best proven lower bound of the smallest margin, NaN where none was computed. examples: float32 (N, ...), NaN
+    rows where there is no counter-example. seconds: float32 (N,). lower, upper: float32 (N, K), NaN where no bound.
+    """
+
+    verdicts: Tensor
+    decided_by: Tensor
+    lower_margins: Tensor
+    examples: Tensor
+    seconds: Tensor
+    lower: Tensor
+    upper: Tensor
+    names: list[str] = field(default_factory=list)
+    caveats: list[Caveat] = field(default_factory=list)
+    timeouts: int = 0
+
+    @classmethod
+    def of(cls, subject: Subject) -> Ledger:
+        """Nothing known yet, but that a misclassified sample is falsified by its own clean input."""
+        n, k = len(subject.dataset), subject.classifier.num_classes
+        ledger = cls(
+            verdicts=torch.full((n,), int(Verdict.UNKNOWN)),
+            decided_by=torch.full((n,), NOBODY),
+            lower_margins=torch.full((n,), torch.nan),
+            examples=torch.full_like(subject.dataset.inputs, torch.nan),
+            seconds=torch.zeros(n),
+            lower=torch.full((n, k), torch.nan),
+            upper=torch.full((n, k), torch.nan),
+        )
+        wrong = (~subject.clean_correct).nonzero().flatten()
+        ledger.falsify(wrong, subject.dataset.inputs[wrong], "clean")
+        return ledger
+
+    @property
+    def undecided(self) -> Tensor:
+        """Indices of the samples without a decision, int64."""
+        return (self.decided_by == NOBODY).nonzero().flatten()
+
+    def verify(self, indices: Tensor, by: str) -> None:
+        """These samples are proved."""
+        self._decide(indices, Verdict.VERIFIED, by)
+
+    def falsify(self, indices: Tensor, examples: Tensor, by: str) -> None:
+        """These samples have a counter-example."""
+        self.examples[indices] = examples
+        self._decide(indices, Verdict.FALSIFIED, by)
+
+    def fail(self, index: int, by: str) -> None:
+        """The step broke down on this sample; a later step may still decide it."""
+        self.verdicts[index] = int(Verdict.ERROR)
+        if by not in self.names:
+            self.names.append(by)
+
+    def _decide(self, indices: Tensor, verdict: Verdict, by: str) -> None:
+        if by not in self.names:
+            self.names.append(by)
+        self.verdicts[indices] = int(verdict)
+        self.decided_by[indices] = self.names.index(by)

@@ -1,0 +1,46 @@
+"""What auto-LiRPA 0.3, the newest on the registry, needs on torch 2 and numpy 2. Each applies only where it lacks a thing."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import torch
+
+
+def shim_auto_lirpa() -> None:
+    """Put back what auto-LiRPA 0.3 imports. Call before its first import; harmless for versions that need none."""
+    _numpy_arraysetops()
+    _onnx_opset_setter()
+    _node_getitem()
+
+
+def _numpy_arraysetops() -> None:
+    # numpy 2 removed numpy.lib.arraysetops; auto-LiRPA 0.3 takes `isin` from it.
+    if "numpy.lib.arraysetops" not in sys.modules:
+        module = types.ModuleType("numpy.lib.arraysetops")
+        vars(module)["isin"] = np.isin
+        sys.modules["numpy.lib.arraysetops"] = module
+
+
+def _onnx_opset_setter() -> None:
+    # torch 2 moved the exporter's global opset version.
+    import torch.onnx.symbolic_helper as helper
+
+    if not hasattr(helper, "_set_opset_version"):
+        from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
+
+        def set_opset_version(version: int) -> None:
+            GLOBALS.export_onnx_opset_version = version
+
+        vars(helper)["_set_opset_version"] = set_opset_version
+
+
+def _node_getitem() -> None:
+    # torch 2 took attribute access by index from graph nodes.
+    import torch.onnx.symbolic_helper as helper
+
+    if not hasattr(torch._C.Node, "__getitem__"):
+        node_get = vars(helper)["_node_get"]
+        setattr(torch._C.Node, "__getitem__", lambda node, key: node_get(node, key))  # noqa: B010  mypy refuses the plain form
