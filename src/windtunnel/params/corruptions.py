@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, field_validator
+
 from windtunnel.params.entry import Entry
+from windtunnel.params.numbers import Number
+
+Severity = Annotated[int, Field(ge=1, le=5)]
 
 
 class CorruptionEntry(Entry):
-    """Corruptions of ImageNet-C."""
+    """Corruptions of ImageNet-C: one by name, or a suite: common (15), validation (4), all (19), noise, blur, weather, digital."""
 
     library: str = "imagecorruptions"
-    algorithm: str = "common"
+    algorithm: str = Field("common", description="a corruption, or a suite of them")
+    severities: tuple[Severity, ...] = Field((1, 3, 5), min_length=1, description="1 to 5; severity 0 is always measured")
+    upsample: PositiveInt | None = Field(None, description="resize to this side, corrupt, resize back; for images under 32 px")
+    workers: PositiveInt = Field(2, description="processes that corrupt images")
+    ci_method: Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"] = "wilson"
+    ci_level: Number = Field(0.95, gt=0, lt=1)
+
+    @field_validator("severities")
+    @classmethod
+    def _ascending(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"severities: {list(value)} repeats one; each severity once")
+        return tuple(sorted(value))
