@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from windtunnel.attacks import foolbox_rows, profiles, torchattacks_rows
+from windtunnel.attacks.rows import AttackRow
 from windtunnel.core.contracts import Algorithm
 
-ALGORITHMS: tuple[Algorithm, ...] = ()
-DEFAULT_VISUALISERS: tuple[str, ...] = ()
+ROWS: dict[tuple[str, str], AttackRow] = {
+    row.algorithm.key: row for row in (*torchattacks_rows.ROWS, *foolbox_rows.ROWS, *profiles.ROWS)
+}
+ALGORITHMS: tuple[Algorithm, ...] = tuple(row.algorithm for row in ROWS.values())
+DEFAULT_VISUALISERS: tuple[str, ...] = ("ImagePairVisualiser", "PerturbationHeatmapVisualiser")

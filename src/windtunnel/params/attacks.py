@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
-from windtunnel.params.entry import Entry
+from windtunnel.params.entry import Block, Entry
+
+
+class On(Block):
+    """Which samples an attack is run on."""
+
+    survivors_of: list[str] = Field(min_length=1, description="entries of attacks; only samples none of them broke")
 
 
 class AttackEntry(Entry):
-    """An empirical attack by torchattacks or foolbox."""
+    """An attack of torchattacks or foolbox, or an ensemble (library: windtunnel; quick, standard, exhaustive)."""
 
     target_classes: int | str | list[int] | None = Field(
         None, description="targeted: one class, a list (one per sample), or least_likely, random, next"
     )
+    restarts: PositiveInt = Field(1, description="runs under further seeds, each on the samples not broken yet")
+    on: On | None = Field(None, description="run only where other attacks failed")

@@ -1,0 +1,88 @@
+"""The metrics of an attack, all from the tensors on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
+from windtunnel.core.distances import DISTANCE
+
+
+def attack_metrics(
+    data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm, algorithm: Algorithm, num_classes: int
+) -> dict[str, Json]:
+    """Accuracies, success rates with Wilson intervals, distances over successes, cost and confidence.
+
+    adversarial_accuracy: share of all samples that are right on the clean input and not broken within the budget.
+    attack_success_rate: over the samples that were attacked, which are those the model got right (and, where an attack
+    was run on survivors, those that the others left). success_rate_all_samples: over all samples, misclassified ones
+    counted as successes of an untargeted attack, as some peers do. For an attack that finds its own distance,
+    success_rate_any_distance disregards the budget, and any_distance_* is the distribution over all it reached.
+    distance_<norm>_*: over successes on attacked samples. Confidence is of the predicted class.
+    """
+    table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
+    clean, perturbed, targets = table["clean_inputs"], table["perturbed_inputs"], table["targets"]
+    attacked, predictions, aims = table["attacked"], table["perturbed_predictions"], table.get("target_classes")
+    n, succeeded = len(targets), table["verdicts"] == Verdict.ATTACK_SUCCEEDED
+    right = table["clean_predictions"] == targets
+    wins = succeeded & attacked
+    # A targeted attack that misses its target may still have left the sample right.
+    robust = right & ~succeeded
+    metrics: dict[str, Json] = {
+        **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
+        **binomial_rate(int(robust.sum()), n).metrics("adversarial_accuracy"),
+        **binomial_rate(int(wins.sum()), int(attacked.sum())).metrics("attack_success_rate"),
+        "success_rate_all_samples": float(succeeded.double().mean()) if n else 0.0,
+        "n_samples": n,
+        "n_attacked": int(attacked.sum()),
+        "n_succeeded": int(wins.sum()),
+    }
+    for name, measure in DISTANCE.items():
+        metrics |= _spread(f"distance_{name.value}", measure(perturbed, clean)[wins])
+    declared = table["perturbation_distance"]
+    metrics |= {f"{key}_distance": value for key, value in _summary(declared[wins]).items()}
+    if algorithm.minimum_norm:
+        reached = attacked & (predictions != targets if aims is None else predictions == aims)
+        metrics |= binomial_rate(int(reached.sum()), int(attacked.sum())).metrics("success_rate_any_distance")
+        metrics |= _spread("any_distance", declared[reached])
+        # Not found means infinitely far: the median over all attacked samples, where half of them were reached.
+        censored = torch.where(reached, declared, torch.inf)[attacked]
+        if len(censored) and censored.median().isfinite():
+            metrics["censored_median_distance"] = float(censored.median())
+    if attacked.any():
+        for key, logits in (("before", table["clean_logits"]), ("after", table["perturbed_logits"])):
+            metrics[f"mean_confidence_{key}"] = float(logits[attacked].double().softmax(1).amax(1).mean())
+        for key in ("forward_passes", "backward_passes"):
+            metrics[f"mean_{key}"] = float(table[key][attacked].double().mean())
+    metrics["class_counts"] = [int((targets == label).sum()) for label in range(num_classes)]
+    metrics["per_class_adversarial_accuracy"] = [
+        float(robust[targets == label].double().mean()) if (targets == label).any() else 0.0
+        for label in range(num_classes)
+    ]
+    return metrics
+
+
+def _summary(values: Tensor) -> dict[str, float]:
+    if not len(values):
+        return {}
+    exact = values.double()
+    return {"mean": float(exact.mean()), "median": float(exact.median()), "max": float(exact.max())}
+
+
+def _spread(name: str, values: Tensor) -> dict[str, Json]:
+    return {f"{name}_{key}": value for key, value in _summary(values).items()}
+
+
+def transfer_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], logits_of_other: Tensor) -> dict[str, Json]:
+    """How many of an attack's successes another model gets wrong too; `logits_of_other` (N, K) are of the examples."""
+    verdicts, targets, attacked = (data[key] for key in ("verdicts", "targets", "attacked"))
+    assert isinstance(verdicts, Tensor)
+    assert isinstance(targets, Tensor)
+    assert isinstance(attacked, Tensor)
+    wins = (verdicts == Verdict.ATTACK_SUCCEEDED) & attacked
+    fooled = wins & (logits_of_other.argmax(1) != targets)
+    return {**binomial_rate(int(fooled.sum()), int(wins.sum())).metrics("transfer_rate")}

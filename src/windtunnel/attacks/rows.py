@@ -1,0 +1,99 @@
+"""What the registry knows of an attack beside its semantics: how its library wants to be called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
+
+
+class Targeting(StrEnum):
+    """Whether an attack can, cannot or must be given target classes."""
+
+    NO = "no"
+    YES = "yes"
+    REQUIRED = "required"
+
+
+class Invoker(StrEnum):
+    """How an attack is called: plainly, or in one of the ways its library needs."""
+
+    PLAIN = "plain"
+    NEXT_CLASS = "next_class"  # saliency attacks that always aim: untargeted means the next class
+    MANY_ATTACKS = "many_attacks"  # wraps other attacks of its library, named in params
+    SURROGATES = "surrogates"  # trains copies of the model on the assessed samples
+    POOL = "pool"  # draws its examples from a pool of samples
+    STARTING_POINTS = "starting_points"  # walks from a misclassified point towards the clean one
+    UNBOUNDED = "unbounded"  # is no norm-bounded attack and takes no epsilon
+    ENSEMBLE = "ensemble"  # ours: members one after another, each on what is left
+
+
+# Where a foolbox attack takes its epsilon: at the call, not at the constructor.
+AT_CALL = "(call)"
+
+
+@dataclass(frozen=True, slots=True)
+class AttackRow:
+    """One registry row and the facts of its call.
+
+    epsilon, step, steps, seed, classes: the library's parameter that takes the budget's epsilon, step size and steps,
+    our seed, the number of classes; None where it has none. An attack without `epsilon` finds its own distance, and
+    counts as successful only within the budget. norms: those that `norm_key` chooses between, else the row's own.
+    three_channels: its kernels are built for three channels. min_classes: its loss needs so many.
+    """
+
+    algorithm: Algorithm
+    epsilon: str | None = None
+    step: str | None = None
+    steps: str | None = None
+    seed: str | None = None
+    classes: str | None = None
+    norm_key: str | None = None
+    norms: tuple[Norm, ...] = ()
+    targeting: Targeting = Targeting.NO
+    invoker: Invoker = Invoker.PLAIN
+    three_channels: bool = False
+    min_classes: int = 2
+
+    @property
+    def allowed_norms(self) -> tuple[Norm, ...]:
+        """The norms it can work under; all of them where it is bound to none."""
+        return self.norms or ((self.algorithm.norm,) if self.algorithm.norm else tuple(DISTANCE_NORMS))
+
+    @property
+    def managed(self) -> frozenset[str]:
+        """The library's parameters that windtunnel sets, so that nobody may set them in `params`."""
+        return frozenset(key for key in (self.epsilon, self.norm_key, self.classes) if key)
+
+
+DISTANCE_NORMS = (Norm.LINF, Norm.L2, Norm.L1, Norm.L0)
+
+
+def algorithm(
+    library: str,
+    name: str,
+    threat_model: ThreatModel,
+    norm: Norm | None,
+    families: str,
+    randomness: Randomness,
+    *,
+    minimum_norm: bool = False,
+    summary: str = "",
+) -> Algorithm:
+    """A registry row of an empirical attack; `families` are words separated by spaces."""
+    needs = {Capability.FORWARD}
+    if threat_model is ThreatModel.WHITE_BOX:
+        needs.add(Capability.AUTOGRAD)
+    return Algorithm(
+        library=library,
+        name=name,
+        kind=AssessmentKind.EMPIRICAL_ATTACK,
+        threat_model=threat_model,
+        norm=norm,
+        families=frozenset(families.split()),
+        randomness=randomness,
+        requires=frozenset(needs),
+        minimum_norm=minimum_norm,
+        summary=summary,
+    )

@@ -1,0 +1,75 @@
+"""`on: {survivors_of: [...]}`: which samples other attacks broke already, and with what."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.classifier import argmax_or_invalid
+from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.distances import distance, within
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject
+from windtunnel.params.attacks import AttackEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Examples of earlier attacks for N samples: which are `broken`, by which inputs, logits and distances.
+
+    Rows that are not broken are the clean ones. by: names of the attacks that were asked.
+    """
+
+    broken: Tensor
+    perturbed: Tensor
+    logits: Tensor
+    distances: Tensor
+    by: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """Changes with the examples, so that a checkpoint of other survivors is not continued."""
+        return hashlib.sha256(self.broken.numpy().tobytes() + self.perturbed.numpy().tobytes()).hexdigest()
+
+
+def prior_of(
+    where: str, entry: AttackEntry, subject: Subject, budget: PerturbationBudget, results: Mapping[str, Artifacts]
+) -> Prior:
+    """What the attacks named in `entry.on` broke within `budget`, measured and asked about anew.
+
+    Raises UserError where a result is missing, and for a targeted attack, whose objective the others did not have.
+    """
+    inputs = subject.dataset.inputs
+    broken = torch.zeros(len(inputs), dtype=torch.bool)
+    perturbed = inputs.clone()
+    if entry.on is None:
+        return Prior(broken, perturbed, subject.clean_logits, torch.zeros(len(inputs)))
+    if entry.target_classes is not None:
+        raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
+    place = {sample: i for i, sample in enumerate(subject.dataset.ids)}
+    for name in entry.on.survivors_of:
+        if name not in results:
+            raise UserError(
+                f"{where}.on.survivors_of: no result of attacks.{name} is on disk; run `dvc repro attack@{name}` first, "
+                f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
+            )
+        found = results[name]
+        rows = [(place[s], i) for i, s in enumerate(found.sample_names) if s in place]
+        if not rows:
+            continue
+        mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
+        examples, clean = found.tensor("perturbed_inputs")[theirs], inputs[mine]
+        far = distance(budget.norm, examples, clean)
+        inside = within(far, budget.epsilon) if budget.epsilon is not None else torch.ones_like(far, dtype=torch.bool)
+        wrong = subject.classifier.predict(examples) != subject.dataset.targets[mine]
+        new = wrong & inside & subject.clean_correct[mine] & ~broken[mine]
+        perturbed[mine[new]] = examples[new]
+        broken[mine[new]] = True
+    logits = subject.clean_logits.clone()
+    logits[broken] = subject.classifier.logits(perturbed[broken])
+    assert bool((argmax_or_invalid(logits[broken]) != subject.dataset.targets[broken]).all())
+    return Prior(broken, perturbed, logits, distance(budget.norm, perturbed, inputs), tuple(entry.on.survivors_of))
