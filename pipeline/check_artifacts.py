@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from windtunnel.core.artifacts import read_artifacts, read_json
+from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
+from windtunnel.core.files import read_json
 from windtunnel.params.load import entries, load_params
 from windtunnel.workspace import CLEAN, GATE, METRICS, REPORTS, ROBUSTNESS, SANITY, SUMMARY, user_errors
 

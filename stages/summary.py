@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from windtunnel.core.artifacts import METADATA_FILE, read_artifacts, read_json, write_artifacts, write_json
+from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.files import METADATA_FILE, read_json, write_json
 from windtunnel.params.load import entries, load_params
 from windtunnel.summary.headline import headline_metrics, write_series
 from windtunnel.summary.summarise import summarise

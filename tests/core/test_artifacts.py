@@ -8,7 +8,6 @@ from windtunnel.core.artifacts import (
     AssessmentResult,
     base_data,
     base_kwargs,
-    file_digest,
     load_tensors,
     read_artifacts,
     save_tensors,
@@ -18,6 +17,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, PerturbationBudget, Semantics
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError
+from windtunnel.core.files import file_digest
 from windtunnel.core.subject import subject_of
 from windtunnel.summary.table import SUMMARY
 

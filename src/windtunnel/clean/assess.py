@@ -22,10 +22,14 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
     logits, targets, predictions = subject.clean_logits, subject.dataset.targets, subject.clean_predictions
     if (predictions < 0).any():
         bad = int((predictions < 0).nonzero()[0])
-        raise UnsoundError(f"clean: the model gives NaN for sample {subject.dataset.ids[bad]}; no number would mean anything")
+        raise UnsoundError(
+            f"clean: the model gives NaN for sample {subject.dataset.ids[bad]}; no number would mean anything"
+        )
     correct, n = subject.clean_correct, len(subject.dataset)
     rate = binomial_rate(int(correct.sum()), n, params.ci_level, params.ci_method)
-    verdicts = torch.where(correct, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION))
+    verdicts = torch.where(
+        correct, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
+    )
     calibration = reliability(logits, targets, params.calibration_bins)
     metrics: dict[str, Json] = {
         **rate.metrics("clean_accuracy"),

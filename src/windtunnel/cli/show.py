@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from windtunnel.core.artifacts import METADATA_FILE, read_json
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
+from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.summary.headline import ACCURACY, HEADLINE
 from windtunnel.workspace import GATE, ROBUSTNESS, SUMMARY
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import json
-import math
 import platform
 import socket
 import time
@@ -26,11 +23,8 @@ from windtunnel.core.contracts import (
     Verdict,
 )
 from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, read_json, write_json
 from windtunnel.core.subject import Subject
-
-DATA_FILE = "robustness_data.pt"
-METADATA_FILE = "metadata.json"
-RUNTIME_FILE = "runtime.json"  # volatile facts; in .dvcignore, so no part of any DVC output
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
 _PROVENANCE_PACKAGES = ("windtunnel", "torch", "numpy", "scipy")
@@ -154,7 +148,7 @@ def semantics_json(semantics: Semantics) -> dict[str, Json]:
         "case": row.kind.case.value,
         "threat_model": row.threat_model.value,
         "objective": semantics.objective.value,
-        "perturbation": {k: _plain(v) for k, v in asdict(region).items() if v is not None},
+        "perturbation": {k: plain_json(v) for k, v in asdict(region).items() if v is not None},
         "families": sorted(row.families),
         "stochastic": row.randomness.value != "deterministic",
         "randomness": row.randomness.value,
@@ -164,7 +158,7 @@ def semantics_json(semantics: Semantics) -> dict[str, Json]:
     if isinstance(region, PerturbationBudget):
         block["norm"] = region.norm.value
     if semantics.objective is Objective.TARGETED:
-        block["target_classes"] = _plain(semantics.target_classes)
+        block["target_classes"] = plain_json(semantics.target_classes)
     return block
 
 
@@ -192,8 +186,8 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         "semantics": semantics_json(result.semantics),
         "verdict_codes": dict(VERDICT_CODES),
         "metrics": {key: value for key, value in result.metrics.items() if value is not None},
-        "kwargs": _plain(result.kwargs),
-        "call_kwargs": _plain(result.call_kwargs),
+        "kwargs": plain_json(result.kwargs),
+        "call_kwargs": plain_json(result.call_kwargs),
         "visualisers": [],
         "caveats": [_caveat_json(c) for c in (*subject.caveats, *result.caveats)],
         "provenance": {**provenance(subject, packages), **result.provenance},
@@ -252,31 +246,6 @@ def load_tensors(path: Path) -> Tensors:
     return loaded
 
 
-def write_json(content: object, path: Path) -> None:
-    """Write JSON that is equal for equal content: keys in the given order, no NaN."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def read_json(path: Path) -> Json:
-    """Read a JSON file. Raises UserError where missing or damaged."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    try:
-        content: Json = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from error
-    return content
-
-
-def file_digest(path: Path) -> str:
-    """sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _own_storage(value: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
     if isinstance(value, Tensor):
         return value.detach().cpu().contiguous().clone()
@@ -286,20 +255,3 @@ def _own_storage(value: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor
 def _caveat_json(caveat: Caveat) -> dict[str, Json]:
     row: dict[str, Json] = {"code": caveat.code, "text": caveat.text}
     return {**row, "samples": list(caveat.samples)} if caveat.samples else row
-
-
-def _plain(value: object) -> Json:
-    """Any value as JSON: tensors become their shape, dtype and device; infinities and NaN become text."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Tensor):
-        return {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):  # numpy scalars
-        return _plain(value.item())
-    return str(value)

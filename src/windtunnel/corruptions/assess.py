@@ -37,7 +37,9 @@ class Corrupted:
         return f"{self.corruption}-{self.severity}"
 
 
-def assess_suite(name: str, entry: CorruptionEntry, subject: Subject) -> tuple[AssessmentResult, list[AssessmentResult]]:
+def assess_suite(
+    name: str, entry: CorruptionEntry, subject: Subject
+) -> tuple[AssessmentResult, list[AssessmentResult]]:
     """(the suite's result, one result per corruption and severity).
 
     Extra keys of the suite's robustness_data.pt: `corruption_predictions` int64 (P, N) in the order of
@@ -98,9 +100,16 @@ def _child(name: str, entry: CorruptionEntry, corrupted: Corrupted, subject: Sub
             "perturbed_inputs": corrupted.inputs,
             "perturbed_predictions": corrupted.predictions,
         },
-        metrics=accuracy_metrics(correct, subject.clean_predictions, corrupted.predictions, subject.clean_correct, entry),
+        metrics=accuracy_metrics(
+            correct, subject.clean_predictions, corrupted.predictions, subject.clean_correct, entry
+        ),
         caveats=_caveats(entry),
-        kwargs={**base_kwargs(subject), "ci_method": entry.ci_method, "ci_level": entry.ci_level, "upsample": entry.upsample},
+        kwargs={
+            **base_kwargs(subject),
+            "ci_method": entry.ci_method,
+            "ci_level": entry.ci_level,
+            "upsample": entry.upsample,
+        },
         library_package="imagecorruptions",
     )
 
@@ -166,7 +175,9 @@ def suite_metrics(
     targets, n = subject.dataset.targets, len(subject.dataset)
     accuracy = (predictions == targets).double().mean(1)
     clean = binomial_rate(int(subject.clean_correct.sum()), n)
-    by_corruption = {c: _mean(accuracy, pairs, lambda pair, c=c: pair[0] == c) for c in dict.fromkeys(c for c, _ in pairs)}
+    by_corruption = {
+        c: _mean(accuracy, pairs, lambda pair, c=c: pair[0] == c) for c in dict.fromkeys(c for c, _ in pairs)
+    }
     families = dict.fromkeys(family_of(c) for c, _ in pairs)
     severities = sorted({s for _, s in pairs})
     curve: list[Json] = [_mean(accuracy, pairs, lambda pair, s=s: pair[1] == s) for s in severities]

@@ -49,7 +49,9 @@ def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) 
             if corruption == "impulse_noise":
                 # scikit-image's random_noise has a generator of its own, which no global seed reaches.
                 amount = (0.03, 0.06, 0.09, 0.17, 0.27)[severity - 1]
-                noisy = skimage.util.random_noise(image / 255.0, mode="s&p", amount=amount, rng=np.random.default_rng(seed))
+                noisy = skimage.util.random_noise(
+                    image / 255.0, mode="s&p", amount=amount, rng=np.random.default_rng(seed)
+                )
                 return np.uint8(np.clip(noisy, 0, 1) * 255)
             return np.uint8(imagecorruptions.corrupt(image, severity=severity, corruption_name=corruption))
 

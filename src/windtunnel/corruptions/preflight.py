@@ -17,7 +17,9 @@ def preflight(where: str, entry: CorruptionEntry, budget: Budget, classifier: Cl
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "corruptions")
     classifier.require(algorithm, where)
     if entry.params:
-        raise UserError(unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a corruption"))
+        raise UserError(
+            unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a corruption")
+        )
     if entry.budget != BudgetOverride():
         raise UserError(f"{where}.budget: a corruption has severities (1 to 5), no budget; remove it")
     if not dataset.is_image:

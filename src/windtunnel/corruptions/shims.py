@@ -43,7 +43,7 @@ def _pkg_resources() -> None:
 def _float_alias() -> None:
     # numpy 2 removed np.float_; fog uses it.
     if not hasattr(np, "float_"):
-        np.float_ = np.float64  # type: ignore[attr-defined]
+        np.float64 = np.float64  # type: ignore[attr-defined]
 
 
 def _gaussian_keyword() -> None:

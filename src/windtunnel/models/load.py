@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.artifacts import file_digest, read_json, save_tensors, write_json
+from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.files import file_digest, read_json, write_json
 from windtunnel.core.references import resolve
 from windtunnel.models.architectures import ARCHITECTURES
 from windtunnel.models.backends import OnnxModule, PredictFunction
@@ -46,7 +47,9 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device: '{name}' is not to be had here ({str(error).splitlines()[0]}); auto picks one") from error
+        raise UserError(
+            f"device: '{name}' is not to be had here ({str(error).splitlines()[0]}); auto picks one"
+        ) from error
     return device
 
 
@@ -59,7 +62,9 @@ def import_model(model: Model, train: Dataset | None, seed: int, device: str, di
     facts: dict[str, Json] = {"source": model.source}
     if model.source == "train":
         if train is None:
-            raise UserError("model.source: train needs a training split; give data.train_path, or import a trained model")
+            raise UserError(
+                "model.source: train needs a training split; give data.train_path, or import a trained model"
+            )
         module = train_classifier(model.train, train, seed, pick_device(device))
         save_tensors(dict(module.state_dict()), directory / "weights.pt")
         facts |= {
@@ -71,7 +76,7 @@ def import_model(model: Model, train: Dataset | None, seed: int, device: str, di
     elif model.source == "function":
         facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
     elif model.source == "mlflow":
-        from windtunnel.tracking.models import fetch_model
+        from windtunnel.tracking.store import fetch_model
 
         facts |= fetch_model(_required(model.uri, "uri"), directory, allow_pickle=model.allow_pickle)
     else:
@@ -99,9 +104,13 @@ def preview_classifier(model: Model, dataset: Dataset, train: Dataset | None, de
     """The classifier as it will be: an import is made in full, a recipe gives its untrained module. For `check`."""
     if model.source == "train":
         if train is None:
-            raise UserError("model.source: train needs a training split; give data.train_path, or import a trained model")
+            raise UserError(
+                "model.source: train needs a training split; give data.train_path, or import a trained model"
+            )
         module = ARCHITECTURES[model.train.architecture](tuple(train.inputs.shape[1:]), train.num_classes).eval()
-        loaded = _Loaded(module, _TORCH, "untrained", f"{model.train.recipe} {model.train.architecture}, not trained yet")
+        loaded = _Loaded(
+            module, _TORCH, "untrained", f"{model.train.recipe} {model.train.architecture}, not trained yet"
+        )
         return fit(loaded, pick_device(device), dataset)
     import tempfile
 
@@ -133,7 +142,9 @@ def fit(loaded: _Loaded, device: torch.device, dataset: Dataset) -> Classifier:
         ) from error
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         given = type(logits).__name__ if not isinstance(logits, Tensor) else f"shape {tuple(logits.shape)}"
-        raise IncompatibleError(f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed")
+        raise IncompatibleError(
+            f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed"
+        )
     if logits.shape[1] != dataset.num_classes:
         raise IncompatibleError(
             f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} "
@@ -171,14 +182,18 @@ def _load_export(facts: dict[str, Json], directory: Path) -> _Loaded:
     try:
         module = torch.export.load(path).module()
     except Exception as error:  # torch.export.load raises many kinds for what is no program
-        raise UserError(f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})") from error
+        raise UserError(
+            f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})"
+        ) from error
     return _Loaded(module, _TORCH, str(facts["sha256"]), f"torch.export program ({facts['original']})")
 
 
 def _load_onnx(facts: dict[str, Json], directory: Path) -> _Loaded:
     path = directory / str(facts["file"])
     capabilities = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
-    return _Loaded(OnnxModule(path), capabilities, str(facts["sha256"]), f"ONNX ({facts.get('original', path.name)})", path)
+    return _Loaded(
+        OnnxModule(path), capabilities, str(facts["sha256"]), f"ONNX ({facts.get('original', path.name)})", path
+    )
 
 
 def _load_function(facts: dict[str, Json], directory: Path) -> _Loaded:

@@ -74,7 +74,9 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
     return (algorithm.name.removesuffix("-l2").removesuffix("-l1"),)
 
 
-def verification_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], timeouts: int) -> dict[str, Json]:
+def verification_metrics(
+    data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], timeouts: int
+) -> dict[str, Json]:
     """The contract's rates with their intervals, certified accuracy, who decided, and solver times."""
     verdicts, predictions, targets, seconds, decided = (
         cast(Tensor, data[key])

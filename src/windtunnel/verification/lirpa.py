@@ -45,7 +45,14 @@ def margin_matrix(targets: Tensor, num_classes: int) -> Tensor:
 
 
 def bound_batch(
-    classifier: Classifier, inputs: Tensor, targets: Tensor, norm: Norm, epsilon: float, method: str, *, logits: bool = True
+    classifier: Classifier,
+    inputs: Tensor,
+    targets: Tensor,
+    norm: Norm,
+    epsilon: float,
+    method: str,
+    *,
+    logits: bool = True,
 ) -> Bounds:
     """Bound the margins of `inputs` (n, C, H, W) over the ball of `epsilon`, for Linf cut off at the image domain [0, 1].
 

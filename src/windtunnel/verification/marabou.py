@@ -45,7 +45,9 @@ class Answer:
     reason: str = ""
 
 
-def queries_of(inputs: Tensor, targets: Tensor, epsilon: float, num_classes: int, indices: Sequence[int]) -> list[Query]:
+def queries_of(
+    inputs: Tensor, targets: Tensor, epsilon: float, num_classes: int, indices: Sequence[int]
+) -> list[Query]:
     """The Linf boxes around `inputs`, cut off at [0, 1], for the samples at `indices`."""
     low, high = (inputs - epsilon).clamp(0, 1), (inputs + epsilon).clamp(0, 1)
     return [
@@ -97,7 +99,9 @@ def _receive(connection: Connection, process: BaseProcess, query: Query, seconds
         answer: Answer = connection.recv()
     except EOFError:
         process.join()
-        answer = Answer(query.index, Verdict.ERROR, seconds, reason=f"the solver ended without an answer (exit {process.exitcode})")
+        answer = Answer(
+            query.index, Verdict.ERROR, seconds, reason=f"the solver ended without an answer (exit {process.exitcode})"
+        )
     process.join()
     connection.close()
     return answer

@@ -24,7 +24,9 @@ def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: 
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "verification")
     classifier.require(algorithm, where)
     if entry.params:
-        raise UserError(unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier"))
+        raise UserError(
+            unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier")
+        )
     region = entry.budget.over(budget)
     if region.norm is not algorithm.norm:
         raise IncompatibleError(
@@ -41,10 +43,14 @@ def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: 
         if isinstance(module, _RECURRENT):
             raise IncompatibleError(f"{where}: {classifier.source} is recurrent ({name}); no verifier here unrolls it")
         if isinstance(module, nn.MaxPool2d) and module.kernel_size != module.stride:
-            raise IncompatibleError(f"{where}: {name} of {classifier.source} pools overlapping windows, which no bound here supports")
+            raise IncompatibleError(
+                f"{where}: {name} of {classifier.source} pools overlapping windows, which no bound here supports"
+            )
     steps = steps_of(algorithm, entry)
     if "marabou" in steps and importlib.util.find_spec("maraboupy") is None:
-        raise IncompatibleError(f"{where}: maraboupy is not installed; it has wheels for Python 3.11 at most. Leave out marabou")
+        raise IncompatibleError(
+            f"{where}: maraboupy is not installed; it has wheels for Python 3.11 at most. Leave out marabou"
+        )
     bounded = [step for step in steps if step not in {"attack", "marabou"}]
     if bounded and len(dataset):
         # One sample through each method: an operator without a bound shows here, not after hours.

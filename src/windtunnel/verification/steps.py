@@ -69,7 +69,12 @@ def _bound_part(step: str, part: Tensor, ledger: Ledger, task: Task) -> None:
     subject = task.subject
     try:
         bounds = bound_batch(
-            subject.classifier, subject.dataset.inputs[part], subject.dataset.targets[part], task.norm, task.epsilon, step
+            subject.classifier,
+            subject.dataset.inputs[part],
+            subject.dataset.targets[part],
+            task.norm,
+            task.epsilon,
+            step,
         )
     except (torch.OutOfMemoryError, MemoryError):
         if len(part) > 1:
@@ -77,7 +82,9 @@ def _bound_part(step: str, part: Tensor, ledger: Ledger, task: Task) -> None:
             for half in part.tensor_split(2):
                 _bound_part(step, half, ledger, task)
         elif weaker := _WEAKER.get(step):
-            ledger.caveats.append(Caveat("weaker_method", f"{step} ran out of memory on one sample; {weaker} was used."))
+            ledger.caveats.append(
+                Caveat("weaker_method", f"{step} ran out of memory on one sample; {weaker} was used.")
+            )
             _bound_part(weaker, part, ledger, task)
         else:
             ledger.fail(int(part[0]), step)
@@ -108,7 +115,9 @@ def _marabou(step: str, ledger: Ledger, task: Task) -> None:
                 wrong = replay(subject.classifier, onnx, queries[answer.index], answer.counter_example, shape)
                 if wrong:
                     ledger.fail(answer.index, step)
-                    ledger.caveats.append(Caveat("false_counter_example", f"Marabou: {wrong}.", (data.ids[answer.index],)))
+                    ledger.caveats.append(
+                        Caveat("false_counter_example", f"Marabou: {wrong}.", (data.ids[answer.index],))
+                    )
                 else:
                     ledger.falsify(at, torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1), step)
             elif answer.verdict is Verdict.ERROR:
@@ -125,7 +134,9 @@ def _exported(subject: Subject, path: Path) -> Path:
     try:
         return export_onnx(subject.classifier, path)
     except Exception as error:  # the exporter raises many kinds for what it cannot trace
-        raise IncompatibleError(f"{subject.classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})") from error
+        raise IncompatibleError(
+            f"{subject.classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"
+        ) from error
 
 
 _STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {"attack": _attack, "marabou": _marabou}

@@ -99,12 +99,17 @@ class ImagePairVisualiser(Visualiser):
                 axes.set_ylabel(names[index], fontsize=8)
             axes = cells.pop(0)
             show_image(axes, perturbed[index])
-            axes.set_title(f"perturbed\n{_caption(artifacts, index)}" if index == chosen[0] else _caption(artifacts, index), fontsize=9)
+            axes.set_title(
+                f"perturbed\n{_caption(artifacts, index)}" if index == chosen[0] else _caption(artifacts, index),
+                fontsize=9,
+            )
             if self.include_perturbation_map:
                 axes = cells.pop(0)
                 difference = signed_map(perturbed[index] - clean[index])
                 scale = self.diff_scale or max(float(difference.abs().max()), 1e-8)
-                image = axes.imshow(difference.numpy(), cmap=self.cmap, vmin=-scale, vmax=scale, interpolation="nearest")
+                image = axes.imshow(
+                    difference.numpy(), cmap=self.cmap, vmin=-scale, vmax=scale, interpolation="nearest"
+                )
                 bare(axes)
                 axes.set_title("difference" if index == chosen[0] else "", fontsize=9)
                 figure.colorbar(image, ax=axes, shrink=0.8).ax.tick_params(labelsize=7)
@@ -128,7 +133,9 @@ class PerturbationHeatmapVisualiser(Visualiser):
     def __post_init__(self) -> None:
         """Refuse an aggregation that does not exist."""
         if self.aggregate_channels not in {"signed_dominant", "mean", "mean_abs", "max_abs"}:
-            raise ValueError(f"aggregate_channels: '{self.aggregate_channels}' is none of signed_dominant, mean, mean_abs, max_abs")
+            raise ValueError(
+                f"aggregate_channels: '{self.aggregate_channels}' is none of signed_dominant, mean, mean_abs, max_abs"
+            )
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure."""

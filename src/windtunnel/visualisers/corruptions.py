@@ -46,8 +46,18 @@ class CorruptionAccuracyVisualiser(Visualiser):
         errors = None
         if "corrupted_accuracy_ci_low" in metrics:
             value = float(str(metrics["corrupted_accuracy"]))
-            errors = [[value - float(str(metrics["corrupted_accuracy_ci_low"]))], [float(str(metrics["corrupted_accuracy_ci_high"])) - value]]
-        axes.barh(order, [by[c] for c in order], color=style.CORRUPTED, xerr=errors, capsize=3, label="corrupted, mean of severities")
+            errors = [
+                [value - float(str(metrics["corrupted_accuracy_ci_low"]))],
+                [float(str(metrics["corrupted_accuracy_ci_high"])) - value],
+            ]
+        axes.barh(
+            order,
+            [by[c] for c in order],
+            color=style.CORRUPTED,
+            xerr=errors,
+            capsize=3,
+            label="corrupted, mean of severities",
+        )
         axes.axvline(clean, color=style.CLEAN, linestyle="--", label=f"clean {clean:.1%}")
         axes.set(xlabel=f"accuracy on {metrics['n_samples']} samples", xlim=(0, 1.02))
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
@@ -74,11 +84,19 @@ class SeverityCurveVisualiser(Visualiser):
         figure, axes = pyplot.subplots(figsize=(6, 3.8))
         for corruption in dict.fromkeys(c for c, _ in pairs):
             points = [(s, a) for (c, s), a in zip(pairs, accuracy, strict=True) if c == corruption]
-            axes.plot([0, *(s for s, _ in points)], [zero, *(a for _, a in points)], color=style.GREY, alpha=0.45, linewidth=0.9)
+            axes.plot(
+                [0, *(s for s, _ in points)],
+                [zero, *(a for _, a in points)],
+                color=style.GREY,
+                alpha=0.45,
+                linewidth=0.9,
+            )
         severities = cast(list[int], metrics["severities"])
         axes.plot([0, *severities], [zero, *cast(list[float], metrics["accuracy_by_severity"])], "o-", color=style.CORRUPTED,
                   linewidth=2, label="mean; thin lines are single corruptions")  # fmt: skip
-        axes.set(xlabel="severity (0: 8-bit rounding alone)", ylabel="accuracy", ylim=(0, 1.02), xticks=[0, *severities])
+        axes.set(
+            xlabel="severity (0: 8-bit rounding alone)", ylabel="accuracy", ylim=(0, 1.02), xticks=[0, *severities]
+        )
         axes.legend()
         return figure
 
@@ -106,7 +124,15 @@ class CorruptionHeatmapVisualiser(Visualiser):
         image = axes.imshow(grid, aspect="auto", cmap=self.cmap, vmin=0, vmax=1)
         for i, row in enumerate(grid):
             for j, value in enumerate(row):
-                axes.text(j, i, f"{value:.0%}", ha="center", va="center", fontsize=8, color="black" if value > 0.55 else "white")
+                axes.text(
+                    j,
+                    i,
+                    f"{value:.0%}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="black" if value > 0.55 else "white",
+                )
         axes.set_xticks(range(len(severities)), [str(s) for s in severities])
         axes.set_yticks(range(len(corruptions)), corruptions)
         axes.set(xlabel="severity")

@@ -78,7 +78,10 @@ class DecidedByVisualiser(Visualiser):
             return style.placeholder("No step decided any sample.")
         counts = {name: int(str(n)) for name, n in decided.items()}
         counts["not decided"] = len(artifacts.tensor("verdicts")) - sum(counts.values())
-        colours = [style.ATTACKED if n in {"clean", "attack"} else style.GREY if n == "not decided" else style.CERTIFIED for n in counts]
+        colours = [
+            style.ATTACKED if n in {"clean", "attack"} else style.GREY if n == "not decided" else style.CERTIFIED
+            for n in counts
+        ]
         figure, axes = pyplot.subplots(figsize=(6.5, 0.7 + 0.42 * len(counts)))
         axes.bar_label(axes.barh(list(counts), list(counts.values()), color=colours), padding=3)
         axes.invert_yaxis()
@@ -135,14 +138,25 @@ class OutputBoundsPinnedVisualiser(Visualiser):
         lower, upper = bounds
         known = lower.isfinite().all(1).nonzero().flatten().tolist()
         chosen = list(self.sample_indices or known)[: self.max_samples]
-        targets, verdicts, names = artifacts.tensor("targets"), artifacts.tensor("verdicts"), _class_names(artifacts, lower.shape[1])
-        figure, grid = pyplot.subplots(1, len(chosen), figsize=(2.6 * len(chosen) + 0.6, 3.2), squeeze=False, sharey=True)
+        targets, verdicts, names = (
+            artifacts.tensor("targets"),
+            artifacts.tensor("verdicts"),
+            _class_names(artifacts, lower.shape[1]),
+        )
+        figure, grid = pyplot.subplots(
+            1, len(chosen), figsize=(2.6 * len(chosen) + 0.6, 3.2), squeeze=False, sharey=True
+        )
         for axes, i in zip(grid[0], chosen, strict=True):
             target = int(targets[i])
             order = [target, *(c for c in upper[i].argsort(descending=True).tolist() if c != target)]
             classes = sorted(order[: self.max_classes])
             colours = [self.target_color if c == target else self.bar_color for c in classes]
-            axes.bar(range(len(classes)), (upper - lower)[i][classes].numpy(), bottom=lower[i][classes].numpy(), color=colours)
+            axes.bar(
+                range(len(classes)),
+                (upper - lower)[i][classes].numpy(),
+                bottom=lower[i][classes].numpy(),
+                color=colours,
+            )
             axes.set_xticks(range(len(classes)), [names[c] for c in classes])
             axes.set_title(f"{artifacts.sample_names[i]}\n{Verdict(int(verdicts[i])).label}", fontsize=8)
             axes.set(xlabel="class")
@@ -204,4 +218,9 @@ class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
         lower, upper = bounds
         targets = artifacts.tensor("targets")
         margin = lower.gather(1, targets[:, None]) - upper
-        return self._draw(margin.scatter(1, targets[:, None], torch.nan), artifacts, "margin (interval against interval)", centred=True)
+        return self._draw(
+            margin.scatter(1, targets[:, None], torch.nan),
+            artifacts,
+            "margin (interval against interval)",
+            centred=True,
+        )

@@ -1,0 +1,58 @@
+"""Files of an assessment that need no tensors to be read: this module is quick to import."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError
+
+DATA_FILE = "robustness_data.pt"
+METADATA_FILE = "metadata.json"
+RUNTIME_FILE = "runtime.json"  # volatile facts; in .dvcignore, so no part of any DVC output
+
+
+def write_json(content: object, path: Path) -> None:
+    """Write JSON that is equal for equal content: keys in the given order, no NaN."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(plain_json(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Json:
+    """Read a JSON file. Raises UserError where missing or damaged."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        content: Json = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from error
+    return content
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def plain_json(value: object) -> Json:
+    """Any value as JSON: tensors become their shape, dtype and device; infinities and NaN become text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if hasattr(value, "device") and hasattr(value, "dtype") and hasattr(value, "shape"):
+        return {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_json(item) for item in value]
+    if hasattr(value, "item"):  # numpy scalars
+        return plain_json(value.item())
+    return str(value)

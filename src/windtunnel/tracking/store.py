@@ -1,0 +1,250 @@
+"""Where runs go. The one module that talks to MLflow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+from filelock import FileLock
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE
+from windtunnel.tracking.state import ChildState, State, volatile_tags
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_PARAMS_AT_ONCE = 100  # MLflow's limit for one batch
+
+
+def main_root() -> Path:
+    """The root of the main work tree: runs from `dvc exp run --temp` and `--queue` must not log into a folder that goes away."""
+    root = os.environ.get("DVC_ROOT") or "."
+    done = subprocess.run(
+        ["git", "-C", root, "rev-parse", "--path-format=absolute", "--git-common-dir"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    common = Path(done.stdout.strip()) if done.returncode == 0 else None
+    here = (common.parent if common else Path(root)).resolve()
+    parts = here.parts
+    # A temporary experiment of DVC is a clone under .dvc/tmp/exps of the repository that asked for it.
+    for i in range(len(parts) - 2):
+        if parts[i : i + 3] == (".dvc", "tmp", "exps"):
+            return Path(*parts[:i])
+    return here
+
+
+def tracking_uri(configured: str | None) -> str:
+    """MLFLOW_TRACKING_URI, else `tracking.uri`, else SQLite in the main work tree by its absolute path."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or configured
+    if not uri:
+        return f"sqlite:///{main_root() / 'mlflow.db'}"
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        return f"sqlite:///{main_root() / uri.removeprefix('sqlite:///')}"
+    return uri
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client whose calls fail within seconds, not minutes, where the server is dead."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # A run id in the environment would make MLflow resume that run and mix two states.
+    os.environ.pop("MLFLOW_RUN_ID", None)
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def deliver(state: State, uri: str) -> str:
+    """Log `state` unless it is logged already; the parent's run id. Complete, or raises what MLflow raises.
+
+    Runs are found by tag, so that delivering twice makes nothing twice; an interrupted delivery is completed.
+    """
+    with FileLock(str(_lock_file())):
+        client = connect(uri)
+        experiment = _experiment(client, state.experiment, uri)
+        found = _find(
+            client, experiment, f"tags.`windtunnel.state` = '{state.digest}' and tags.`windtunnel.role` = 'parent'"
+        )
+        if found and client.get_run(found).data.tags.get("windtunnel.complete") == "true":
+            return found
+        parent = found or _create(
+            client, experiment, _run_name(state), {**state.tags, **volatile_tags(), "windtunnel.role": "parent"}
+        )
+        _log_parent(client, parent, state)
+        for child in state.children:
+            _deliver_child(client, experiment, parent, child, state)
+        client.set_tag(parent, "windtunnel.complete", "true")
+        client.set_terminated(parent)
+        return parent
+
+
+def is_logged(digest: str, experiment: str, uri: str) -> bool:
+    """Whether a complete run of this state is in a local SQLite store: a look that takes milliseconds, without MLflow."""
+    path = uri.removeprefix("sqlite:///")
+    if not uri.startswith("sqlite:///") or not Path(path).is_file():
+        return False
+    import sqlite3
+
+    query = (
+        "select count(*) from tags s join tags c on s.run_uuid = c.run_uuid join runs r on r.run_uuid = s.run_uuid "
+        "where s.key = 'windtunnel.state' and s.value = ? and c.key = 'windtunnel.complete' and c.value = 'true' "
+        "and r.lifecycle_stage = 'active'"
+    )
+    try:
+        with sqlite3.connect(path) as database:
+            return bool(database.execute(query, (digest,)).fetchone()[0])
+    except sqlite3.Error:
+        return False  # another schema: MLflow itself will tell
+
+
+def _lock_file() -> Path:
+    folder = main_root() / ".cache" / "windtunnel"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "tracking.lock"
+
+
+def _experiment(client: MlflowClient, name: str, uri: str) -> str:
+    found = client.get_experiment_by_name(name)
+    if found:
+        identifier: str = found.experiment_id
+        return identifier
+    location = str(main_root() / "mlartifacts") if urlparse(uri).scheme == "sqlite" else None
+    created: str = client.create_experiment(name, artifact_location=Path(location).as_uri() if location else None)
+    return created
+
+
+def _find(client: MlflowClient, experiment: str, query: str) -> str | None:
+    runs = client.search_runs([experiment], filter_string=query, max_results=1)
+    return str(runs[0].info.run_id) if runs else None
+
+
+def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str]) -> str:
+    return str(client.create_run(experiment, tags=dict(tags), run_name=name).info.run_id)
+
+
+def _run_name(state: State) -> str:
+    budget = [state.params.get(key, "") for key in ("budget.norm", "budget.epsilon", "budget")]
+    return " ".join([*filter(None, budget), state.digest[:8]])
+
+
+def _log_parent(client: MlflowClient, run: str, state: State) -> None:
+    client.set_tag(run, "mlflow.note.content", state.description)
+    _log_params(client, run, state.params)
+    _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()})
+    _log_inputs(client, run, state)
+    for path in state.files:
+        client.log_artifact(run, str(path))
+
+
+def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State) -> None:
+    query = f"tags.`windtunnel.digest` = '{child.digest}' and tags.`mlflow.parentRunId` = '{parent}'"
+    if _find(client, experiment, query):
+        return
+    semantics = child.metadata["semantics"]
+    assert isinstance(semantics, dict)
+    earlier = _find(client, experiment, f"tags.`windtunnel.digest` = '{child.digest}'")
+    tags = {
+        "mlflow.parentRunId": parent,
+        "windtunnel.role": "assessment",
+        "dvc.stage": child.name,
+        "assessment_kind": str(child.metadata["assessment_kind"]),
+        "threat_model": str(semantics["threat_model"]),
+        # A cached result is linked to the run that first logged it.
+        **({"reused_from": earlier} if earlier else {}),
+    }
+    caveats = child.metadata.get("caveats", [])
+    assert isinstance(caveats, list)
+    for caveat in caveats:
+        assert isinstance(caveat, dict)
+        tags[f"caveat.{caveat['code']}"] = str(caveat["text"])[:4500]
+    run = _create(client, experiment, child.name, tags)
+    region = semantics["perturbation"]
+    assert isinstance(region, dict)
+    facts = {"library": child.metadata["library"], "algorithm": child.metadata["algorithm"], **region}
+    _log_params(client, run, {key: str(value) for key, value in facts.items()})
+    _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
+    for path in child.files:
+        client.log_artifact(run, str(path))
+    if state.log_tensors:
+        client.log_artifact(run, str(child.directory / DATA_FILE))
+    client.set_tag(run, "tensors", f"{child.directory / DATA_FILE} (in DVC)")
+    # Last, so that a child that was not finished is made anew.
+    client.set_tag(run, "windtunnel.digest", child.digest)
+    client.set_terminated(run)
+
+
+def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> None:
+    from mlflow.entities import Param
+
+    known = client.get_run(run).data.params
+    rows = [Param(key, value[:6000]) for key, value in params.items() if key not in known]
+    for start in range(0, len(rows), _PARAMS_AT_ONCE):
+        client.log_batch(run, params=rows[start : start + _PARAMS_AT_ONCE])
+
+
+def _log_metrics(client: MlflowClient, run: str, series: Mapping[str, list[tuple[int, float]]]) -> None:
+    from mlflow.entities import Metric
+
+    rows = [Metric(name, value, 0, step) for name, points in series.items() for step, value in points]
+    for start in range(0, len(rows), 1000):
+        client.log_batch(run, metrics=rows[start : start + 1000])
+
+
+def _log_inputs(client: MlflowClient, run: str, state: State) -> None:
+    import json
+
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    facts = {key: state.dataset[key] for key in ("n", "shape", "class_names") if key in state.dataset}
+    dataset = Dataset(
+        name=str(state.dataset.get("source", "data")),
+        digest=str(state.dataset["digest"])[:36],
+        source_type="local",
+        source=json.dumps({"source": state.dataset.get("source")}),
+        profile=json.dumps(facts)[:16000],
+    )
+    client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
+    client.set_tag(run, "model.source", json.dumps(dict(state.model))[:4500])
+
+
+def fetch_model(uri: str, directory: Path, *, allow_pickle: bool) -> dict[str, Json]:
+    """Download `models:/...` or `runs:/...` into `directory`: an ONNX file, or MLflow's pickled torch module.
+
+    Raises UserError for a model that is not there, of another flavour, or pickled without `model.allow_pickle`.
+    """
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    connect(tracking_uri(None))
+    try:
+        local = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
+    except (MlflowException, OSError) as error:
+        raise UserError(f"model.uri: {uri}: {' '.join(str(error).split())[:200]}") from error
+    onnx = sorted(local.rglob("*.onnx"))
+    if onnx:
+        shutil.copyfile(onnx[0], directory / "weights.onnx")
+        return {"flavour": "onnx", "file": "weights.onnx", "sha256": _digest(directory / "weights.onnx"), "uri": uri}
+    pickled = sorted(local.rglob("data/model.pth"))
+    if not pickled:
+        raise UserError(f"model.uri: {uri} holds neither an ONNX nor a PyTorch model")
+    if not allow_pickle:
+        raise UserError(
+            f"model.uri: {uri} is a pickle, which runs code when it is loaded; set model.allow_pickle: true if you trust it"
+        )
+    shutil.copyfile(pickled[0], directory / "weights.pth")
+    return {"flavour": "pytorch", "file": "weights.pth", "sha256": _digest(directory / "weights.pth"), "uri": uri}
+
+
+def _digest(path: Path) -> str:
+    from windtunnel.core.artifacts import file_digest
+
+    return file_digest(path)

@@ -1,0 +1,11 @@
+"""Stage `track`: log to MLflow what is not logged yet. Cheap, always runs, idempotent."""
+
+from __future__ import annotations
+
+from windtunnel.cli.track import report_outcome
+from windtunnel.tracking.track import track
+from windtunnel.workspace import user_errors
+
+if __name__ == "__main__":
+    with user_errors():
+        report_outcome(track())
