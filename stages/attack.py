@@ -1,8 +1,27 @@
-"""Stage `attack@<name>`: one entry of `attacks`."""
+"""Stage `attack@<name>`: one entry of `attacks`, on what other attacks left where it says so."""
 
 from __future__ import annotations
 
-from windtunnel.workspace import stage_main
+import sys
+import time
+
+from windtunnel.attacks.assess import assess
+from windtunnel.attacks.survivors import read_prior
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.load import load_params
+from windtunnel.workspace import ROBUSTNESS, finish, prepare_entry, user_errors
+
+
+def main(name: str) -> None:
+    """Run the attack `name`."""
+    started = time.time()
+    params = load_params()
+    entry, subject = prepare_entry(params, "attacks", name)
+    assert isinstance(entry, AttackEntry)
+    result = assess(name, entry, params.budget, subject, read_prior(entry, ROBUSTNESS))
+    finish(params, "attacks", result, subject, started)
+
 
 if __name__ == "__main__":
-    stage_main("attacks")
+    with user_errors():
+        main(sys.argv[1])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from windtunnel.attacks.rows import AttackRow
@@ -36,26 +35,37 @@ class Request:
 Adapter: TypeAlias = Callable[[Request, nn.Module], Tensor]
 
 
+class Passes:
+    """Samples that went forward through a model and gradients that came back; copies of the model share it."""
+
+    def __init__(self) -> None:
+        self.forwards = 0
+        self.backwards = 0
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Passes:
+        """Itself: an attack that trains copies of the model (LGV) is charged for them too."""
+        return self
+
+
 class CountedModel(nn.Module):
     """A model that counts the samples that go forward through it and the gradients that come back."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.forwards = 0
-        self.backwards = 0
+        self.passes = Passes()
         self.eval()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The logits, (N, K)."""
         logits: Tensor = self.model(inputs)
-        self.forwards += len(inputs)
+        self.passes.forwards += len(inputs)
         if logits.requires_grad:
             logits.register_hook(self._count_backward)
         return logits
 
     def _count_backward(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
+        self.passes.backwards += len(gradient)
 
 
 class GreyAsThree(nn.Module):
@@ -78,13 +88,6 @@ class GreyAsThree(nn.Module):
 def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
     """Run an adapter, on three equal channels where its attack needs them and the image has one."""
     if request.row.three_channels and request.inputs.shape[1] == 1:
-        from dataclasses import replace
-
         wide = replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
         return adapter(wide, GreyAsThree(model))[:, :1]
     return adapter(request, model)
-
-
-def device_of(request: Request) -> torch.device:
-    """Where the request's tensors are."""
-    return request.inputs.device

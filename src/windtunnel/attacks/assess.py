@@ -183,7 +183,7 @@ def _run(
         with seeded(batch.seed):
             perturbed = perturb(request, counted, adapter).detach().float().cpu()
         n = len(batch.indices)
-        counts = {"forwards": counted.forwards / n, "backwards": counted.backwards / n}
+        counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
         return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
     batches = batches_of(living, batch_size, subject.seed, f"{name}.{index}")

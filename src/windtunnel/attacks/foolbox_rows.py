@@ -153,9 +153,9 @@ ROWS: tuple[AttackRow, ...] = (
         ),
         invoker=Invoker.UNBOUNDED,
     ),
-    _any_norm(
-        "PointwiseAttack", "decision_boundary refinement", GLOBAL, None, norm=L0, targeting=Targeting.YES,
-        invoker=START, summary="undoes changes one by one, from salt and pepper noise",
+    _minimal(
+        "PointwiseAttack", DECISION, L0, "decision_boundary refinement", GLOBAL, steps=None, invoker=START,
+        norms=DISTANCE_NORMS, summary="undoes changes one by one, from salt and pepper noise",
     ),
     _any_norm(
         "BinarizationRefinementAttack", "refinement", GLOBAL, None, norm=LINF, invoker=START,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
+from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 
@@ -36,6 +38,12 @@ class Prior:
         return hashlib.sha256(self.broken.numpy().tobytes() + self.perturbed.numpy().tobytes()).hexdigest()
 
 
+def read_prior(entry: AttackEntry, root: Path) -> dict[str, Artifacts]:
+    """The results on disk that `entry.on` names, under `root`; what is not there is left out, for `prior_of` to refuse."""
+    names = entry.on.survivors_of if entry.on else []
+    return {name: read_artifacts(root / name) for name in names if (root / name / METADATA_FILE).is_file()}
+
+
 def prior_of(
     where: str, entry: AttackEntry, subject: Subject, budget: PerturbationBudget, results: Mapping[str, Artifacts]
 ) -> Prior:
@@ -54,7 +62,7 @@ def prior_of(
     for name in entry.on.survivors_of:
         if name not in results:
             raise UserError(
-                f"{where}.on.survivors_of: no result of attacks.{name} is on disk; run `dvc repro attack@{name}` first, "
+                f"{where}.on.survivors_of: no result of attacks.{name} is on disk; run `dvc repro attack@{name}`, "
                 f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
             )
         found = results[name]

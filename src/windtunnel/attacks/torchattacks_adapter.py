@@ -57,7 +57,11 @@ def _many_attacks(request: Request, model: nn.Module) -> torchattacks.attack.Att
 
 
 def _surrogates(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
-    loader = DataLoader(TensorDataset(*request.pool), batch_size=SURROGATE_BATCH, shuffle=True)
+    models = request.arguments.get("nb_models_epoch", 4)
+    assert isinstance(models, int)
+    # LGV trains on whole batches of an epoch's share: with fewer batches than models it would train on none at all.
+    batch_size = max(1, min(SURROGATE_BATCH, len(request.pool[0]) // models))
+    loader = DataLoader(TensorDataset(*request.pool), batch_size=batch_size, shuffle=True)
     for parameter in model.parameters():
         parameter.requires_grad_(True)  # LGV trains a deep copy; ours are put back below
     try:
