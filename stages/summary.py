@@ -20,7 +20,7 @@ def main() -> None:
     started, params = time.time(), load_params()
     subject, clean = load_subject(params), read_artifacts(CLEAN)
     assessments = [read_artifacts(ROBUSTNESS / name) for _, name, _ in entries(params)]
-    sanity = read_json(SANITY / METADATA_FILE)
+    sanity = read_json(SANITY / METADATA_FILE) if (SANITY / METADATA_FILE).is_file() else None
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, sanity if isinstance(sanity, dict) else None)
     summary = write_artifacts(result, SUMMARY, subject, started=started)

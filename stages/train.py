@@ -11,7 +11,7 @@ from windtunnel.workspace import DATA, MODEL, user_errors
 def main() -> None:
     """Write reports/model, and load it once so that a model that does not fit the data ends here."""
     params = load_params()
-    import_model(params.model, read_train(DATA), params.seed, params.device, MODEL)
+    import_model(params.model, read_train(DATA), params.seed, params.device, MODEL, params.tracking.uri)
     load_classifier(MODEL, params.device, read_assessed(DATA))
 
 

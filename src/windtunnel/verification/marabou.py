@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing as mp
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,31 +17,13 @@ from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.verification.solver_process import Answer, Query, solve_query
 
-# A solver strictly above 0 would find no tie; a rival that draws level has beaten the proof all the same.
+# Seconds after its own time-out in which a solver may still answer before it is killed.
 _GRACE = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One sample for the solver: is there an x in [lower, upper] whose `target` some rival reaches?"""
-
-    index: int
-    lower: np.ndarray
-    upper: np.ndarray
-    target: int
-    num_classes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The solver's word on one sample. counter_example: float32, flat, for FALSIFIED; reason: why not decided."""
-
-    index: int
-    verdict: Verdict
-    seconds: float
-    counter_example: np.ndarray | None = None
-    reason: str = ""
+# The solver may answer with a point where a rival draws level and rounding gives the class to the target after all.
+# Then it is asked for one with a lead that float32 cannot miss.
+CLEAR_LEAD = 1e-3
 
 
 def queries_of(
@@ -71,7 +52,7 @@ def solve_all(
             while waiting and len(running) < workers and time.monotonic() < deadline:
                 query = waiting.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_solve, args=(str(onnx), query, timeout, theirs), daemon=True)
+                process = context.Process(target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True)
                 process.start()
                 theirs.close()
                 running[ours] = (process, query, time.monotonic())
@@ -105,45 +86,6 @@ def _receive(connection: Connection, process: BaseProcess, query: Query, seconds
     process.join()
     connection.close()
     return answer
-
-
-def _solve(onnx: str, query: Query, timeout: float, out: Connection) -> None:
-    """In a process of its own: one disjunction over all rivals."""
-    started = time.monotonic()
-    try:
-        verdict, example, reason = _ask(onnx, query, timeout)
-    except Exception as error:  # whatever Marabou raises is this sample's error, with its reason, and no other's
-        verdict, example, reason = Verdict.ERROR, None, f"{type(error).__name__}: {error}"
-    out.send(Answer(query.index, verdict, time.monotonic() - started, example, reason))
-    out.close()
-
-
-def _ask(onnx: str, query: Query, timeout: float) -> tuple[Verdict, np.ndarray | None, str]:
-    from maraboupy import Marabou, MarabouCore
-    from maraboupy.MarabouUtils import Equation
-
-    network = Marabou.read_onnx(onnx)
-    variables = network.inputVars[0].flatten()
-    outputs = network.outputVars[0].flatten()
-    for variable, low, high in zip(variables, query.lower, query.upper, strict=True):
-        network.setLowerBound(variable, float(low))
-        network.setUpperBound(variable, float(high))
-    alternatives = []
-    for rival in range(query.num_classes):
-        if rival != query.target:
-            equation = Equation(MarabouCore.Equation.GE)  # logit(rival) - logit(target) >= 0
-            equation.addAddend(1.0, outputs[rival])
-            equation.addAddend(-1.0, outputs[query.target])
-            equation.setScalar(0.0)
-            alternatives.append([equation])
-    network.addDisjunctionConstraint(alternatives)
-    options = Marabou.createOptions(verbosity=0, timeoutInSeconds=max(1, int(timeout)))
-    code, values, _ = network.solve(verbose=False, options=options)
-    if code == "unsat":
-        return Verdict.VERIFIED, None, ""
-    if code == "sat":
-        return Verdict.FALSIFIED, np.array([values[v] for v in variables], dtype=np.float32), ""
-    return Verdict.UNKNOWN, None, "time-out" if "TIMEOUT" in code.upper() else code
 
 
 def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolerance: float = 1e-4) -> None:

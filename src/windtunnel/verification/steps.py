@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,14 @@ from windtunnel.params.verification import VerificationEntry
 from windtunnel.verification.falsifier import falsify
 from windtunnel.verification.ledger import Ledger
 from windtunnel.verification.lirpa import bound_batch
-from windtunnel.verification.marabou import check_equivalence, queries_of, replay, solve_all
+from windtunnel.verification.marabou import (
+    CLEAR_LEAD,
+    check_equivalence,
+    queries_of,
+    replay,
+    solve_all,
+)
+from windtunnel.verification.solver_process import Answer, Query
 
 # A method that cannot hold its memory gives way to the next one down, and says so.
 _WEAKER = {"alpha-crown": "crown", "crown": "crown-ibp", "crown-ibp": "ibp"}
@@ -102,32 +109,51 @@ def _marabou(step: str, ledger: Ledger, task: Task) -> None:
         check_equivalence(subject.classifier, onnx, data.inputs)
         indices = ledger.undecided.tolist()
         queries = {q.index: q for q in queries_of(data.inputs, data.targets, task.epsilon, data.num_classes, indices)}
-        answers = solve_all(
-            onnx, list(queries.values()), task.entry.timeout, task.entry.workers, task.entry.time_budget, task.name
-        )
         shape = tuple(data.inputs.shape[1:])
+        answers = _solve(onnx, list(queries.values()), task)
+        ties = [a.index for a in answers if (example := a.counter_example) is not None
+                and replay(subject.classifier, onnx, queries[a.index], example, shape)]  # fmt: skip
+        if ties:
+            again = _solve(onnx, [replace(queries[i], margin=CLEAR_LEAD) for i in ties], task)
+            # Without a clear lead nothing is proved and nothing is broken: the sample stays undecided, at a tie.
+            clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in again}
+            answers = [clear.get(a.index, a) for a in answers]
         for answer in answers:
-            ledger.seconds[answer.index] += answer.seconds
-            at = torch.tensor([answer.index])
-            if answer.verdict is Verdict.VERIFIED:
-                ledger.verify(at, step)
-            elif answer.verdict is Verdict.FALSIFIED and answer.counter_example is not None:
-                wrong = replay(subject.classifier, onnx, queries[answer.index], answer.counter_example, shape)
-                if wrong:
-                    ledger.fail(answer.index, step)
-                    ledger.caveats.append(
-                        Caveat("false_counter_example", f"Marabou: {wrong}.", (data.ids[answer.index],))
-                    )
-                else:
-                    ledger.falsify(at, torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1), step)
-            elif answer.verdict is Verdict.ERROR:
-                ledger.fail(answer.index, step)
-                ledger.caveats.append(Caveat("solver_error", f"Marabou: {answer.reason}.", (data.ids[answer.index],)))
+            _enter(answer, step, ledger, task, onnx, queries[answer.index])
         late = tuple(data.ids[a.index] for a in answers if a.reason in {"time-out", "time budget"})
         if late:
             ledger.timeouts += len(late)
             text = f"Marabou did not decide {len(late)} samples in time; another machine may decide more or fewer."
             ledger.caveats.append(Caveat("time_out", text, late))
+
+
+def _solve(onnx: Path, queries: list[Query], task: Task) -> list[Answer]:
+    return solve_all(onnx, queries, task.entry.timeout, task.entry.workers, task.entry.time_budget, task.name)
+
+
+def _tie(answer: Answer) -> Answer:
+    if answer.verdict is not Verdict.VERIFIED:
+        return answer
+    return replace(answer, verdict=Verdict.UNKNOWN, reason=f"a rival draws level within {CLEAR_LEAD:g}")
+
+
+def _enter(answer: Answer, step: str, ledger: Ledger, task: Task, onnx: Path, query: Query) -> None:
+    """Write one answer of the solver into the ledger; a counter-example only after both runtimes confirm it."""
+    subject, sample = task.subject, (task.subject.dataset.ids[answer.index],)
+    at, shape = torch.tensor([answer.index]), tuple(task.subject.dataset.inputs.shape[1:])
+    ledger.seconds[answer.index] += answer.seconds
+    if answer.verdict is Verdict.VERIFIED:
+        ledger.verify(at, step)
+    elif answer.verdict is Verdict.FALSIFIED and answer.counter_example is not None:
+        wrong = replay(subject.classifier, onnx, query, answer.counter_example, shape)
+        if wrong:
+            ledger.fail(answer.index, step)
+            ledger.caveats.append(Caveat("false_counter_example", f"Marabou: {wrong}.", sample))
+        else:
+            ledger.falsify(at, torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1), step)
+    elif answer.verdict is Verdict.ERROR:
+        ledger.fail(answer.index, step)
+        ledger.caveats.append(Caveat("solver_error", f"Marabou: {answer.reason}.", sample))
 
 
 def _exported(subject: Subject, path: Path) -> Path:
