@@ -17,13 +17,14 @@ from windtunnel.params.outcome import Clean
 def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
     """Accuracy with its interval, per class, confusion, likelihood and calibration of the unperturbed model.
 
-    Extra key of robustness_data.pt: `clean_logits` float32 (N, K). Raises UnsoundError where the model gives NaN.
+    Extra key of robustness_data.pt: `clean_logits` float32 (N, K). Raises UnsoundError where the model gives NaN or infinity.
     """
     logits, targets, predictions = subject.clean_logits, subject.dataset.targets, subject.clean_predictions
-    if (predictions < 0).any():
-        bad = int((predictions < 0).nonzero()[0])
+    broken = logits.isnan().any(1) | (logits == torch.inf).any(1)  # softmax of either is NaN
+    if broken.any():
+        bad = int(broken.nonzero()[0])
         raise UnsoundError(
-            f"clean: the model gives NaN for sample {subject.dataset.ids[bad]}; no number would mean anything"
+            f"clean: the model gives NaN or infinity for sample {subject.dataset.ids[bad]}; no number would mean anything"
         )
     correct, n = subject.clean_correct, len(subject.dataset)
     rate = binomial_rate(int(correct.sum()), n, params.ci_level, params.ci_method)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from windtunnel.core.artifacts import load_tensors
+import torch
+
+from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
 from windtunnel.data.load import read_assessed
@@ -21,16 +23,22 @@ def fresh_subject(data: Path, model: Path, device: str, seed: int) -> Subject:
 def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int) -> Subject:
     """Model and samples from disk, with the clean logits of the clean assessment: for everything after it.
 
-    Raises UserError where the clean assessment is of other samples.
+    Raises UserError where the clean assessment is of other samples or of another model.
     """
     dataset = read_assessed(data)
-    tensors = load_tensors(clean / "robustness_data.pt")
-    logits, predictions, targets = (tensors[key] for key in ("clean_logits", "clean_predictions", "targets"))
-    assert not isinstance(logits, dict)
-    assert not isinstance(predictions, dict)
-    assert not isinstance(targets, dict)
-    if len(logits) != len(dataset):
-        raise UserError(f"{clean}: is of {len(logits)} samples, {data} of {len(dataset)}; run dvc repro")
+    artifacts = read_artifacts(clean)
+    if not torch.equal(artifacts.tensor("clean_inputs"), dataset.inputs):
+        raise UserError(f"{clean}: is of other samples than {data}; run dvc repro")
     classifier = load_classifier(model, device, dataset)
+    provenance = artifacts.metadata.get("provenance")
+    if isinstance(provenance, dict) and provenance.get("model_digest") != classifier.digest:
+        raise UserError(f"{clean}: is of another model than {model}; run dvc repro")
     caveats = () if dataset.labelled else (PSEUDO_LABELS,)
-    return Subject(classifier, replace(dataset, targets=targets), logits, predictions, seed, caveats)
+    return Subject(
+        classifier,
+        replace(dataset, targets=artifacts.tensor("targets")),
+        artifacts.tensor("clean_logits"),
+        artifacts.tensor("clean_predictions"),
+        seed,
+        caveats,
+    )

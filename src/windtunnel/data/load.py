@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windtunnel.core.artifacts import load_tensors, read_json, save_tensors, write_json
+from windtunnel.core.artifacts import load_tensors, save_tensors
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
-from windtunnel.core.errors import UserError
-from windtunnel.data.sources import SOURCES, Raw
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import read_json, write_json
+from windtunnel.data.sources import SOURCES, ImageFiles, Raw
 from windtunnel.params.data import Data
 
 ASSESSED, TRAIN, FACTS = "assessed.pt", "train.pt", "dataset.json"
@@ -26,29 +28,30 @@ _LUMINANCE = torch.tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL's conve
 def load_dataset(data: Data, seed: int) -> tuple[Dataset, Dataset | None]:
     """(the assessed samples, the training split or None), float32 in [0, 1] (tabular data: in its own range).
 
-    Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are NaN
-    or out of range, and labels that are out of range or of another number than the samples.
+    Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
+    finite or out of range, and labels that are out of range or of another number than the samples.
     """
-    assessed, train = (_convert(part, data) if part is not None else None for part in SOURCES[data.source](data, seed))
-    assert assessed is not None  # every source gives one
-    if train is not None and assessed.labelled and train.num_classes > assessed.num_classes and data.class_names is None:
-        # A selection of test samples may lack the last classes; the training split knows them.
-        assessed = replace(assessed, class_names=train.class_names)
-    chosen = select(
-        len(assessed),
-        data.samples.n,
-        data.samples.selection,
-        seed if data.samples.seed is None else data.samples.seed,
-        assessed.targets,
-    )
-    selection: dict[str, Json] = {"of": len(assessed), "n": len(chosen), "selection": data.samples.selection}
-    assessed = assessed.subset(chosen)
-    return replace(assessed, metadata={**assessed.metadata, "samples": selection}), train
+    assessed, train = SOURCES[data.source](data, seed)
+    parts = [part for part in (assessed, train) if part is not None]
+    for part in parts:
+        if not len(part.inputs):
+            raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
+    names = _class_names(data, parts)
+    selection_seed = seed if data.samples.seed is None else data.samples.seed
+    targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)
+    chosen = select(len(targets), data.samples.n, data.samples.selection, selection_seed, targets)
+    selection: dict[str, Json] = {
+        "of": len(targets), "n": len(chosen), "selection": data.samples.selection, "seed": selection_seed
+    }  # fmt: skip
+    result = _convert(assessed, data, names, chosen)
+    result = replace(result, metadata={**result.metadata, "samples": selection})
+    return result, None if train is None else _convert(train, data, names, torch.arange(len(train.inputs)))
 
 
 def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> None:
     """Write both splits and dataset.json; equal data give equal bytes."""
     save_tensors({"inputs": assessed.inputs, "targets": assessed.targets}, directory / ASSESSED)
+    (directory / TRAIN).unlink(missing_ok=True)
     if train is not None:
         save_tensors({"inputs": train.inputs, "targets": train.targets}, directory / TRAIN)
     facts = {
@@ -97,52 +100,80 @@ def _read(path: Path, facts: dict[str, Json], ids: tuple[str, ...]) -> Dataset:
     )
 
 
-def _convert(raw: Raw | Dataset, data: Data) -> Dataset:
+def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tensor) -> Dataset:
+    """The samples at `rows` as the model sees them. Values are checked after the choice: files are read only then."""
     if isinstance(raw, Dataset):
-        _check_values(raw.inputs, raw.value_range)
-        return raw
-    inputs = _numbers(raw.inputs)
-    if not len(inputs):
-        raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
-    if inputs.isnan().any():
-        bad = int(inputs.flatten(1).isnan().any(1).nonzero()[0])
-        raise UserError(f"data: sample {raw.ids[bad]} holds NaN; every value must be a finite number")
-    low, high = data.value_range or raw.value_range
+        return _checked(raw).subset(rows)
+    targets = _targets(raw, names)
+    if len(raw.ids) != len(raw.inputs) or len(set(raw.ids)) != len(raw.ids):
+        raise UserError(f"data: {len(set(raw.ids))} different ids for {len(raw.inputs)} samples; one of its own each")
+    inputs, ids = _numbers(raw.inputs[rows.numpy()]), tuple(raw.ids[i] for i in rows.tolist())
+    _check_finite(inputs, ids)
+    is_image = inputs.ndim in {3, 4}
+    low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
     if high <= low:
         raise UserError(f"data.value_range: [{low:g}, {high:g}] is empty; write [lowest, highest]")
-    is_image = inputs.ndim in {3, 4}
+    steps: dict[str, Json] = {"source": data.source, "value_range_of_source": [low, high]}
     if is_image:
         inputs = (inputs - low) / (high - low)
+        _check_values(
+            inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
+        )
         inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, data.channels)
-        inputs = _resize(inputs, data.resize)
-        _check_values(inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span")
-        inputs = inputs.clamp(0, 1)
-        value_range = (0.0, 1.0)
+        inputs = _resize(inputs, data.size).clamp(0, 1)
+        steps["channels"] = int(inputs.shape[1])
+        if data.size:
+            steps |= {"resize": list(data.size), "resize_method": "bilinear, antialiased"}
+        low, high = 0.0, 1.0
     else:
-        value_range = (low, high) if data.value_range else (float(inputs.min()), float(inputs.max()))
-    targets, names = _labels(raw, len(inputs), data)
-    steps: dict[str, Json] = {
-        "source": data.source,
-        "value_range_of_source": [low, high],
-        "resize": list(inputs.shape[2:]) if data.resize and is_image else None,
-        "channels": int(inputs.shape[1]) if is_image else None,
-    }
-    return Dataset(
-        inputs, targets, tuple(raw.ids), names, raw.labels is not None, value_range, {k: v for k, v in steps.items() if v}
-    )
+        _check_values(inputs, (low, high), "of data.value_range")
+    return Dataset(inputs, targets[rows], ids, names, raw.labels is not None, (low, high), steps)
+
+
+def _checked(given: Dataset) -> Dataset:
+    """A Dataset that a function of the user's made, held to what every source is held to."""
+    n = len(given.inputs)
+    if given.inputs.dtype != torch.float32 or given.inputs.ndim not in {2, 4}:
+        shape, dtype = tuple(given.inputs.shape), given.inputs.dtype
+        raise UserError(
+            f"data.function: inputs are {dtype} of shape {shape}; float32 (N, C, H, W) or (N, F) are needed"
+        )
+    if len(given.ids) != n or len(given.targets) != n:
+        raise UserError(f"data.function: {len(given.targets)} labels and {len(given.ids)} ids for {n} samples")
+    _check_finite(given.inputs, given.ids)
+    _check_values(given.inputs, given.value_range)
+    if given.labelled:
+        _check_labels(given.targets.numpy(), given.class_names)
+    return given
 
 
 def _numbers(array: np.ndarray) -> Tensor:
     if array.dtype.kind not in "uifb":
         raise UserError(f"data: inputs of type {array.dtype} are not numbers")
-    if array.ndim not in {2, 3, 4}:
+    if array.ndim not in {2, 3, 4} or not array.size:
         raise UserError(f"data: inputs of shape {array.shape}; (N, C, H, W), (N, H, W) or tabular (N, F) are needed")
+    if array.ndim == 4 and array.shape[3] in {1, 3} and array.shape[1] not in {1, 3}:
+        raise UserError(f"data: inputs of shape {array.shape} have their channels last; (N, C, H, W) is needed")
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _span(array: np.ndarray | ImageFiles) -> tuple[float, float]:
+    """What tabular values span, over the whole source, so that a selection does not change it."""
+    assert isinstance(array, np.ndarray)
+    return float(np.float32(array.min())), float(np.float32(array.max()))
+
+
+def _check_finite(inputs: Tensor, ids: tuple[str, ...]) -> None:
+    bad = ~inputs.flatten(1).isfinite().all(1)
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        what = "NaN" if inputs[first].isnan().any() else "infinity"
+        raise UserError(f"data: sample {ids[first]} holds {what}; every value must be a finite number")
 
 
 def _check_values(inputs: Tensor, value_range: tuple[float, float], note: str = "") -> None:
     low, high = float(inputs.min()), float(inputs.max())
-    if not (low >= value_range[0] - RANGE_TOLERANCE and high <= value_range[1] + RANGE_TOLERANCE):
+    if low < value_range[0] - RANGE_TOLERANCE or high > value_range[1] + RANGE_TOLERANCE:
         allowed = f"[{value_range[0]:g}, {value_range[1]:g}]"
         raise UserError(f"data: values span [{low:g}, {high:g}], outside {allowed} {note}".rstrip())
 
@@ -158,26 +189,54 @@ def _channels(inputs: Tensor, channels: int | None) -> Tensor:
     raise UserError(f"data.channels: {channels} cannot be made of {have} channels; only 1 to 3 and 3 to 1")
 
 
-def _resize(inputs: Tensor, size: int | tuple[int, int] | None) -> Tensor:
-    if size is None:
+def _resize(inputs: Tensor, size: tuple[int, int] | None) -> Tensor:
+    if size is None or tuple(inputs.shape[2:]) == size:
         return inputs
-    target = (size, size) if isinstance(size, int) else size
-    return torch.nn.functional.interpolate(inputs, target, mode="bilinear", antialias=True).clamp(0, 1)
+    return torch.nn.functional.interpolate(inputs, size, mode="bilinear", antialias=True)
 
 
-def _labels(raw: Raw, n: int, data: Data) -> tuple[Tensor, tuple[str, ...]]:
-    names = data.class_names or raw.class_names
-    if raw.labels is None:
-        if names is None:
-            raise UserError("data.class_names: is required where there are no labels; it says how many classes there are")
-        return torch.full((n,), -1), tuple(names)
-    labels = raw.labels
+def _class_names(data: Data, parts: Sequence[Raw | Dataset]) -> tuple[str, ...]:
+    """Names of the K classes, one list for both splits, so that a label means the same class in both."""
+    if isinstance(data.class_names, int):
+        return tuple(map(str, range(data.class_names)))
+    declared = [names for names in (data.class_names, *(part.class_names for part in parts)) if names]
+    if declared:
+        return tuple(declared[0])
+    arrays = [part.labels for part in parts if isinstance(part, Raw) and part.labels is not None and part.labels.size]
+    if words := {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}:
+        return tuple(sorted(words, key=_numeric_first))
+    if numbers := [int(labels.max()) for labels in arrays if labels.dtype.kind in "ui"]:
+        return tuple(map(str, range(max(numbers) + 1)))
+    if arrays:
+        raise UserError(f"data: labels of type {arrays[0].dtype}; integers from 0, or names, are needed")
+    raise UserError("data.class_names: is required where there are no labels; the names, or how many classes there are")
+
+
+def _numeric_first(word: str) -> tuple[int, int, str]:
+    return (0, int(word), word) if word.isdecimal() else (1, 0, word)
+
+
+def _targets(raw: Raw, names: tuple[str, ...]) -> Tensor:
+    """Class indices of all samples, int64 (N,); -1 throughout where there are no labels."""
+    n, labels = len(raw.inputs), raw.labels
+    if labels is None:
+        return torch.full((n,), -1)
     if labels.ndim != 1 or len(labels) != n:
-        raise UserError(f"data: {len(labels)} labels of shape {labels.shape} for {n} samples; one integer a sample")
+        raise UserError(
+            f"data: {len(labels) if labels.ndim else 0} labels of shape {labels.shape} for {n} samples; one each"
+        )
+    if labels.dtype.kind == "U":
+        place = {name: i for i, name in enumerate(names)}
+        if strangers := sorted(set(labels.tolist()) - set(place)):
+            raise UserError(unknown_word("data.class_names", strangers[0], names, what="a class"))
+        return torch.tensor([place[word] for word in labels.tolist()])
     if labels.dtype.kind not in "ui":
-        raise UserError(f"data: labels of type {labels.dtype}; integers from 0 are needed")
+        raise UserError(f"data: labels of type {labels.dtype}; integers from 0, or names, are needed")
+    _check_labels(labels, names)
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _check_labels(labels: np.ndarray, names: tuple[str, ...]) -> None:
     low, high = int(labels.min()), int(labels.max())
-    count = len(names) if names is not None else high + 1
-    if low < 0 or high >= count:
-        raise UserError(f"data: labels span {low} to {high}, outside 0 to {count - 1} of the {count} classes")
-    return torch.from_numpy(labels.astype(np.int64)), tuple(names or map(str, range(count)))
+    if low < 0 or high >= len(names):
+        raise UserError(f"data: labels span {low} to {high}, outside 0 to {len(names) - 1} of the {len(names)} classes")

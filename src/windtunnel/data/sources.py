@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
@@ -20,15 +22,51 @@ from windtunnel.params.data import Data
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 
 
+# Pictures of more than 8 bits a channel: PIL clips them when it converts them.
+_DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Image files, read only when they are asked for: 50,000 photographs do not fit in memory, 200 of them do.
+
+    channels, resize: as in `data`; files are resized one by one because they may differ in size.
+    """
+
+    files: Sequence[Path]
+    channels: int | None = None
+    resize: tuple[int, int] | None = None
+    key: str = "data.path"
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """The images at `rows` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
+        chosen = [self.files[row] for row in rows.tolist()]
+        images = [_image(file, self.channels, self.resize) for file in chosen]
+        for image, file in zip(images, chosen, strict=True):
+            if image.shape != images[0].shape:
+                raise UserError(
+                    f"{self.key}: {chosen[0].name} is {_size(images[0])}, {file.name} is {_size(image)}; "
+                    f"set data.resize (and data.channels) to make them alike"
+                )
+        return np.stack(images)
+
+
+def _size(image: np.ndarray) -> str:
+    return "x".join(map(str, image.shape))
+
+
 @dataclass(frozen=True, slots=True)
 class Raw:
     """Samples as a source holds them.
 
-    inputs: (N, H, W), (N, C, H, W) or (N, F), any number type; labels: (N,) integers, or None where there are none.
-    value_range: what the source's values span.
+    inputs: (N, H, W), (N, C, H, W) or (N, F), any number type; labels: (N,) integers from 0 or class names, or None
+    where there are none. ids: N names. value_range: what the source's values span.
     """
 
-    inputs: np.ndarray
+    inputs: np.ndarray | ImageFiles
     labels: np.ndarray | None
     ids: Sequence[str]
     value_range: tuple[float, float]
@@ -42,7 +80,14 @@ def load_digits(data: Data, seed: int) -> tuple[Raw, Raw | None]:
 
     bunch = sklearn_digits()
     order = np.arange(len(bunch.images))
-    train, test = train_test_split(order, test_size=data.test_fraction, stratify=bunch.target, random_state=seed % 2**32)
+    try:
+        train, test = train_test_split(
+            order, test_size=data.test_fraction, stratify=bunch.target, random_state=seed % 2**32
+        )
+    except ValueError as error:  # a share so small, or so large, that a class would have no sample
+        raise UserError(
+            f"data.test_fraction: {data.test_fraction:g} leaves a class without a sample ({error})"
+        ) from error
 
     def part(rows: np.ndarray) -> Raw:
         rows = np.sort(rows)
@@ -60,13 +105,17 @@ def load_npz(data: Data, seed: int) -> tuple[Raw, Raw | None]:
 
 def _npz(path: Path) -> Raw:
     try:
-        archive = np.load(path, allow_pickle=False)
-        arrays = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: not an .npz of plain arrays ({error})") from error
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
     if "x" not in arrays:
-        raise UserError(f"{path}: has no array 'x' (it has {', '.join(arrays) or 'none'}); x is (N, C, H, W), y is (N,)")
+        raise UserError(
+            f"{path}: has no array 'x' (it has {', '.join(arrays) or 'none'}); x is (N, C, H, W), y is (N,)"
+        )
     x = arrays["x"]
+    if x.ndim == 0:
+        raise UserError(f"{path}: x is a single value; (N, C, H, W), (N, H, W) or tabular (N, F) is needed")
     ids = [str(i) for i in arrays["ids"]] if "ids" in arrays else _numbered(len(x))
     names = [str(n) for n in arrays["class_names"]] if "class_names" in arrays else None
     return Raw(x, arrays.get("y"), ids, _natural_range(x), names)
@@ -88,15 +137,15 @@ def _idx(path: Path, labels: str | None, key: str) -> Raw:
 
 def read_idx(path: Path) -> np.ndarray:
     """An idx file of unsigned bytes as an array. Source: LeCun's description of the MNIST format."""
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     try:
-        with opened as file:
-            content = file.read()
-    except (OSError, EOFError) as error:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise UserError(f"{path}: not an idx file of unsigned bytes (it should begin with 00 00 08)")
     dimensions = content[3]
+    if len(content) < 4 + 4 * dimensions:
+        raise UserError(f"{path}: ends inside its header")
     shape = struct.unpack(f">{dimensions}I", content[4 : 4 + 4 * dimensions])
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if values.size != np.prod(shape):
@@ -106,59 +155,57 @@ def read_idx(path: Path) -> np.ndarray:
 
 def load_folder(data: Data, seed: int) -> tuple[Raw, Raw | None]:
     """A folder of images: one subfolder a class, or `labels` a CSV of file,label, or `labels: none`."""
-    assessed = _folder(data.path, data.labels, "data.path", data.channels)
-    train = _folder(data.train_path, data.train_labels, "data.train_path", data.channels) if data.train_path else None
-    return assessed, train
+    assessed = _folder(data, data.path, data.labels, "data.path")
+    return assessed, _folder(data, data.train_path, data.train_labels, "data.train_path") if data.train_path else None
 
 
-def _folder(path: str | None, labels: str | None, key: str, channels: int | None) -> Raw:
+def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
     folder = Path(path or "")
     if path is None or not folder.is_dir():
         raise UserError(f"{key}: {path or '(nothing)'}: no such folder")
     files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise UserError(f"{key}: {folder} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
-    names: list[str] | None
-    if labels == "none":
-        words, names = None, None
-    else:
-        words = _csv_labels(Path(labels), files, folder) if labels else [f.relative_to(folder).parts[0] for f in files]
-        if not labels and any(f.parent == folder for f in files):
+    names = [file.relative_to(folder).as_posix() for file in files]
+    words = None
+    if labels not in {None, "none"}:
+        words = _csv_labels(_file(labels, key.replace("path", "labels")), names)
+    elif labels is None:
+        if loose := [name for name in names if "/" not in name]:
             raise UserError(
-                f"{key}: {folder} has images outside any class folder; give data.labels a CSV of file,label, or 'none'"
+                f"{key}: {loose[0]} is in no class folder of {folder}; give {key.replace('path', 'labels')} a CSV of "
+                f"file,label, or 'none'"
             )
-        names = sorted(set(words), key=_numeric_first)
-    images = [_image(f, channels) for f in files]
-    sizes = sorted({image.shape for image in images})
-    if len(sizes) > 1:
-        raise UserError(f"{key}: images of {len(sizes)} shapes, {sizes[0]} and {sizes[-1]} among them; set data.resize")
-    numbers = np.array([names.index(w) for w in words]) if words is not None and names is not None else None
-    return Raw(np.stack(images), numbers, [str(f.relative_to(folder)) for f in files], (0.0, 255.0), names)
+        words = [name.split("/")[0] for name in names]
+    images = ImageFiles(files, data.channels, data.size, key)
+    return Raw(images, None if words is None else np.array(words), names, (0.0, 255.0))
 
 
-def _numeric_first(word: str) -> tuple[int, int, str]:
-    return (0, int(word), "") if word.isdecimal() else (1, 0, word)
+def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            table = {row[0].strip(): row[1].strip() for row in csv.reader(file) if len(row) >= 2}
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"data.labels: {path} is not a CSV in UTF-8 ({error})") from error
+    if unlabelled := [name for name in names if name not in table]:
+        raise UserError(f"data.labels: {path} has no line for {unlabelled[0]} (lines are file,label)")
+    known = set(names)
+    if lost := [name for name in table if name not in known and Path(name).suffix.lower() in IMAGE_SUFFIXES]:
+        raise UserError(f"data.labels: {path} names {lost[0]}, which is not in the folder ({len(lost)} such)")
+    return [table[name] for name in names]
 
 
-def _csv_labels(path: Path, files: Sequence[Path], folder: Path) -> list[str]:
-    with _file(str(path), "data.labels").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if len(row) >= 2]
-    table = {row[0].strip(): row[1].strip() for row in rows}
-    words = []
-    for image in files:
-        name = str(image.relative_to(folder))
-        if name not in table:
-            raise UserError(f"data.labels: {path} has no line for {name} (lines are file,label)")
-        words.append(table[name])
-    return words
-
-
-def _image(path: Path, channels: int | None) -> np.ndarray:
+def _image(path: Path, channels: int | None, resize: tuple[int, int] | None) -> np.ndarray:
     try:
         with Image.open(path) as image:
-            mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "I;16"} else "RGB")
-            pixels = np.asarray(image.convert(mode))
-    except (OSError, UnidentifiedImageError) as error:
+            if image.mode in _DEEP_MODES:
+                raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
+            mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
+            converted = image.convert(mode)
+            if resize and (converted.height, converted.width) != resize:
+                converted = converted.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
+            pixels = np.asarray(converted)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path}: not an image that can be read ({error})") from error
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
@@ -167,7 +214,14 @@ def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset |
     """`module:function`, called with data.kwargs: a Dataset, (x, y), or a pair of those (assessed, train)."""
     if data.function is None:
         raise UserError("data.function: is required for source: function (module:function)")
-    found = resolve(data.function, "data.function")(**data.kwargs)
+    function = resolve(data.function, "data.function")
+    try:
+        found = function(**data.kwargs)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's function raises
+        reason = " ".join(str(error).split())
+        raise UserError(f"data.function: {data.function} raised {type(error).__name__}: {reason}") from error
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple | Dataset):
         return _from_function(found[0], data.function), _from_function(found[1], data.function)
     return _from_function(found, data.function), None
@@ -178,6 +232,10 @@ def _from_function(found: object, where: str) -> Raw | Dataset:
         return found
     if isinstance(found, tuple) and len(found) == 2:
         x = np.asarray(found[0])
+        if x.ndim == 0:
+            raise UserError(
+                f"data.function: {where} returned x of shape (); (N, C, H, W), (N, H, W) or (N, F) is needed"
+            )
         return Raw(x, None if found[1] is None else np.asarray(found[1]), _numbered(len(x)), _natural_range(x))
     raise UserError(f"data.function: {where} returned a {type(found).__name__}; a Dataset or (x, y) is needed")
 

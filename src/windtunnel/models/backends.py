@@ -12,6 +12,10 @@ from torch import Tensor, nn
 
 from windtunnel.core.errors import UserError
 
+_INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+# Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
+_PROBABILITY_TOLERANCE = 1e-3
+
 
 class OnnxModule(nn.Module):
     """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32."""
@@ -23,14 +27,23 @@ class OnnxModule(nn.Module):
         try:
             self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
         except Exception as error:  # onnxruntime's own errors share no base but this
-            raise UserError(f"model.path: {path}: not an ONNX model onnxruntime can run ({error})") from error
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"model.path: {path}: not an ONNX model onnxruntime can run ({reason})") from error
         outputs = self.session.get_outputs()
         if len(outputs) != 1:
             names = ", ".join(o.name for o in outputs)
-            raise UserError(f"model.path: {path} has {len(outputs)} outputs ({names}); a classifier has one, the logits")
+            raise UserError(
+                f"model.path: {path} has {len(outputs)} outputs ({names}); a classifier has one, the logits"
+            )
         if len(self.session.get_inputs()) != 1:
             raise UserError(f"model.path: {path} has {len(self.session.get_inputs())} inputs; a classifier has one")
         self.input_name: str = self.session.get_inputs()[0].name
+        kind = self.session.get_inputs()[0].type
+        if kind not in _INPUT_TYPES:
+            raise UserError(
+                f"model.path: {path} takes {kind}; a classifier of inputs in [0, 1] takes {' or '.join(_INPUT_TYPES)}"
+            )
+        self.input_type = _INPUT_TYPES[kind]
         first = self.session.get_inputs()[0].shape[0]
         self.fixed_batch: int | None = first if isinstance(first, int) else None
 
@@ -42,7 +55,7 @@ class OnnxModule(nn.Module):
     def _run(self, x: Tensor) -> Tensor:
         rows, size = len(x), self.fixed_batch or len(x)
         padded = torch.cat([x, x[-1:].expand(size - rows, *x.shape[1:])]) if rows < size else x
-        (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy()})
+        (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy().astype(self.input_type)})
         return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
 
 
@@ -54,10 +67,17 @@ class PredictFunction(nn.Module):
         self.predict = predict
 
     def forward(self, x: Tensor) -> Tensor:
-        """log of the probabilities, clipped away from 0 so that every logit is finite."""
+        """Log of the probabilities, clipped away from 0 so that every logit is finite."""
         probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
         if probabilities.ndim != 2 or len(probabilities) != len(x):
             raise UserError(
                 f"model.function: returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
+            )
+        low, high, sums = probabilities.min(initial=0), probabilities.max(initial=1), probabilities.sum(1)
+        off = np.abs(sums - 1).max(initial=0)  # NaN passes: it is a prediction of nothing, told apart later
+        if low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE or off > _PROBABILITY_TOLERANCE:
+            raise UserError(
+                f"model.function: returned values from {low:g} to {high:g}, rows summing to {sums.min():g} to "
+                f"{sums.max():g}; probabilities are needed (softmax the logits)"
             )
         return torch.from_numpy(probabilities).clamp_min(1e-12).log().to(x.device)

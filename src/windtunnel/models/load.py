@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+import tempfile
 from pathlib import Path
-from typing import cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from windtunnel.core.artifacts import save_tensors
-from windtunnel.core.classifier import Classifier, module_digest
-from windtunnel.core.contracts import Capability, Json
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, write_json
-from windtunnel.core.references import resolve
 from windtunnel.models.architectures import ARCHITECTURES
-from windtunnel.models.backends import OnnxModule, PredictFunction
+from windtunnel.models.loaders import LOADERS, TORCH, Loaded, first_line
 from windtunnel.models.training import train_classifier
 from windtunnel.params.model import Model
 
 MODEL_JSON = "model.json"
-_FORWARD_ONLY = frozenset({Capability.FORWARD})
-_TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    module: nn.Module
-    capabilities: frozenset[Capability]
-    digest: str
-    source: str
-    onnx_path: Path | None = None
 
 
 def pick_device(name: str) -> torch.device:
@@ -47,47 +32,49 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device: '{name}' is not to be had here ({str(error).splitlines()[0]}); auto picks one"
-        ) from error
+        raise UserError(f"device: '{name}' is not to be had here ({first_line(error)}); auto picks one") from error
     return device
 
 
-def import_model(model: Model, train: Dataset | None, seed: int, device: str, directory: Path) -> None:
+def import_model(
+    model: Model, train: Dataset | None, seed: int, device: str, directory: Path, server: str | None = None
+) -> None:
     """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
 
-    Raises UserError where it cannot be had or its digest is not the `sha256` of params.
+    `server` is MLflow's `tracking.uri`. Raises UserError where the model cannot be had or its digest is not the
+    `sha256` of params.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob("weights.*"):
+        stale.unlink()
     facts: dict[str, Json] = {"source": model.source}
     if model.source == "train":
-        if train is None:
-            raise UserError(
-                "model.source: train needs a training split; give data.train_path, or import a trained model"
-            )
-        module = train_classifier(model.train, train, seed, pick_device(device))
+        split = _labelled(train)
+        module = train_classifier(model.train, split, seed, pick_device(device))
         save_tensors(dict(module.state_dict()), directory / "weights.pt")
         facts |= {
             "architecture": model.train.architecture,
             "recipe": model.train.model_dump(mode="json"),
-            "input_shape": list(train.inputs.shape[1:]),
-            "num_classes": train.num_classes,
+            "input_shape": list(split.inputs.shape[1:]),
+            "num_classes": split.num_classes,
         }
     elif model.source == "function":
         facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
     elif model.source == "mlflow":
-        from windtunnel.tracking.store import fetch_model
+        from windtunnel.tracking.models import fetch_model
 
-        facts |= fetch_model(_required(model.uri, "uri"), directory, allow_pickle=model.allow_pickle)
+        uri = _required(model.uri, "uri")
+        facts |= fetch_model(uri, directory, allow_pickle=model.allow_pickle, server=server)
+        _check_sha256(model, str(facts["sha256"]), uri)
     else:
         path = Path(_required(model.path, "path"))
         if not path.is_file():
             raise UserError(f"model.path: {path}: no such file")
         digest = file_digest(path)
-        if model.sha256 and digest != model.sha256:
-            raise UserError(f"model.sha256: {path} has {digest}, not {model.sha256}")
-        shutil.copyfile(path, directory / f"weights{path.suffix}")
-        facts |= {"file": f"weights{path.suffix}", "sha256": digest, "original": path.name}
+        _check_sha256(model, digest, str(path))
+        kept = f"weights{path.suffix}"
+        shutil.copyfile(path, directory / kept)
+        facts |= {"file": kept, "sha256": digest, "original": path.name}
         if model.source == "state_dict":
             facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
     write_json(facts, directory / MODEL_JSON)
@@ -96,140 +83,78 @@ def import_model(model: Model, train: Dataset | None, seed: int, device: str, di
 def load_classifier(directory: Path, device: str, dataset: Dataset) -> Classifier:
     """The model that `import_model` kept, checked against the data it is to classify (see `fit`)."""
     facts = read_json(directory / MODEL_JSON)
-    assert isinstance(facts, dict)
-    return fit(_LOADERS[str(facts["source"])](facts, directory), pick_device(device), dataset)
+    if not isinstance(facts, dict) or facts.get("source") not in LOADERS:
+        raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
+    return fit(LOADERS[str(facts["source"])](dict(facts), directory), pick_device(device), dataset)
 
 
-def preview_classifier(model: Model, dataset: Dataset, train: Dataset | None, device: str) -> Classifier:
+def preview_classifier(
+    model: Model, dataset: Dataset, train: Dataset | None, device: str, server: str | None = None
+) -> Classifier:
     """The classifier as it will be: an import is made in full, a recipe gives its untrained module. For `check`."""
     if model.source == "train":
-        if train is None:
-            raise UserError(
-                "model.source: train needs a training split; give data.train_path, or import a trained model"
-            )
-        module = ARCHITECTURES[model.train.architecture](tuple(train.inputs.shape[1:]), train.num_classes).eval()
-        loaded = _Loaded(
-            module, _TORCH, "untrained", f"{model.train.recipe} {model.train.architecture}, not trained yet"
-        )
-        return fit(loaded, pick_device(device), dataset)
-    import tempfile
-
+        split = _labelled(train)
+        module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
+        source = f"{model.train.recipe} {model.train.architecture}, not trained yet"
+        return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
     with tempfile.TemporaryDirectory() as folder:
-        import_model(model, train, 0, device, Path(folder))
+        import_model(model, train, 0, device, Path(folder), server)
         return load_classifier(Path(folder), device, dataset)
 
 
-def fit(loaded: _Loaded, device: torch.device, dataset: Dataset) -> Classifier:
-    """Check a model on one sample of the data: it takes the shape, gives (1, K) logits, and K is the data's.
+def fit(loaded: Loaded, device: torch.device, dataset: Dataset) -> Classifier:
+    """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
 
     Raises IncompatibleError, in one line that says both sides.
     """
     shape = tuple(dataset.inputs.shape[1:])
     module = loaded.module.to(device)
-    if not isinstance(module, _exported_types()):
+    if not isinstance(module, torch.fx.GraphModule):  # a torch.export program stays in its mode; eval() on it raises
         module = module.eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
-    try:
-        with torch.no_grad():
-            logits = module(dataset.inputs[:1].to(device))
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's model raises on an input that does not fit it
-        raise IncompatibleError(
-            f"model: {loaded.source} does not take inputs of shape {shape} ({str(error).splitlines()[0]}); "
-            f"data.resize and data.channels change them"
-        ) from error
+    sample = dataset.inputs[:1].to(device)
+    logits = _tried(module, sample, f"model: {loaded.source} does not take inputs of shape {shape}",
+                    "data.resize and data.channels change them")  # fmt: skip
     if not isinstance(logits, Tensor) or logits.ndim != 2:
-        given = type(logits).__name__ if not isinstance(logits, Tensor) else f"shape {tuple(logits.shape)}"
+        given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise IncompatibleError(
             f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed"
         )
     if logits.shape[1] != dataset.num_classes:
+        names = ", ".join(dataset.class_names[:5]) + (", ..." if dataset.num_classes > 5 else "")
         raise IncompatibleError(
-            f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} "
-            f"({', '.join(dataset.class_names[:5])}, ...); data.class_names names them all"
+            f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} ({names}); "
+            f"data.class_names says how many there are"
         )
+    _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
+           "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples")  # fmt: skip
     return Classifier(
         module, logits.shape[1], shape, loaded.capabilities, loaded.digest, loaded.source, device, loaded.onnx_path
     )
 
 
-def _exported_types() -> tuple[type, ...]:
-    # A torch.export program is in the mode it was exported in; eval() on it raises.
-    return (torch.fx.GraphModule,)
-
-
-def _load_trained(facts: dict[str, Json], directory: Path) -> _Loaded:
-    shape = cast(list[int], facts["input_shape"])
-    module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
-    _load_weights(module, directory / "weights.pt")
-    recipe = cast(dict[str, Json], facts["recipe"])
-    return _Loaded(module, _TORCH, module_digest(module), f"{recipe['recipe']} {facts['architecture']}")
-
-
-def _load_state_dict(facts: dict[str, Json], directory: Path) -> _Loaded:
-    factory = resolve(str(facts["factory"]), "model.factory")
-    module = factory(**cast(dict[str, object], facts["kwargs"]))
-    if not isinstance(module, nn.Module):
-        raise UserError(f"model.factory: {facts['factory']} returned a {type(module).__name__}, not a torch.nn.Module")
-    _load_weights(module, directory / str(facts["file"]))
-    return _Loaded(module, _TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
-
-
-def _load_export(facts: dict[str, Json], directory: Path) -> _Loaded:
-    path = directory / str(facts["file"])
+def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str) -> object:
     try:
-        module = torch.export.load(path).module()
-    except Exception as error:  # torch.export.load raises many kinds for what is no program
-        raise UserError(
-            f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})"
-        ) from error
-    return _Loaded(module, _TORCH, str(facts["sha256"]), f"torch.export program ({facts['original']})")
+        with torch.no_grad():
+            return module(inputs)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's model raises on inputs that do not fit it
+        raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
 
 
-def _load_onnx(facts: dict[str, Json], directory: Path) -> _Loaded:
-    path = directory / str(facts["file"])
-    capabilities = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
-    return _Loaded(
-        OnnxModule(path), capabilities, str(facts["sha256"]), f"ONNX ({facts.get('original', path.name)})", path
-    )
+def _labelled(train: Dataset | None) -> Dataset:
+    if train is None:
+        raise UserError("model.source: train needs a training split; give data.train_path, or import a trained model")
+    if not train.labelled:
+        raise UserError("model.source: train needs labels, and the training split has none; give data.train_labels")
+    return train
 
 
-def _load_function(facts: dict[str, Json], directory: Path) -> _Loaded:
-    function = resolve(str(facts["function"]), "model.function")
-    kwargs = cast(dict[str, object], facts["kwargs"])
-    predict = cast(Callable[[np.ndarray], object], (lambda batch: function(batch, **kwargs)) if kwargs else function)
-    return _Loaded(PredictFunction(predict), _FORWARD_ONLY, str(facts["function"]), f"function {facts['function']}")
-
-
-def _load_mlflow(facts: dict[str, Json], directory: Path) -> _Loaded:
-    if facts["flavour"] == "onnx":
-        return _load_onnx(facts, directory)
-    # allow_pickle was checked when the model was fetched: MLflow's pytorch flavour is a pickle by nature.
-    module = torch.load(directory / str(facts["file"]), map_location="cpu", weights_only=False)
-    if not isinstance(module, nn.Module):
-        raise UserError(f"model.uri: {facts['uri']} holds a {type(module).__name__}, not a torch.nn.Module")
-    return _Loaded(module, _TORCH, module_digest(module), f"MLflow {facts['uri']}")
-
-
-_LOADERS: dict[str, Callable[[dict[str, Json], Path], _Loaded]] = {
-    "train": _load_trained,
-    "state_dict": _load_state_dict,
-    "export": _load_export,
-    "onnx": _load_onnx,
-    "function": _load_function,
-    "mlflow": _load_mlflow,
-}
-
-
-def _load_weights(module: nn.Module, path: Path) -> None:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        module.load_state_dict(state)
-    except Exception as error:  # damaged files, pickles that weights_only refuses, keys that do not fit
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"model.path: {path.name} does not fit the factory's module ({reason})") from error
+def _check_sha256(model: Model, digest: str, what: str) -> None:
+    if model.sha256 and digest != model.sha256.lower():
+        raise UserError(f"model.sha256: {what} has {digest}, not {model.sha256}")
 
 
 def _required(value: str | None, key: str) -> str:

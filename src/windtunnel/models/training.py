@@ -37,7 +37,12 @@ def train_classifier(recipe: Recipe, data: Dataset, seed: int, device: torch.dev
 
 
 def _augmented(
-    recipe: Recipe, module: nn.Module, x: Tensor, y: Tensor, value_range: tuple[float, float], generator: torch.Generator
+    recipe: Recipe,
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    value_range: tuple[float, float],
+    generator: torch.Generator,
 ) -> Tensor:
     if recipe.recipe == "noise":
         noise = torch.randn(x.shape, generator=generator).to(x.device)
@@ -48,7 +53,12 @@ def _augmented(
 
 
 def _pgd(
-    recipe: Recipe, module: nn.Module, x: Tensor, y: Tensor, value_range: tuple[float, float], generator: torch.Generator
+    recipe: Recipe,
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    value_range: tuple[float, float],
+    generator: torch.Generator,
 ) -> Tensor:
     step = 2.5 * recipe.epsilon / recipe.steps
     start = (2 * torch.rand(x.shape, generator=generator) - 1).to(x.device) * recipe.epsilon
@@ -56,5 +66,7 @@ def _pgd(
     for _ in range(recipe.steps):
         moved.requires_grad_()
         (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(module(moved), y), moved)
-        moved = (moved.detach() + step * gradient.sign()).clamp(x - recipe.epsilon, x + recipe.epsilon).clamp(*value_range)
+        moved = (
+            (moved.detach() + step * gradient.sign()).clamp(x - recipe.epsilon, x + recipe.epsilon).clamp(*value_range)
+        )
     return moved

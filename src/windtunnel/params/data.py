@@ -32,9 +32,14 @@ class Data(Block):
         None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)"
     )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
-    class_names: list[str] | None = None
+    class_names: list[str] | PositiveInt | None = Field(None, description="names of the classes, or how many there are")
     resize: PositiveInt | tuple[PositiveInt, PositiveInt] | None = Field(None, description="side, or (height, width)")
     channels: Literal[1, 3] | None = Field(None, description="convert to grey or to colour")
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
     samples: Selection = Selection()
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """`resize` as (height, width)."""
+        return (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
