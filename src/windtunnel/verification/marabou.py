@@ -43,7 +43,9 @@ def solve_all(
 
     Samples left when `time_budget` seconds are over are UNKNOWN, reason `time budget`.
     """
-    context = mp.get_context("spawn")  # forking a process that runs torch threads can hang
+    # A server that holds Marabou and no torch: its forks start in milliseconds, and forking torch threads can hang.
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["maraboupy.Marabou", "windtunnel.verification.solver_process"])
     waiting, running, answers = list(queries), dict[Connection, tuple[BaseProcess, Query, float]](), list[Answer]()
     deadline = time.monotonic() + time_budget if time_budget else float("inf")
     with progress_bar() as progress:

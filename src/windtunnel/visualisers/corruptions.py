@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from windtunnel.core.artifacts import load_tensors
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.visualisers import style
 from windtunnel.visualisers.attacks import bare, show_image
@@ -155,6 +154,8 @@ class CorruptionSheetVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure; from the directories of the single corruptions, so a placeholder before they are written."""
         from matplotlib import pyplot
+
+        from windtunnel.core.artifacts import load_tensors
 
         pairs = _pairs(artifacts)
         if not pairs:

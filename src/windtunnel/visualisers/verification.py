@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.visualisers import style
 from windtunnel.visualisers.base import Visualiser, register
@@ -219,7 +217,7 @@ class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
         targets = artifacts.tensor("targets")
         margin = lower.gather(1, targets[:, None]) - upper
         return self._draw(
-            margin.scatter(1, targets[:, None], torch.nan),
+            margin.scatter(1, targets[:, None], float("nan")),
             artifacts,
             "margin (interval against interval)",
             centred=True,
