@@ -90,7 +90,7 @@ ROWS: tuple[AttackRow, ...] = (
     *_gradient("PGD", ITERATIVE, GLOBAL),
     *_gradient("AdamPGD", f"adam {ITERATIVE}", GLOBAL),
     *(
-        _budgeted(f"{prefix}FastGradientAttack", WHITE, norm, "gradient_sign", FIXED, targeting=Targeting.YES)
+        _budgeted(f"{prefix}FastGradientAttack", WHITE, norm, "gradient_sign", FIXED)
         for norm, prefix in LP
     ),
     *_gradient("BasicIterativeAttack", ITERATIVE, FIXED),
