@@ -1,0 +1,22 @@
+"""Stage `report`: PDF and HTML from the artifacts of the assessments that params.yaml names."""
+
+from __future__ import annotations
+
+from windtunnel.params.load import entries, load_params
+from windtunnel.report.build import build_report
+from windtunnel.report.html import render_html
+from windtunnel.report.pdf import render_pdf
+from windtunnel.workspace import REPORTS, user_errors
+
+
+def main() -> None:
+    """Write reports/report.pdf and reports/report.html."""
+    params = load_params()
+    report = build_report(REPORTS, params.report.title, [name for _, name, _ in entries(params)])
+    render_pdf(report, REPORTS / "report.pdf")
+    render_html(report, REPORTS / "report.html")
+
+
+if __name__ == "__main__":
+    with user_errors():
+        main()
