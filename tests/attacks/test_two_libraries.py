@@ -36,12 +36,28 @@ PAIRS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAIRS)
-def test_two_libraries_agree_within_two_points(name: str, digits_subject: Subject) -> None:
-    accuracies = []
+# docs/algorithms.md says why: torchattacks stops on the boundary itself, and searches no constant.
+WEAKER_IN_TORCHATTACKS = ("CW", "DeepFool")
+
+
+def accuracies_of(name: str, subject: Subject) -> list[float]:
+    found = []
     for library, (algorithm, params, budget) in zip(("torchattacks", "foolbox"), PAIRS[name], strict=True):
         entry = AttackEntry(library=library, algorithm=algorithm, params=params, budget=budget)
-        result = assess("it", entry, Budget(norm=Norm.LINF, epsilon=EPSILON), digits_subject)
-        accuracies.append(result.metrics["adversarial_accuracy"])
-    assert abs(accuracies[0] - accuracies[1]) <= 0.02 + 1e-9, accuracies
+        result = assess("it", entry, Budget(norm=Norm.LINF, epsilon=EPSILON), subject)
+        found.append(float(result.metrics["adversarial_accuracy"]))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAIRS if name not in WEAKER_IN_TORCHATTACKS])
+def test_two_libraries_agree_within_two_points(name: str, digits_subject: Subject) -> None:
+    torchattacks, foolbox = accuracies_of(name, digits_subject)
+    assert abs(torchattacks - foolbox) <= 0.02 + 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WEAKER_IN_TORCHATTACKS)
+def test_where_they_differ_foolbox_is_the_stronger(name: str, digits_subject: Subject) -> None:
+    torchattacks, foolbox = accuracies_of(name, digits_subject)
+    assert foolbox + 0.02 < torchattacks
