@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
@@ -170,6 +172,13 @@ def export_onnx(classifier: Classifier, path: Path) -> Path:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     example = torch.zeros(1, *classifier.input_shape)
-    torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13)
+    # A torch.export program refuses the eval() that the exporter would call; it is in eval mode already.
+    modes = torch.onnx.TrainingMode
+    mode = modes.PRESERVE if isinstance(classifier.module, torch.fx.GraphModule) else modes.EVAL
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the legacy exporter says that it is one, and what PRESERVE means for training
+        with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the legacy exporter, on purpose
+        torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13, training=mode)
     classifier.module.to(classifier.device)
     return path
