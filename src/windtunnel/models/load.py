@@ -177,8 +177,6 @@ def export_onnx(classifier: Classifier, path: Path) -> Path:
     mode = modes.PRESERVE if isinstance(classifier.module, torch.fx.GraphModule) else modes.EVAL
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the legacy exporter says that it is one, and what PRESERVE means for training
-        with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the legacy exporter, on purpose
         torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13, training=mode)
     classifier.module.to(classifier.device)
     return path
