@@ -206,3 +206,17 @@ def test_an_unlabelled_run_keeps_its_reference_and_its_caveat_in_later_stages(wo
     later = load_subject(data, model, clean, "cpu", 4)
     assert torch.equal(later.dataset.targets, later.clean_predictions)
     assert [caveat.code for caveat in later.caveats] == ["pseudo_labels"]
+
+
+def test_of_a_thousand_classes_only_the_least_accurate_are_drawn(tmp_path):
+    logits = torch.eye(60)
+    logits[7] = torch.roll(logits[7], 1)
+    subject = subject_with(logits.tolist(), list(range(60)))
+    artifacts = write_artifacts(assess_clean(Clean(), subject), tmp_path, subject, started=0.0)
+    visualiser = make_visualiser(
+        {"PerClassAccuracyVisualiser": {"max_classes": 5}}, AssessmentKind.STATISTICAL_SAMPLING, "clean"
+    )
+    (axes,) = visualiser.draw(artifacts).axes
+    assert len(axes.patches) == 5
+    assert axes.get_xticklabels()[0].get_text() == "c7"
+    assert "55 more" in axes.get_title()

@@ -31,6 +31,7 @@ class ConfusionMatrixVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure."""
         from matplotlib import pyplot
+        from matplotlib.ticker import MaxNLocator
 
         if "confusion_matrix" not in artifacts.metrics:
             return style.placeholder(_NOT_CLEAN)
@@ -49,14 +50,14 @@ class ConfusionMatrixVisualiser(Visualiser):
                     if count:
                         axes.text(j, i, str(count), ha="center", va="center", fontsize=8,
                                   color="white" if count > top / 2 else "black")  # fmt: skip
-        figure.colorbar(image, ax=axes, label="samples", shrink=0.8)
+        figure.colorbar(image, ax=axes, label="samples", shrink=0.8, ticks=MaxNLocator(integer=True))
         return figure
 
 
 @register
 @dataclass(frozen=True)
 class ReliabilityVisualiser(Visualiser):
-    """Accuracy against confidence per bin; the diagonal is perfect calibration."""
+    """Accuracy against confidence per bin, with its number of samples; the diagonal is perfect calibration."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     title: ClassVar[str] = "Reliability diagram"
@@ -73,10 +74,11 @@ class ReliabilityVisualiser(Visualiser):
         for i, (accuracy, count) in enumerate(zip(bins["accuracy"], bins["count"], strict=True)):
             if count:
                 axes.bar((i + 0.5) * width, accuracy, width * 0.94, color=style.BLUE)
-                axes.text((i + 0.5) * width, min(accuracy + 0.02, 1.0), f"{int(count)}", ha="center", fontsize=7)
+                axes.text((i + 0.5) * width, accuracy + 0.015, f"{int(count)}", ha="center", fontsize=7)
         axes.plot([0, 1], [0, 1], "--", color=style.GREY, linewidth=1, label="perfect calibration")
-        axes.set(xlabel="confidence (max softmax)", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.08),
+        axes.set(xlabel="confidence (max softmax)", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.22),
                  title=f"ECE {float(str(artifacts.metrics['ece'])):.3f}")  # fmt: skip
+        axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
         axes.legend(loc="upper left")
         return figure
 
@@ -84,8 +86,9 @@ class ReliabilityVisualiser(Visualiser):
 @register
 @dataclass(frozen=True)
 class PerClassAccuracyVisualiser(Visualiser):
-    """Clean accuracy of each class with its interval."""
+    """Clean accuracy of each class with its interval; of many classes the least accurate `max_classes`."""
 
+    max_classes: int = 40
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     title: ClassVar[str] = "Clean accuracy per class"
 
@@ -96,6 +99,9 @@ class PerClassAccuracyVisualiser(Visualiser):
         if "per_class" not in artifacts.metrics:
             return style.placeholder(_NOT_CLEAN)
         rows = [r for r in cast("list[dict[str, Json]]", artifacts.metrics["per_class"]) if "accuracy" in r]
+        left_out = len(rows) - self.max_classes
+        if left_out > 0:
+            rows = sorted(rows, key=lambda row: float(str(row["accuracy"])))[: self.max_classes]
         values = [[float(str(row[f"accuracy{end}"])) for row in rows] for end in ("", "_ci_low", "_ci_high")]
         errors = [
             [max(0.0, v - low) for v, low in zip(values[0], values[1], strict=True)],
@@ -104,4 +110,8 @@ class PerClassAccuracyVisualiser(Visualiser):
         figure, axes = pyplot.subplots(figsize=(max(5.0, 0.4 * len(rows) + 2), 3.4))
         axes.bar([str(r["class"]) for r in rows], values[0], color=style.CLEAN, yerr=errors, capsize=2, ecolor="black")
         axes.set(xlabel="class", ylabel="clean accuracy", ylim=(0, 1.02))
+        if left_out > 0:
+            axes.set_title(f"the {len(rows)} least accurate classes; {left_out} more are above them")
+        if max(len(str(row["class"])) for row in rows) > 3:
+            axes.tick_params(axis="x", rotation=60)
         return figure
