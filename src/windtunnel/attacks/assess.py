@@ -60,12 +60,12 @@ def assess(
         subject.classifier.digest,
     ]
     identity += [subject.seed, str(subject.classifier.device), before.digest()]
+    kept = [Checkpoint(f"{name}.{index}", identity) for index in range(len(runs))]
     for index, run in enumerate(runs):
         living = (state.attacked & ~state.succeeded).nonzero().flatten()
-        checkpoint = Checkpoint(f"{name}.{index}", identity)
-        _run(f"{name}.{run.name}", index, run, living, subject, aims, state, entry.batch_size, checkpoint)
-    for index in range(len(runs)):
-        Checkpoint(f"{name}.{index}", identity).clear()
+        _run(f"{name}.{run.name}", index, run, living, subject, aims, state, entry.batch_size, kept[index])
+    for checkpoint in kept:
+        checkpoint.clear()
     data = _data(subject, state, aims)
     in_force = [run.settings.in_force for run in runs]
     region = judged_budget if len({r.row.algorithm.key for r in runs}) == 1 else _region(effective)
