@@ -125,6 +125,16 @@ def test_images_of_many_sizes_and_modes_become_alike_by_resize_and_channels(tmp_
     assert dataset.metadata["resize"] == [6, 4]
 
 
+def test_resize_is_height_then_width_once_for_files_and_for_arrays(tmp_path):
+    image = np.random.default_rng(1).integers(0, 256, (12, 10), dtype=np.uint8)
+    expected = np.asarray(Image.fromarray(image).resize((4, 6), Image.Resampling.BILINEAR)) / 255
+    folder = Data(source="folder", path=str(save_folder(tmp_path / "f", image[None], ["a"])), resize=(6, 4))
+    np.testing.assert_allclose(load_dataset(folder, 0)[0].inputs[0, 0].numpy(), expected, atol=1e-6)
+    array = save_npz(tmp_path / "a.npz", x=image[None], y=np.zeros(1, int)).model_copy(update={"resize": (6, 4)})
+    # torch's antialiased bilinear is PIL's, without PIL's rounding to whole bytes after each of its two passes.
+    np.testing.assert_allclose(load_dataset(array, 0)[0].inputs[0, 0].numpy(), expected, atol=1.5 / 255)
+
+
 def test_only_the_chosen_files_of_a_folder_are_read(tmp_path):
     save_folder(tmp_path, IMAGES[:3], ["a"] * 3)
     (tmp_path / "a/zzz.png").write_bytes(b"no image")

@@ -30,6 +30,7 @@ def predict(batch):
     scores = batch.reshape(len(batch), -1)[:, :10] + 1e-3
     return scores / scores.sum(1, keepdims=True)
 def logits(batch): return batch.reshape(len(batch), -1)[:, :10] - 5
+def scores(batch): return batch.reshape(len(batch), -1)[:, :10] * 0 + 0.5
 def flat(batch): return batch.sum((1, 2, 3))
 """
 
@@ -177,6 +178,7 @@ def test_the_reference_lenet5_has_its_published_accuracy(shared):
         ({"source": "onnx", "path": "w.pt"}, "not an ONNX model"),
         ({"source": "function"}, "model.function: is required"),
         ({"source": "function", "function": "their_model:logits"}, "probabilities are needed"),
+        ({"source": "function", "function": "their_model:scores"}, "rows summing to 5 to 5"),
         ({"source": "function", "function": "their_model:flat"}, "(N, K) probabilities are needed"),
         ({"source": "mlflow"}, "model.uri: is required"),
         ({"source": "mlflow", "uri": "s3://bucket/model"}, "is no MLflow URI"),
