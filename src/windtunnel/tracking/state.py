@@ -13,7 +13,7 @@ from typing import cast
 from ruamel.yaml import YAML
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
 from windtunnel.gate.decide import flatten
 from windtunnel.params.load import PARAMS_FILE, entries, load_params
 from windtunnel.workspace import CLEAN, DATA, GATE, METRICS, MODEL, REPORTS, ROBUSTNESS, SANITY, SUMMARY
@@ -139,12 +139,8 @@ def _child(name: str, directory: Path, *, tensors: bool) -> ChildState:
     metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
     if not tensors:
         return ChildState(name, directory, metadata, "")
-    runtime = directory / RUNTIME_FILE
-    known = cast(dict[str, Json], read_json(runtime)) if runtime.is_file() else {}
-    # runtime.json keeps the data's digest, so that a quick look need not read hundreds of megabytes; a file restored
-    # from DVC's cache may be another than the one it was written beside, which its size and time would tell.
-    fresh = runtime.is_file() and runtime.stat().st_mtime >= (directory / DATA_FILE).stat().st_mtime
-    data = str(known["data_digest"]) if fresh and "data_digest" in known else file_digest(directory / DATA_FILE)
+    # Not the digest in runtime.json: that file is no DVC output, so after a checkout it may speak of other tensors.
+    data = file_digest(directory / DATA_FILE)
     return ChildState(
         name, directory, metadata, hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,6 @@ from urllib.parse import urlparse
 
 from filelock import FileLock
 
-from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE
 from windtunnel.tracking.state import ChildState, State, volatile_tags
 
@@ -87,7 +84,7 @@ def deliver(state: State, uri: str) -> str:
         return parent
 
 
-def is_logged(digest: str, experiment: str, uri: str) -> bool:
+def is_logged(digest: str, uri: str) -> bool:
     """Whether a complete run of this state is in a local SQLite store: a look that takes milliseconds, without MLflow."""
     path = uri.removeprefix("sqlite:///")
     if not uri.startswith("sqlite:///") or not Path(path).is_file():
@@ -214,37 +211,3 @@ def _log_inputs(client: MlflowClient, run: str, state: State) -> None:
     )
     client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
     client.set_tag(run, "model.source", json.dumps(dict(state.model))[:4500])
-
-
-def fetch_model(uri: str, directory: Path, *, allow_pickle: bool) -> dict[str, Json]:
-    """Download `models:/...` or `runs:/...` into `directory`: an ONNX file, or MLflow's pickled torch module.
-
-    Raises UserError for a model that is not there, of another flavour, or pickled without `model.allow_pickle`.
-    """
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    connect(tracking_uri(None))
-    try:
-        local = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
-    except (MlflowException, OSError) as error:
-        raise UserError(f"model.uri: {uri}: {' '.join(str(error).split())[:200]}") from error
-    onnx = sorted(local.rglob("*.onnx"))
-    if onnx:
-        shutil.copyfile(onnx[0], directory / "weights.onnx")
-        return {"flavour": "onnx", "file": "weights.onnx", "sha256": _digest(directory / "weights.onnx"), "uri": uri}
-    pickled = sorted(local.rglob("data/model.pth"))
-    if not pickled:
-        raise UserError(f"model.uri: {uri} holds neither an ONNX nor a PyTorch model")
-    if not allow_pickle:
-        raise UserError(
-            f"model.uri: {uri} is a pickle, which runs code when it is loaded; set model.allow_pickle: true if you trust it"
-        )
-    shutil.copyfile(pickled[0], directory / "weights.pth")
-    return {"flavour": "pytorch", "file": "weights.pth", "sha256": _digest(directory / "weights.pth"), "uri": uri}
-
-
-def _digest(path: Path) -> str:
-    from windtunnel.core.artifacts import file_digest
-
-    return file_digest(path)

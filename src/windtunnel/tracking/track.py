@@ -36,12 +36,13 @@ def track(*, strict: bool = False) -> Outcome:
     params = load_params()
     uri = tracking_uri(params.tracking.uri)
     state = read_state()
-    waiting = sorted(outbox().glob("*/reports")) if outbox().is_dir() else []
-    if not waiting and is_logged(state.digest, state.experiment, uri):
+    # A kill while keeping a state leaves a .partial folder; only whole ones are delivered.
+    waiting = sorted(p.parent for p in outbox().glob("*/state.json") if p.parent.suffix != ".partial")
+    if not waiting and is_logged(state.digest, uri):
         return Outcome(None, already=True)
     try:
         run = deliver(state, uri)
-        count = sum(_deliver_waiting(path.parent, uri) for path in waiting)
+        count = sum(_deliver_waiting(folder, uri) for folder in waiting)
     except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like; no result may be lost to it
         reason = f"{uri}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if strict or params.tracking.strict:
