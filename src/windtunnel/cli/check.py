@@ -39,7 +39,6 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
     """Load the data and the model, print what they are, and return a line per assessment that cannot run on them."""
     from windtunnel.data.load import load_dataset
     from windtunnel.models.load import preview_classifier
-    from windtunnel.sanity.preflight import preflight_lines
 
     assessed, train = load_dataset(params.data, params.seed)
     shape = "x".join(map(str, assessed.inputs.shape[1:]))
@@ -54,6 +53,4 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
             preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
         except UserError as error:
             mistakes.append(str(error))
-    if params.model.source != "train":
-        mistakes += preflight_lines(classifier, assessed, console)
     return mistakes

@@ -19,15 +19,9 @@ COMMANDS = {
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
-    "sanity": "the checks of the evaluation itself",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
     "ui": "open the MLflow UI on the right store",
-    "compare": "two or more runs, paired on the same samples",
-    "sweep": "the pipeline at several budgets, side by side",
-    "promote": "make the assessed model the champion, if the gate allows",
-    "rollback": "restore the previous champion",
-    "retrain": "retrain, assess, gate, promote: one idempotent command for schedules",
 }
 
 

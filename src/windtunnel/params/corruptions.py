@@ -17,8 +17,12 @@ class CorruptionEntry(Entry):
 
     library: str = "imagecorruptions"
     algorithm: str = Field("common", description="a corruption, or a suite of them")
-    severities: tuple[Severity, ...] = Field((1, 3, 5), min_length=1, description="1 to 5; severity 0 is always measured")
-    upsample: PositiveInt | None = Field(None, description="resize to this side, corrupt, resize back; for images under 32 px")
+    severities: tuple[Severity, ...] = Field(
+        (1, 3, 5), min_length=1, description="1 to 5; severity 0 is always measured"
+    )
+    upsample: PositiveInt | None = Field(
+        None, description="resize to this side, corrupt, resize back; for images under 32 px"
+    )
     workers: PositiveInt = Field(2, description="processes that corrupt images")
     ci_method: Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"] = "wilson"
     ci_level: Number = Field(0.95, gt=0, lt=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -60,8 +61,11 @@ def bound_batch(
     `logits` false skips the logits' own bounds (NaN). Raises IncompatibleError for an operator without a bound.
     """
     shim_auto_lirpa()
-    from auto_LiRPA import BoundedModule, BoundedTensor
-    from auto_LiRPA.perturbations import PerturbationLpNorm
+    with warnings.catch_warnings():
+        # auto-LiRPA 0.3 compiles with torch.jit.script at import, which torch 2.13 calls deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from auto_LiRPA import BoundedModule, BoundedTensor
+        from auto_LiRPA.perturbations import PerturbationLpNorm
 
     device = classifier.device
     x = inputs.to(device)

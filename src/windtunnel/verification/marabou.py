@@ -45,7 +45,7 @@ def solve_all(
     """
     # A server that holds Marabou and no torch: its forks start in milliseconds, and forking torch threads can hang.
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["maraboupy.Marabou", "windtunnel.verification.solver_process"])
+    context.set_forkserver_preload(["windtunnel.verification.solver_server"])
     waiting, running, answers = list(queries), dict[Connection, tuple[BaseProcess, Query, float]](), list[Answer]()
     deadline = time.monotonic() + time_budget if time_budget else float("inf")
     with progress_bar() as progress:

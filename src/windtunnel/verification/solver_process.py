@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -46,8 +47,10 @@ def solve_query(onnx: str, query: Query, timeout: float, out: Connection) -> Non
 
 
 def _ask(onnx: str, query: Query, timeout: float) -> tuple[Verdict, np.ndarray | None, str]:
-    from maraboupy import Marabou, MarabouCore
-    from maraboupy.MarabouUtils import Equation
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # maraboupy regrets the absence of tensorflow, in every process
+        from maraboupy import Marabou, MarabouCore
+        from maraboupy.MarabouUtils import Equation
 
     network = Marabou.read_onnx(onnx)
     variables = network.inputVars[0].flatten()
