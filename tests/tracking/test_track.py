@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,12 @@ def test_a_dead_server_loses_nothing_and_the_outbox_delivers(project, fresh_data
     found, _ = parents(store.connect(store.tracking_uri(None)))
     assert {r.data.params["budget.epsilon"] for r in found} == {"1/10", "2/10"}
     assert not list(outbox().glob("*/state.json"))
+
+
+@pytest.mark.integration
+def test_processes_at_once_on_a_fresh_database_all_succeed_and_make_one_parent(project):
+    command = [sys.executable, "-c", "from windtunnel.tracking.track import track; track(strict=True)"]
+    processes = [subprocess.Popen(command) for _ in range(6)]
+    assert [p.wait(timeout=180) for p in processes] == [0] * 6
+    found, runs = parents(store.connect(store.tracking_uri(None)))
+    assert (len(found), len(runs)) == (1, 3)
