@@ -139,9 +139,9 @@ def test_a_dead_server_loses_nothing_and_the_outbox_delivers(project, fresh_data
 
 
 @pytest.mark.integration
-def test_processes_at_once_on_a_fresh_database_all_succeed_and_make_one_parent(project):
+def test_twelve_processes_at_once_on_a_fresh_database_all_succeed_and_make_one_parent(project):
     command = [sys.executable, "-c", "from windtunnel.tracking.track import track; track(strict=True)"]
-    processes = [subprocess.Popen(command) for _ in range(6)]
-    assert [p.wait(timeout=180) for p in processes] == [0] * 6
+    processes = [subprocess.Popen(command) for _ in range(12)]
+    assert [p.wait(timeout=180) for p in processes] == [0] * 12
     found, runs = parents(store.connect(store.tracking_uri(None)))
     assert (len(found), len(runs)) == (1, 3)
