@@ -44,7 +44,7 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
     shape = "x".join(map(str, assessed.inputs.shape[1:]))
     console.print(f"[green]✓[/green] data: {len(assessed)} samples of {shape}, {assessed.num_classes} classes"
                   + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
-    classifier = preview_classifier(params.model, assessed, train, params.device)
+    classifier = preview_classifier(params.model, assessed, train, params.device, params.tracking.uri)
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
     mistakes = []
     for family, name, entry in entries(params):

@@ -21,6 +21,7 @@ COMMANDS = {
     "report": "build the PDF and the HTML from the artifacts",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
+    "compare": "two runs, paired on the same samples",
     "ui": "open the MLflow UI on the right store",
 }
 

@@ -26,5 +26,16 @@ def ui(*, port: int, host: str) -> None:
         click.echo(f"the runs are on a server: open {uri}")
         return
     click.echo(f"serving {uri} on http://{host}:{port} (about 20 s to start; Ctrl-C ends it)")
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        uri,
+        "--host",
+        host,
+        "--port",
+        str(port),
+    ]
     raise SystemExit(subprocess.call([*command, "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]))

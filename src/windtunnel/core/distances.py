@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from windtunnel.core.contracts import Norm
@@ -24,7 +25,7 @@ def linf(a: Tensor, b: Tensor) -> Tensor:
 
 def l2(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean norm of the change; shapes (N, ...) -> (N,) float32."""
-    return _flat_difference(a, b).norm(dim=1).float()
+    return torch.linalg.vector_norm(_flat_difference(a, b), dim=1).float()
 
 
 def l1(a: Tensor, b: Tensor) -> Tensor:
@@ -42,8 +43,8 @@ DISTANCE: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {Norm.LINF: linf, Nor
 
 def distance(norm: Norm, a: Tensor, b: Tensor) -> Tensor:
     """Distance of each sample of `a` from that of `b` under `norm`; shapes (N, ...) -> (N,) float32."""
-    measure = DISTANCE[norm]
-    return measure(a, b)
+    measured: Tensor = DISTANCE[norm](a, b)
+    return measured
 
 
 def within(distances: Tensor, epsilon: float) -> Tensor:

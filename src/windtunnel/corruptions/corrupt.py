@@ -43,17 +43,17 @@ def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (DeprecationWarning, UserWarning, FutureWarning))
         import imagecorruptions
-        import skimage.util
+        from skimage.util import random_noise
 
         with seeded(seed):
             if corruption == "impulse_noise":
                 # scikit-image's random_noise has a generator of its own, which no global seed reaches.
                 amount = (0.03, 0.06, 0.09, 0.17, 0.27)[severity - 1]
-                noisy = skimage.util.random_noise(
-                    image / 255.0, mode="s&p", amount=amount, rng=np.random.default_rng(seed)
-                )
-                return np.uint8(np.clip(noisy, 0, 1) * 255)
-            return np.uint8(imagecorruptions.corrupt(image, severity=severity, corruption_name=corruption))
+                noisy = random_noise(image / 255.0, mode="s&p", amount=amount, rng=np.random.default_rng(seed))
+                return np.asarray(np.clip(noisy, 0, 1) * 255, dtype=np.uint8)
+            return np.asarray(imagecorruptions.corrupt(image, severity=severity, corruption_name=corruption)).astype(
+                np.uint8
+            )
 
 
 def run_job(job: Job) -> np.ndarray:
@@ -76,7 +76,8 @@ def _adapted(image: np.ndarray, job: Job, seed: int) -> np.ndarray:
     if job.upsample:
         found = _resized(found, (width, height))
     if channels == 1:
-        return np.round(found @ _LUMINANCE).clip(0, 255).astype(np.uint8)[..., None]
+        grey: np.ndarray = np.round(found @ _LUMINANCE).clip(0, 255).astype(np.uint8)[..., None]
+        return grey
     return found
 
 

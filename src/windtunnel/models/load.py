@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 import tempfile
 import warnings
 from pathlib import Path

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Block, Value
-from windtunnel.params.numbers import Fractional, Number
+from windtunnel.params.numbers import Number
 
 
 class Clean(Block):
@@ -54,4 +54,3 @@ class Gate(Block):
     )
     minimum_samples: PositiveInt = 1
     no_hard_failures: bool = True
-    regression: Fractional | None = Field(None, description="largest drop against the champion (non-inferiority)")

@@ -22,6 +22,15 @@ _KIND_TITLE = {
     "statistical_sampling": "Corruptions and sampling: the average case",
 }
 
+# What the model and data card shows of each file.
+_FACTS = (
+    (
+        "data/dataset.json",
+        ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples", "digest"),
+    ),
+    ("model/model.json", ("source", "architecture", "recipe", "factory", "original", "sha256")),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -213,8 +222,7 @@ def _sanity_section(sanity: Mapping[str, Json]) -> Section:
 
 def _subject_section(reports: Path, found: Found) -> Section:
     rows: list[tuple[str, str]] = []
-    for file, keys in (("data/dataset.json", ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples", "digest")),
-                       ("model/model.json", ("source", "architecture", "recipe", "factory", "original", "sha256"))):  # fmt: skip
+    for file, keys in _FACTS:
         try:
             facts = cast(dict[str, Json], read_json(reports / file))
         except UserError:

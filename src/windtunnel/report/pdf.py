@@ -79,7 +79,7 @@ _CELL = _style("cell", 7.8, wordWrap="CJK")
 _CAPTION = ParagraphStyle("caption", parent=_style("c", 8), textColor=_SOFT, spaceAfter=8)
 
 
-class _Document(BaseDocTemplate):
+class _Document(BaseDocTemplate):  # type: ignore[misc]  # reportlab is untyped
     def __init__(self, path: str, report: Report) -> None:
         super().__init__(
             path, pagesize=A4, leftMargin=20 * mm, rightMargin=20 * mm, topMargin=18 * mm, bottomMargin=18 * mm,

@@ -54,7 +54,9 @@ def solve_all(
             while waiting and len(running) < workers and time.monotonic() < deadline:
                 query = waiting.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True)
+                process: BaseProcess = context.Process(
+                    target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True
+                )
                 process.start()
                 theirs.close()
                 running[ours] = (process, query, time.monotonic())

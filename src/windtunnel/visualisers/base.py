@@ -82,7 +82,7 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory, and list them in metadata."""
     from matplotlib import pyplot
 
-    from windtunnel.core.artifacts import METADATA_FILE, write_json
+    from windtunnel.core.files import METADATA_FILE, write_json
     from windtunnel.visualisers.style import plotting_style
 
     paths: list[Path] = []

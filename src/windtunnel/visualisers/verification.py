@@ -176,8 +176,8 @@ class _Heatmap(Visualiser):
         figure, axes = pyplot.subplots(figsize=self.figsize or (5.5, max(2.5, min(9.0, 0.06 * len(shown) + 1.5))))
         colours = colormaps[self.cmap].with_extremes(bad="#d9d9d9")
         top = float(shown[shown.isfinite()].abs().max()) if shown.isfinite().any() else 1.0
-        limits = {"vmin": -top, "vmax": top} if centred else {}
-        image = axes.imshow(shown.numpy(), aspect="auto", cmap=colours, interpolation="nearest", **limits)
+        low, high = (-top, top) if centred else (None, None)
+        image = axes.imshow(shown.numpy(), aspect="auto", cmap=colours, interpolation="nearest", vmin=low, vmax=high)
         axes.set_xticks(range(shown.shape[1]), _class_names(artifacts, shown.shape[1]))
         axes.set(xlabel="class", ylabel="sample (grey: no bound)")
         axes.grid(visible=False)

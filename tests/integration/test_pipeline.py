@@ -1,0 +1,217 @@
+"""The real pipeline in a clone of this repository: what runs, what is cached, and what MLflow holds afterwards."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.files import file_digest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+ROOT = Path(__file__).parents[2]
+
+PARAMS = """
+seed: 0
+device: cpu
+data: {source: digits, samples: {n: 40, selection: stratified}}
+model: {source: train, train: {architecture: mlp, epochs: 15}}
+budget: {norm: Linf, epsilon: EPSILON}
+budgets: {}
+clean: {}
+attacks:
+  pgd: {library: torchattacks, algorithm: PGD, budget: {step_size: 0.02, steps: PGD_STEPS}}
+  fgsm: {library: torchattacks, algorithm: FGSM}
+queries: {}
+sweeps:
+  curve: {epsilons: [0, 0.05, 0.1]}
+verification:
+  crown: {library: auto-LiRPA, algorithm: crown}
+corruptions:
+  blur: {algorithm: gaussian_blur, severities: [1], upsample: 32, workers: 1}
+generators: {}
+latent: {}
+sanity: {}
+report: {}
+tracking: {experiment: test}
+gate: {minimum: {clean/accuracy: 0.5}}
+"""
+
+
+class Clone:
+    """A clone of the repository with its own params, DVC cache and MLflow database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+        for name in filter(None, (f.decode() for f in files)):
+            if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "dvc.lock")):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, folder / name)
+        for command in (
+            ["init", "-q"],
+            ["add", "-A"],
+            ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start"],
+        ):
+            subprocess.run(["git", *command], cwd=folder, check=True)
+
+    def params(self, epsilon: str = "0.05", pgd_steps: int = 5) -> None:
+        text = PARAMS.replace("EPSILON", epsilon).replace("PGD_STEPS", str(pgd_steps))
+        (self.folder / "params.yaml").write_text(text)
+
+    def run(self, *command: str, code: int = 0) -> str:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(self.folder / "src"),
+            "OMP_NUM_THREADS": "1",
+            "DVC_NO_ANALYTICS": "1",
+        }
+        environment.pop("MLFLOW_TRACKING_URI", None)
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def repro(self) -> list[str]:
+        """The stages that ran, sorted."""
+        return sorted(re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE))
+
+    def parents(self):
+        import mlflow
+
+        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self.folder / 'mlflow.db'}")
+        experiment = client.get_experiment_by_name("test")
+        runs = client.search_runs([experiment.experiment_id])
+        parents = [r for r in runs if r.data.tags["windtunnel.role"] == "parent"]
+        return client, parents, [r for r in runs if r.data.tags["windtunnel.role"] == "assessment"]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    made = Clone(tmp_path_factory.mktemp("clone"))
+    made.params()
+    made.ran_first = made.repro()
+    return made
+
+
+DOWNSTREAM = ["gate", "report", "summary", "track"]
+
+
+def test_everything_runs_once_and_nothing_twice(clone):
+    assert clone.ran_first == sorted(
+        [
+            "prepare",
+            "train",
+            "clean",
+            "attack@pgd",
+            "attack@fgsm",
+            "sweep@curve",
+            "verify@crown",
+            "corrupt@blur",
+            *DOWNSTREAM,
+        ]
+    )
+    assert clone.repro() == ["track"]
+    _, parents, children = clone.parents()
+    assert len(parents) == 1
+    assert len(children) == 6
+
+
+def test_the_run_in_mlflow_holds_every_number(clone):
+    client, (parent, *_), children = clone.parents()
+    summary = read_artifacts(clone.folder / "reports" / "summary")
+    for group, key in (
+        ("certified", "certified_accuracy"),
+        ("worst_case", "worst_case_accuracy"),
+        ("clean", "clean_accuracy"),
+    ):
+        assert parent.data.metrics[f"{group}/accuracy"] == pytest.approx(summary.metrics[key])
+    assert parent.data.params["attacks.pgd.algorithm"] == "PGD"
+    assert parent.data.tags["windtunnel.complete"] == "true"
+    assert "| certified |" in parent.data.tags["mlflow.note.content"]
+    assert {f.path for f in client.list_artifacts(parent.info.run_id)} >= {
+        "report.pdf",
+        "report.html",
+        "params.yaml",
+        "dvc.lock",
+    }
+    pgd = next(c for c in children if c.info.run_name == "pgd")
+    assert pgd.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert pgd.data.metrics["adversarial_accuracy"] == pytest.approx(
+        read_artifacts(clone.folder / "reports" / "robustness" / "pgd").metrics["adversarial_accuracy"]
+    )
+    assert parent.inputs.dataset_inputs[0].dataset.name == "digits"
+
+
+def test_a_changed_attack_reruns_itself_and_what_is_downstream(clone):
+    clone.params(pgd_steps=6)
+    assert clone.repro() == ["attack@pgd", *DOWNSTREAM]
+
+
+def test_a_changed_budget_reruns_what_uses_it_and_going_back_computes_nothing(clone):
+    clone.params(pgd_steps=6)
+    clone.repro()
+    before = file_digest(clone.folder / "reports" / "robustness" / "pgd" / "robustness_data.pt")
+    clone.params(pgd_steps=6, epsilon="0.07")
+    ran = clone.repro()
+    assert set(ran) >= {"attack@pgd", "attack@fgsm", "verify@crown", *DOWNSTREAM}
+    assert not set(ran) & {"prepare", "train", "clean", "corrupt@blur"}
+    clone.params(pgd_steps=6)
+    assert set(clone.repro()) <= {"track"}
+    assert file_digest(clone.folder / "reports" / "robustness" / "pgd" / "robustness_data.pt") == before
+    _, parents, _ = clone.parents()
+    assert all(p.data.tags["windtunnel.complete"] == "true" for p in parents)
+    assert len({p.data.tags["windtunnel.state"] for p in parents}) == len(parents)
+
+
+def test_two_runs_from_scratch_give_equal_bytes(clone, tmp_path):
+    clone.params()
+    clone.repro()
+    kept = {
+        p: file_digest(p)
+        for p in (clone.folder / "reports" / "robustness").rglob("robustness_data.pt")
+        if "crown" not in str(p)
+    }
+    assert len(kept) >= 5
+    clone.run("dvc", "repro", "--force", "--no-run-cache")
+    assert {p: file_digest(p) for p in kept} == kept
+
+
+def test_a_dead_server_costs_a_warning_and_the_next_track_delivers(clone):
+    clone.params(epsilon="0.04")
+    clone.run("dvc", "repro", "summary", "report", "gate")
+    (clone.folder / "src" / "windtunnel").exists()
+    text = (clone.folder / "params.yaml").read_text()
+    dead = text.replace("tracking: {experiment: test}", "tracking: {experiment: test, uri: 'http://127.0.0.1:9'}")
+    (clone.folder / "params.yaml").write_text(dead)
+    assert "WARNING: not logged, kept in the outbox" in clone.run("windtunnel", "track")
+    clone.run("windtunnel", "track", "--strict", code=2)
+    (clone.folder / "params.yaml").write_text(text)
+    assert "1 states delivered from the outbox" in clone.run("windtunnel", "track")
+
+
+def test_bad_params_end_in_one_line_with_nothing_lost(clone):
+    clone.params()
+    before = sorted((clone.folder / "reports").rglob("*"))
+    text = (clone.folder / "params.yaml").read_text()
+    (clone.folder / "params.yaml").write_text(text.replace("algorithm: PGD", "algorithm: PDG"))
+    line = clone.run("windtunnel", "check", code=2)
+    assert "Did you mean 'PGD'?" in line
+    assert "Traceback" not in line
+    assert sorted((clone.folder / "reports").rglob("*")) == before
+    clone.params()
+
+
+def test_metrics_plots_and_params_are_dvcs_from_the_first_day(clone):
+    clone.params()
+    clone.repro()
+    assert "worst_case.accuracy" in clone.run("dvc", "metrics", "show")
+    clone.run("dvc", "plots", "show", "--out", "plots")
+    assert (clone.folder / "plots" / "index.html").is_file()
+    clone.params(epsilon="8/255")
+    assert "8/255" in clone.run("dvc", "params", "diff")
+    clone.params()
