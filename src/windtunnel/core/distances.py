@@ -25,7 +25,8 @@ def linf(a: Tensor, b: Tensor) -> Tensor:
 
 def l2(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean norm of the change; shapes (N, ...) -> (N,) float32."""
-    return torch.linalg.vector_norm(_flat_difference(a, b), dim=1).float()
+    length: Tensor = torch.linalg.vector_norm(_flat_difference(a, b), dim=1)
+    return length.float()
 
 
 def l1(a: Tensor, b: Tensor) -> Tensor:
