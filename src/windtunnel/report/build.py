@@ -150,7 +150,8 @@ def _verdict(summary: Artifacts | None, failures: list[str]) -> str:
     if "worst_case_accuracy" in row:
         worst = _number(row, "worst_case_accuracy")
         sentences.append(
-            f"For changes of up to {_budget(row)} the answer is wrong, or a change that makes it wrong is known, for all but {worst:.1%}; that these "
+            f"For changes of up to {_budget(row)} the answer is wrong, or a change that makes it wrong is known, "
+            f"for all but {worst:.1%}; that these "
             f"{worst:.1%} were not broken by the attacks that ran does not mean that nothing can break them."
         )
     if "certified_accuracy" in row:
