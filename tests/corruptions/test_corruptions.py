@@ -141,6 +141,13 @@ def test_what_cannot_run_is_refused_with_the_remedy(digits_subject, entry, says)
         preflight("corruptions.c", entry, BUDGET, digits_subject.classifier, digits_subject.dataset)
 
 
+def test_upsampling_what_is_large_enough_is_refused(digits_subject):
+    data = replace(digits_subject.dataset, inputs=torch.rand(2, 3, 64, 64))
+    with pytest.raises(UserError, match="would only lose detail"):
+        entry = CorruptionEntry(algorithm="fog", upsample=32)
+        preflight("corruptions.c", entry, BUDGET, digits_subject.classifier, data)
+
+
 def test_two_and_four_channels_are_refused(digits_subject):
     for channels in (2, 4):
         data = replace(digits_subject.dataset, inputs=torch.rand(2, channels, 32, 32))

@@ -145,6 +145,8 @@ def test_the_run_in_mlflow_holds_every_number(clone):
         read_artifacts(clone.folder / "reports" / "robustness" / "pgd").metrics["adversarial_accuracy"]
     )
     assert parent.inputs.dataset_inputs[0].dataset.name == "digits"
+    model = client.get_logged_model(parent.inputs.model_inputs[0].model_id)
+    assert model.tags["windtunnel.model_digest"] == summary.metadata["provenance"]["model_digest"]
 
 
 def test_a_changed_attack_reruns_itself_and_what_is_downstream(clone):

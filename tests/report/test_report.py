@@ -92,7 +92,8 @@ def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(reports):
     texts = " ".join(f.text for f in report.findings)
     assert "Assessment fgsm is missing" in texts
     assert "Assessment pgd is missing" in texts
-    assert "sanity checks are missing" in texts
+    assert "No sanity checks ran" in texts
+    assert str(reports) not in texts
     assert any(s.title == "Clean performance" for s in report.sections)
 
 
@@ -107,3 +108,48 @@ def test_equal_reports_are_equal_pdfs(reports):
     for name in ("one.pdf", "two.pdf"):
         render_pdf(build_report(reports, "Title"), reports / name)
     assert file_digest(reports / "one.pdf") == file_digest(reports / "two.pdf")
+
+
+def edit(path, change):
+    import json
+
+    metadata = json.loads(path.read_text())
+    change(metadata)
+    path.write_text(json.dumps(metadata))
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("summary", lambda m: m["metrics"].pop("sandwich")),
+        ("summary", lambda m: m["metrics"].update(sandwich=[])),
+        ("summary", lambda m: m["metrics"]["sandwich"][0].pop("n_attacked")),
+        ("summary", lambda m: m["metrics"].pop("n_samples")),
+        ("summary", lambda m: m["kwargs"].pop("hard_failures")),
+        ("robustness/fgsm", lambda m: m.pop("semantics")),
+        ("robustness/clean", lambda m: m.pop("kwargs")),
+    ],
+)
+def test_metadata_of_another_version_costs_its_part_and_a_line(reports, file, change):
+    edit(reports / file / "metadata.json", change)
+    report = build_report(reports, "Title")
+    assert any("missing from this report" in f.text for f in report.findings)
+    render_pdf(report, reports / "report.pdf")
+    render_html(report, reports / "report.html")
+
+
+def test_a_damaged_picture_and_a_file_elsewhere_are_left_out(reports):
+    edit(
+        reports / "robustness/clean/metadata.json",
+        lambda m: m.update(visualisers=[{"name": "x", "file": "../../secret.png"}]),
+    )
+    (reports / "robustness" / "fgsm" / "DegradationCurveVisualiser_0.png").write_bytes(b"damaged")
+    report = build_report(reports, "Title")
+    assert not any(section.figures for section in report.sections)
+    render_pdf(report, reports / "report.pdf")
+
+
+def test_a_caveat_of_the_summary_stands_on_page_one(reports):
+    pseudo = {"code": "pseudo_labels", "text": "The data has no labels."}
+    edit(reports / "summary/metadata.json", lambda m: m["caveats"].append(pseudo))
+    assert "The data has no labels." in [f.text for f in build_report(reports, "Title").findings]

@@ -34,7 +34,8 @@ def write_state(epsilon: str, accuracy: float) -> None:
         }, folder / "metadata.json")  # fmt: skip
     for folder in ("summary", "data", "model"):
         (Path("reports") / folder).mkdir(exist_ok=True)
-    write_json({"kwargs": {"hard_failures": []}, "metrics": {}, "caveats": []}, Path("reports/summary/metadata.json"))
+    summary = {"kwargs": {"hard_failures": []}, "metrics": {}, "caveats": [], "provenance": {"model_digest": "0" * 64}}
+    write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"clean": {"accuracy": 0.97}, "worst_case": {"accuracy": accuracy}, "pgd": {"accuracy": accuracy}},
                Path("reports/metrics.json"))  # fmt: skip
     write_json({"decision": "promoted", "exit_code": 0, "conditions": []}, Path("reports/gate.json"))

@@ -187,7 +187,6 @@ def suite_metrics(
         **clean.metrics("clean_accuracy"),
         "corrupted_accuracy": float(accuracy.mean()),
         "n_samples": n,
-        "n_correct": int((predictions == targets).sum()),
         "mean_corruption_error": 1 - float(np.mean(list(by_corruption.values()))),
         "accuracy_by_corruption": dict(by_corruption),
         "accuracy_by_family": {f: _mean(accuracy, pairs, lambda pair, f=f: family_of(pair[0]) == f) for f in families},

@@ -27,6 +27,11 @@ def preflight(where: str, entry: CorruptionEntry, budget: Budget, classifier: Cl
     channels, height, width = dataset.inputs.shape[1:]
     if channels not in {1, 3}:
         raise IncompatibleError(f"{where}: images have {channels} channels; corruptions work on 1 (grey) or 3 (colour)")
+    if entry.upsample and min(height, width) >= SMALLEST:
+        raise UserError(
+            f"{where}.upsample: {entry.upsample} is for images under {SMALLEST} px; these are {height}x{width} and would only "
+            f"lose detail; remove it"
+        )
     side = entry.upsample or min(height, width)
     if side < SMALLEST:
         key = f"{where}.upsample: {entry.upsample}" if entry.upsample else f"{where}: images are {height}x{width}"

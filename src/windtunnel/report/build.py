@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json, Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.files import read_json
+from windtunnel.report.collect import Found, collect, figures_of
 from windtunnel.report.glossary import GLOSSARY
-from windtunnel.report.model import Figure, Finding, Layer, Report, SampleRow, Section, Table
+from windtunnel.report.model import Finding, Layer, Report, SampleRow, Section, Table
 from windtunnel.summary.headline import ACCURACY
 
 MAX_SAMPLE_ROWS = 1000
@@ -32,41 +32,6 @@ _FACTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What could be read of a reports directory, and a line for each thing that could not."""
-
-    clean: Artifacts | None
-    summary: Artifacts | None
-    sanity: Mapping[str, Json] | None
-    assessments: tuple[Artifacts, ...]
-    problems: tuple[str, ...]
-
-
-def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
-    """Read reports/. `names`: the assessments to show, in order; all there are where absent."""
-    problems: list[str] = []
-
-    def read(directory: Path, what: str) -> Artifacts | None:
-        try:
-            return read_artifacts(directory)
-        except UserError as error:
-            problems.append(f"{what} is missing from this report: {error}")
-            return None
-
-    robustness = reports / "robustness"
-    wanted = list(names) if names is not None else sorted(p.parent.name for p in robustness.glob(f"*/{METADATA_FILE}"))
-    clean = read(robustness / "clean", "The clean evaluation")
-    summary = read(reports / "summary", "The summary")
-    sanity: Mapping[str, Json] | None = None
-    try:
-        sanity = cast(dict[str, Json], read_json(reports / "sanity" / METADATA_FILE))
-    except UserError as error:
-        problems.append(f"The sanity checks are missing from this report, so nothing vouches for its numbers: {error}")
-    found = [read(robustness / name, f"Assessment {name}") for name in wanted if name != "clean"]
-    return Found(clean, summary, sanity, tuple(a for a in found if a is not None), tuple(problems))
-
-
 def build_report(reports: Path, title: str, names: Iterable[str] | None = None) -> Report:
     """The report on the artifacts below `reports` (see `collect`)."""
     found = collect(reports, names)
@@ -75,7 +40,7 @@ def build_report(reports: Path, title: str, names: Iterable[str] | None = None) 
     findings = (
         *(Finding("invalid", f"This number must not be believed: {line}") for line in failures),
         *_headlines(found),
-        *(Finding("warning", line) for line in (*warnings[:3], *found.problems)),
+        *(Finding("warning", line) for line in (*_page_one_caveats(found), *warnings[:3], *found.problems)),
     )
     sections = [_subject_section(reports, found)]
     if found.clean is not None:
@@ -162,24 +127,26 @@ def _verdict(summary: Artifacts | None, failures: list[str]) -> str:
     return " ".join(sentences)
 
 
+def _page_one_caveats(found: Found) -> list[str]:
+    """What limits every number: the caveats of the summary and of the clean evaluation."""
+    caveats = [c for a in (found.summary, found.clean) if a is not None for c in a.caveats if c.code != "hard_failure"]
+    return list(dict.fromkeys(c.text for c in caveats))
+
+
 def _headlines(found: Found) -> list[Finding]:
-    """The findings that matter most: the gap, the most damaging assessment, the worst corruption."""
+    """The findings that matter most: the gap, the most damaging assessment at the budget, the worst corruption."""
     lines: list[Finding] = []
     for row in _sandwich(found.summary)[:1]:
-        certified, worst = _number(row, "certified_accuracy"), _number(row, "worst_case_accuracy", 1.0)
-        if "certified_accuracy" in row and worst >= certified:
-            lines.append(
-                Finding("info", f"True robust accuracy at {_budget(row)} lies between {certified:.1%} and {worst:.1%}; "
-                        f"{worst - certified:.1%} of the samples are neither proved nor broken.")
-            )  # fmt: skip
-    attacks = [a for a in found.assessments if "attack_success_rate" in a.metrics]
-    if attacks:
-        worst_attack = max(attacks, key=lambda a: _number(a.metrics, "attack_success_rate"))
-        rate = _number(worst_attack.metrics, "attack_success_rate")
-        lines.append(
-            Finding("info", f"The most damaging single attack is {worst_attack.name} ({worst_attack.metadata['algorithm']}): it turns "
-                    f"{rate:.1%} of the answers that were right at first.")
-        )  # fmt: skip
+        assert found.summary is not None
+        if "certified_accuracy" in row:
+            certified, clean = _number(row, "certified_accuracy"), _number(found.summary.metrics, "clean_accuracy")
+            worst = _number(row, "worst_case_accuracy", clean)
+            text = f"True robust accuracy at {_budget(row)} lies between {certified:.1%} and {worst:.1%}"
+            open_share = (
+                f"; {worst - certified:.1%} of the samples are neither proved nor broken." if worst > certified else "."
+            )
+            lines.append(Finding("info", text + open_share))
+        lines += _most_damaging(found, row)
     for suite in (a for a in found.assessments if "worst_corruption" in a.metrics):
         accuracy = _number(suite.metrics, "worst_corruption_accuracy")
         lines.append(
@@ -191,6 +158,27 @@ def _headlines(found: Found) -> list[Finding]:
     return lines
 
 
+def _most_damaging(found: Found, row: Mapping[str, Json]) -> list[Finding]:
+    """The attack of this budget, and of no other, that turned most answers."""
+    rates = [
+        (_number(a.metrics, "attack_success_rate"), a)
+        for a in found.assessments
+        if "attack_success_rate" in a.metrics and _region(a) == (row["norm"], row["epsilon"])
+    ]
+    if not rates:
+        return []
+    rate, worst = max(rates, key=lambda pair: pair[0])
+    text = (
+        f"The most damaging single attack at {_budget(row)} is {worst.name} ({worst.metadata['algorithm']}): it turns "
+    )
+    return [Finding("info", f"{text}{rate:.1%} of the answers that were right at first.")]
+
+
+def _region(artifacts: Artifacts) -> tuple[Json, Json]:
+    region = cast(Mapping[str, Json], cast(Mapping[str, Json], artifacts.metadata["semantics"])["perturbation"])
+    return region.get("norm"), region.get("epsilon")
+
+
 def _checks(sanity: Mapping[str, Json]) -> list[Mapping[str, Json]]:
     kwargs = cast(Mapping[str, Json], sanity.get("kwargs", {}))
     return cast(list[Mapping[str, Json]], kwargs.get("checks", []))
@@ -198,9 +186,11 @@ def _checks(sanity: Mapping[str, Json]) -> list[Mapping[str, Json]]:
 
 def _sanity_warnings(sanity: Mapping[str, Json] | None) -> list[str]:
     rows = _checks(sanity) if sanity else []
-    return [
-        f"Sanity check {r['id']} warns: {r['title']}. {r.get('remedy', '')}" for r in rows if r.get("status") == "warn"
+    # A hard check that failed is a hard failure of the summary already, and stands first.
+    noted = [
+        r for r in rows if r.get("status") == "warn" or (r.get("status") == "fail" and r.get("severity") != "HARD")
     ]
+    return [f"Sanity check {r['id']}: {r['title']}. {r.get('remedy', '')}" for r in noted]
 
 
 def _sanity_section(sanity: Mapping[str, Json]) -> Section:
@@ -259,7 +249,7 @@ def _clean_section(clean: Artifacts) -> Section:
     return Section(
         "Clean performance",
         tables=(Table("The model without any perturbation", ("measure", "value"), rows),),
-        figures=_figures(clean),
+        figures=figures_of(clean),
     )
 
 
@@ -286,13 +276,7 @@ def _assessment_section(artifacts: Artifacts) -> Section:
     )
     table = Table(f"Metrics of {artifacts.name}", ("metric", "value"), plain)
     caveats = tuple(Finding("warning", c.text) for c in artifacts.caveats)
-    return Section(f"{artifacts.name}", findings=caveats, tables=(table,), figures=_figures(artifacts))
-
-
-def _figures(artifacts: Artifacts) -> tuple[Figure, ...]:
-    rows = cast(list[Mapping[str, Json]], artifacts.metadata.get("visualisers", []))
-    paths = [(artifacts.directory / str(row["file"]), str(row.get("title") or row["name"])) for row in rows]
-    return tuple(Figure(path, f"{artifacts.name}: {title}") for path, title in paths if path.is_file())
+    return Section(f"{artifacts.name}", findings=caveats, tables=(table,), figures=figures_of(artifacts))
 
 
 def _reproducibility(found: Found) -> Section:

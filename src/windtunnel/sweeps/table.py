@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from windtunnel.attacks.table import ALGORITHMS as ATTACKS
+from windtunnel.attacks.rows import AttackRow
+from windtunnel.attacks.table import ROWS
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
 
 FGSM = Algorithm(
@@ -16,14 +17,17 @@ FGSM = Algorithm(
     requires=frozenset({Capability.FORWARD, Capability.AUTOGRAD}),
     summary="one gradient at the clean input for the whole menu (Goodfellow et al. 2015)",
 )
-# A minimum-norm attack has no epsilon to sweep, and an ensemble of ours is an attack stage's business.
+
+
+def _has_a_budget_to_sweep(attack: AttackRow) -> bool:
+    """Not a minimum-norm attack, which takes no epsilon; and an ensemble of ours is an attack stage's business."""
+    row = attack.algorithm
+    return attack.epsilon is not None and row.norm in {Norm.LINF, Norm.L2, Norm.L1} and row.library != "windtunnel"
+
+
 ALGORITHMS: tuple[Algorithm, ...] = (
     FGSM,
-    *(
-        row
-        for row in ATTACKS
-        if not row.minimum_norm and row.norm in {Norm.LINF, Norm.L2, Norm.L1} and row.library != "windtunnel"
-    ),
+    *(attack.algorithm for attack in ROWS.values() if _has_a_budget_to_sweep(attack)),
 )
 DEFAULT_VISUALISERS: tuple[str, ...] = (
     "DegradationCurveVisualiser",

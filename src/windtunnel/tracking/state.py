@@ -68,6 +68,7 @@ class State:
     files: list[Path]
     dataset: Mapping[str, Json]
     model: Mapping[str, Json]
+    model_digest: str
     log_tensors: bool = False
 
 
@@ -117,6 +118,7 @@ def read_state(*, tensors: bool = True) -> State:
         files=[path for path in files if path.is_file()],
         dataset=cast(dict[str, Json], read_json(DATA / "dataset.json")),
         model=cast(dict[str, Json], read_json(MODEL / "model.json")),
+        model_digest=str(cast(dict[str, Json], summary["provenance"])["model_digest"]),
         log_tensors=params.tracking.log_tensors,
     )
 

@@ -199,7 +199,7 @@ def _log_metrics(client: MlflowClient, run: str, series: Mapping[str, list[tuple
 def _log_inputs(client: MlflowClient, run: str, state: State) -> None:
     import json
 
-    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
 
     facts = {key: state.dataset[key] for key in ("n", "shape", "class_names") if key in state.dataset}
     dataset = Dataset(
@@ -210,4 +210,22 @@ def _log_inputs(client: MlflowClient, run: str, state: State) -> None:
         profile=json.dumps(facts)[:16000],
     )
     client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
-    client.set_tag(run, "model.source", json.dumps(dict(state.model))[:4500])
+    client.log_inputs(run, models=[LoggedModelInput(_logged_model(client, run, state))])
+
+
+def _logged_model(client: MlflowClient, run: str, state: State) -> str:
+    """The id of the model under assessment as MLflow knows it: one entry per digest, whoever logs it first.
+
+    The weights stay in DVC; MLflow gets what they are, so that all runs of one model can be found from it.
+    """
+    import json
+
+    experiment = client.get_run(run).info.experiment_id
+    name = f"model-{state.model_digest[:12]}"
+    known = client.search_logged_models([experiment], filter_string=f"name = '{name}'", max_results=1)
+    if known:
+        return str(known[0].model_id)
+    facts = {key: json.dumps(value)[:500] for key, value in state.model.items()}
+    tags = {"windtunnel.model_digest": state.model_digest}
+    made = client.create_logged_model(experiment, name=name, source_run_id=run, tags=tags, params=facts)
+    return str(client.finalize_logged_model(made.model_id, "READY").model_id)
