@@ -143,8 +143,8 @@ def test_what_cannot_run_is_refused_with_the_remedy(digits_subject, entry, says)
 
 def test_upsampling_what_is_large_enough_is_refused(digits_subject):
     data = replace(digits_subject.dataset, inputs=torch.rand(2, 3, 64, 64))
+    entry = CorruptionEntry(algorithm="fog", upsample=32)
     with pytest.raises(UserError, match="would only lose detail"):
-        entry = CorruptionEntry(algorithm="fog", upsample=32)
         preflight("corruptions.c", entry, BUDGET, digits_subject.classifier, data)
 
 
