@@ -17,6 +17,7 @@ from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.verification.falsifier import ROUNDING
 from windtunnel.verification.solver_process import Answer, Query, solve_query
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
@@ -112,7 +113,9 @@ def replay(classifier: Classifier, onnx: Path, query: Query, example: np.ndarray
     if (example < query.lower - 1e-6).any() or (example > query.upper + 1e-6).any():
         return "the counter-example lies outside the box"
     inside = point.clamp(0, 1)
-    predicted = int(classifier.predict(inside)[0]), int(OnnxModule(onnx)(inside).argmax(1)[0])
-    if query.target in predicted:
-        return f"the counter-example is classified as {predicted[0]} by torch and {predicted[1]} by onnxruntime"
+    for runtime, logits in (("torch", classifier.logits(inside)), ("onnxruntime", OnnxModule(onnx)(inside))):
+        rivals = logits.scatter(1, torch.tensor([[query.target]]), -torch.inf).amax()
+        lead = float(rivals - logits[0, query.target])
+        if not lead > ROUNDING:
+            return f"no rival leads at the counter-example in {runtime} by more than rounding ({lead:.2g})"
     return ""
