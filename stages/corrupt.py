@@ -6,7 +6,7 @@ import sys
 import time
 from typing import cast
 
-from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.artifacts import AssessmentResult, write_artifacts
 from windtunnel.corruptions.assess import assess_suite
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.load import load_params
@@ -17,11 +17,12 @@ def main(name: str) -> None:
     """Write reports/robustness/<name> and a directory per corruption and severity below it."""
     started, params = time.time(), load_params()
     entry, subject = prepare_entry(params, "corruptions", name)
-    suite, children = assess_suite(name, cast(CorruptionEntry, entry), subject)
-    # The children first: the suite's sample sheet is drawn from them.
-    for child in children:
+
+    def keep(child: AssessmentResult) -> None:
         write_artifacts(child, ROBUSTNESS / name / child.name, subject, started=started)
-    finish(params, "corruptions", suite, subject, started)
+
+    # The children are on disk before the suite: its sample sheet is drawn from them.
+    finish(params, "corruptions", assess_suite(name, cast(CorruptionEntry, entry), subject, keep), subject, started)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,13 @@ def test_grey_images_come_back_grey_and_small_ones_in_their_size():
 def suite(digits_subject):
     few = digits_subject.subset(torch.arange(24))
     entry = CorruptionEntry(algorithm="noise", severities=(1, 5), upsample=32, workers=1)
-    return few, entry, assess_suite("noise", entry, few)
+    return few, entry, run_suite(entry, few)
+
+
+def run_suite(entry, subject):
+    """(suite, children)."""
+    children = []
+    return assess_suite("noise", entry, subject, children.append), children
 
 
 def test_a_suite_has_a_child_per_corruption_and_severity_and_agrees_with_them(suite):
@@ -123,7 +129,7 @@ def test_the_minimal_severity_is_the_mildest_that_breaks(suite):
 
 def test_processes_give_the_same_bytes_as_one(suite):
     subject, entry, (whole, _) = suite
-    again, _ = assess_suite("noise", entry.model_copy(update={"workers": 2}), subject)
+    again, _ = run_suite(entry.model_copy(update={"workers": 2}), subject)
     assert torch.equal(again.data["perturbed_inputs"], whole.data["perturbed_inputs"])
 
 

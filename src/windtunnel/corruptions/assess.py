@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +38,9 @@ class Corrupted:
 
 
 def assess_suite(
-    name: str, entry: CorruptionEntry, subject: Subject
-) -> tuple[AssessmentResult, list[AssessmentResult]]:
-    """(the suite's result, one result per corruption and severity).
+    name: str, entry: CorruptionEntry, subject: Subject, keep: Callable[[AssessmentResult], None]
+) -> AssessmentResult:
+    """Run a suite; `keep` gets the result of each corruption and severity as it is done, so that only one is in memory.
 
     Extra keys of the suite's robustness_data.pt: `corruption_predictions` int64 (P, N) in the order of
     kwargs.corruptions, `quantised_predictions` int64 (N,) (severity 0: 8-bit rounding alone), `minimal_severity` int64
@@ -50,9 +50,36 @@ def assess_suite(
     names = SUITES.get(entry.algorithm, (entry.algorithm,))
     pairs = [(corruption, severity) for corruption in names for severity in entry.severities]
     pixels = _eight_bits(subject.dataset.inputs)
-    found = _corrupt_all(name, entry, pairs, pixels, subject)
+    mildest = Mildest.of(subject)
+    for corrupted in _corrupt_all(name, entry, pairs, pixels, subject):
+        mildest.add(corrupted, subject.dataset.targets)
+        keep(_child(name, entry, corrupted, subject))
     quantised = subject.classifier.predict(_floats(pixels))
-    return _suite_result(name, entry, found, quantised, subject), [_child(name, entry, c, subject) for c in found]
+    return _suite_result(name, entry, mildest, pairs, quantised, subject)
+
+
+@dataclass(slots=True)
+class Mildest:
+    """What a suite remembers: predictions under every corruption, and each sample under the mildest that breaks it."""
+
+    predictions: list[Tensor]
+    severity: Tensor
+    inputs: Tensor
+    shown: Tensor
+
+    @classmethod
+    def of(cls, subject: Subject) -> Mildest:
+        """Nothing corrupted yet."""
+        unbroken = torch.full((len(subject.dataset),), NEVER)
+        return cls([], unbroken, subject.dataset.inputs.clone(), subject.clean_predictions.clone())
+
+    def add(self, corrupted: Corrupted, targets: Tensor) -> None:
+        """Remember one corruption; a sample that is not broken yet is shown under the latest one."""
+        self.predictions.append(corrupted.predictions)
+        breaks = (corrupted.predictions != targets) & (corrupted.severity < self.severity)
+        shows = breaks | (self.severity == NEVER)
+        self.inputs[shows], self.shown[shows] = corrupted.inputs[shows], corrupted.predictions[shows]
+        self.severity[breaks] = corrupted.severity
 
 
 def _eight_bits(inputs: Tensor) -> np.ndarray:
@@ -67,7 +94,7 @@ def _floats(pixels: np.ndarray) -> Tensor:
 
 def _corrupt_all(
     name: str, entry: CorruptionEntry, pairs: Sequence[tuple[str, int]], pixels: np.ndarray, subject: Subject
-) -> list[Corrupted]:
+) -> Iterator[Corrupted]:
     n, ids = len(pixels), subject.dataset.ids
     starts = range(0, n, CHUNK)
     jobs = [
@@ -75,7 +102,7 @@ def _corrupt_all(
         for corruption, severity in pairs
         for s in starts
     ]
-    results, found = run_jobs(jobs, entry.workers), []
+    results = run_jobs(jobs, entry.workers)
     with progress_bar() as progress:
         task = progress.add_task(name, total=len(pairs) * n)
         for corruption, severity in pairs:
@@ -85,8 +112,7 @@ def _corrupt_all(
                 progress.advance(task, len(parts[-1]))
             inputs = _floats(np.concatenate(parts))
             # The model works while the processes corrupt what comes next.
-            found.append(Corrupted(corruption, severity, inputs, subject.classifier.predict(inputs)))
-    return found
+            yield Corrupted(corruption, severity, inputs, subject.classifier.predict(inputs))
 
 
 def _child(name: str, entry: CorruptionEntry, corrupted: Corrupted, subject: Subject) -> AssessmentResult:
@@ -134,35 +160,32 @@ def accuracy_metrics(
 
 
 def _suite_result(
-    name: str, entry: CorruptionEntry, found: Sequence[Corrupted], quantised: Tensor, subject: Subject
+    name: str,
+    entry: CorruptionEntry,
+    mildest: Mildest,
+    pairs: Sequence[tuple[str, int]],
+    quantised: Tensor,
+    subject: Subject,
 ) -> AssessmentResult:
-    targets, n = subject.dataset.targets, len(subject.dataset)
-    predictions = torch.stack([c.predictions for c in found])
-    correct = predictions == targets
-    minimal = torch.full((n,), NEVER)
-    inputs, shown = found[-1].inputs.clone(), found[-1].predictions.clone()
-    for row, corrupted in enumerate(found):
-        milder = ~correct[row] & (corrupted.severity < minimal)
-        minimal[milder] = corrupted.severity
-        inputs[milder], shown[milder] = corrupted.inputs[milder], corrupted.predictions[milder]
+    predictions, minimal = torch.stack(mildest.predictions), mildest.severity
     data = {
         **base_data(subject, _verdicts(minimal == NEVER)),
-        "perturbed_inputs": inputs,
-        "perturbed_predictions": shown,
+        "perturbed_inputs": mildest.inputs,
+        "perturbed_predictions": mildest.shown,
         "corruption_predictions": predictions,
         "quantised_predictions": quantised,
         "minimal_severity": minimal,
     }
-    pairs: list[Json] = [[c.corruption, c.severity] for c in found]
+    shown_pairs: list[Json] = [[corruption, severity] for corruption, severity in pairs]
     row_of_suite = find_algorithm(entry.library, entry.algorithm, f"corruptions.{name}", "corruptions")
-    caveats = [*_caveats(entry), *_not_monotone(found, targets)]
+    caveats = [*_caveats(entry), *_not_monotone(predictions, pairs, entry, subject.dataset.targets)]
     return AssessmentResult(
         name=name,
         semantics=Semantics(row_of_suite, PerturbationDistribution(entry.algorithm, max(entry.severities))),
         data=data,
-        metrics=suite_metrics(predictions, quantised, minimal, subject, [(c.corruption, c.severity) for c in found]),
+        metrics=suite_metrics(predictions, quantised, minimal, subject, pairs),
         caveats=tuple(caveats),
-        kwargs={**base_kwargs(subject), "corruptions": pairs, "severities": list(entry.severities), "upsample": entry.upsample,
+        kwargs={**base_kwargs(subject), "corruptions": shown_pairs, "severities": list(entry.severities), "upsample": entry.upsample,
                 "ci_method": entry.ci_method, "ci_level": entry.ci_level},
         library_package="imagecorruptions",
     )  # fmt: skip
@@ -225,14 +248,16 @@ def _caveats(entry: CorruptionEntry) -> tuple[Caveat, ...]:
     return tuple(found)
 
 
-def _not_monotone(found: Sequence[Corrupted], targets: Tensor) -> list[Caveat]:
+def _not_monotone(
+    predictions: Tensor, pairs: Sequence[tuple[str, int]], entry: CorruptionEntry, targets: Tensor
+) -> list[Caveat]:
     """Corruptions under which the model does better at a higher severity, beyond the interval."""
-    odd = []
-    for corruption in dict.fromkeys(c.corruption for c in found):
-        curve = [int((c.predictions == targets).sum()) for c in found if c.corruption == corruption]
-        for milder, harder in zip(curve, curve[1:], strict=False):
-            if binomial_rate(harder, len(targets)).low > binomial_rate(milder, len(targets)).high:
-                odd.append(corruption)
+    odd, correct = [], (predictions == targets).sum(1).tolist()
+    for corruption in dict.fromkeys(c for c, _ in pairs):
+        curve = [n for n, (c, _) in zip(correct, pairs, strict=True) if c == corruption]
+        rates = [binomial_rate(n, len(targets), entry.ci_level, entry.ci_method) for n in curve]
+        if any(harder.low > milder.high for milder, harder in zip(rates, rates[1:], strict=False)):
+            odd.append(corruption)
     if not odd:
         return []
     return [Caveat("rises_with_severity", f"Accuracy rises with severity under {', '.join(dict.fromkeys(odd))}.")]
