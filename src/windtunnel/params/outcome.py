@@ -19,21 +19,13 @@ class Clean(Block):
 
 
 class Sanity(Block):
-    """Checks of the evaluation itself."""
-
-    profile: Literal["tensors", "standard", "full"] = Field(
-        "standard", description="tensors: T0 only; standard: T0 and T1; full: extra attack runs too"
-    )
-    thresholds: dict[str, Number] = Field(default_factory=dict, description="by check id, for example {C5: 0.02}")
+    """Checks of the evaluation itself; no option yet, since none of them runs yet."""
 
 
 class Report(Block):
     """The PDF and the HTML report."""
 
     title: str = "Robustness assessment"
-    layout: Literal["compact", "full"] = "compact"
-    figure_scope: Literal["per_sample", "per_assessor"] = "per_sample"
-    formats: tuple[Literal["pdf", "html"], ...] = ("pdf", "html")
 
 
 class Tracking(Block):

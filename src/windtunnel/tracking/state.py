@@ -85,7 +85,7 @@ def read_state(*, tensors: bool = True) -> State:
     raw = YAML(typ="safe", pure=True).load(PARAMS_FILE.read_text(encoding="utf-8"))
     gate = cast(dict[str, Json], read_json(GATE))
     files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SANITY / METADATA_FILE, Path("dvc.lock"),
-             *(REPORTS / f"report.{e}" for e in params.report.formats), *sorted(SUMMARY.glob("*.png"))]  # fmt: skip
+             *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *sorted(SUMMARY.glob("*.png"))]  # fmt: skip
     digest = hashlib.sha256()
     for part in (
         PARAMS_FILE.read_bytes(),
