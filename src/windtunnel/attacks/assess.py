@@ -23,6 +23,7 @@ from windtunnel.attacks.targets import targets_for
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
+from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
@@ -209,7 +210,7 @@ def _adapter(library: str) -> Adapter:
 
 
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
-    predictions = torch.where(state.logits.isnan().any(1), -1, state.logits.argmax(1))
+    predictions = argmax_or_invalid(state.logits)
     data: Tensors = {
         **base_data(subject, torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
         "perturbed_inputs": state.perturbed,

@@ -20,7 +20,6 @@ from windtunnel.core.contracts import (
     Objective,
     PerturbationBudget,
     Semantics,
-    Verdict,
 )
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, read_json, write_json
@@ -86,16 +85,18 @@ class Artifacts:
         return [str(name) for name in names]
 
     @property
+    def class_names(self) -> list[str]:
+        """Names of the K classes; empty where the metadata has none."""
+        kwargs = self.metadata["kwargs"]
+        names = kwargs.get("class_names") if isinstance(kwargs, dict) else None
+        return [str(name) for name in names] if isinstance(names, list) else []
+
+    @property
     def caveats(self) -> tuple[Caveat, ...]:
         """The caveats of metadata.json."""
         rows = self.metadata.get("caveats", [])
         assert isinstance(rows, list)
         return tuple(Caveat(r["code"], r["text"], tuple(r.get("samples", ()))) for r in rows)
-
-
-def verdict_counts(verdicts: Tensor) -> dict[str, int]:
-    """How many samples have each verdict, by its name; only those that occur."""
-    return {v.label: n for v in Verdict if (n := int((verdicts == int(v)).sum()))}
 
 
 def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json]:

@@ -11,7 +11,6 @@ DEFAULT_VISUALISERS: tuple[str, ...] = (
     "CorruptionSheetVisualiser",
 )
 
-SEVERITIES = (1, 2, 3, 4, 5)
 FAMILY: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
     "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),

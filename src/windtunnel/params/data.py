@@ -6,16 +6,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from windtunnel.params.entry import Block, Value
+from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number
-
-
-class Selection(Block):
-    """Which samples of the source are assessed."""
-
-    n: PositiveInt | None = Field(None, description="how many; all where absent")
-    selection: Literal["first", "random", "stratified"] = "first"
-    seed: int | None = Field(None, description="of random and stratified; the run's seed where absent")
 
 
 class Data(Block):
@@ -37,7 +29,7 @@ class Data(Block):
     channels: Literal[1, 3] | None = Field(None, description="convert to grey or to colour")
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
-    samples: Selection = Selection()
+    samples: Samples = Samples()
 
     @property
     def size(self) -> tuple[int, int] | None:

@@ -46,7 +46,7 @@ class BudgetOverride(Block):
 
 
 class Samples(Block):
-    """A subset of the assessed samples."""
+    """Which samples: of the data source, or a subset of the assessed ones."""
 
     n: PositiveInt | None = Field(None, description="how many; all where absent")
     selection: Literal["first", "random", "stratified"] = "first"

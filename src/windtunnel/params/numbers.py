@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer
 
 
 def parse_number(value: object) -> float:
@@ -28,5 +28,3 @@ def parse_number(value: object) -> float:
 
 
 Number = Annotated[float, BeforeValidator(parse_number), PlainSerializer(float)]
-PositiveNumber = Annotated[Number, Field(gt=0)]
-Fractional = Annotated[Number, Field(ge=0, le=1)]

@@ -311,7 +311,7 @@ def _samples(summary: Artifacts | None) -> tuple[tuple[SampleRow, ...], str]:
     if summary is None:
         return (), ""
     names = [str(n) for n in cast(list[Json], _kwargs(summary)["assessments"])]
-    classes = [str(n) for n in cast(list[Json], _kwargs(summary).get("class_names", []))]
+    classes = summary.class_names
     columns = (
         "targets",
         "clean_predictions",

@@ -90,9 +90,9 @@ def bound_batch(
             with torch.no_grad():
                 plain = "IBP+backward" if optimised else name
                 lower, upper = module.compute_bounds(x=(ball,), method=plain)
-    except (NotImplementedError, KeyError, AttributeError) as error:
+    except (NotImplementedError, KeyError, AttributeError) as error:  # what 0.3 raises for an operator it lacks
         raise IncompatibleError(
             f"auto-LiRPA cannot bound {classifier.source}: {type(error).__name__} {error}; it supports convolutions, "
-            f"linear layers, batch normalisation, ReLU and non-overlapping pooling. randomised sampling needs no graph"
+            f"linear layers, batch normalisation, ReLU and non-overlapping pooling"
         ) from error
     return Bounds(margins.detach().float().cpu(), lower.detach().float().cpu(), upper.detach().float().cpu())

@@ -76,7 +76,6 @@ class ImagePairVisualiser(Visualiser):
     scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
     embeds_clean_input: ClassVar[bool] = True
     embeds_perturbation_map: ClassVar[bool] = True
-    images_only: ClassVar[bool] = True
     title: ClassVar[str] = "Clean and perturbed images"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -127,7 +126,6 @@ class PerturbationHeatmapVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = _ATTACKS
     scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
     embeds_perturbation_map: ClassVar[bool] = True
-    images_only: ClassVar[bool] = True
     title: ClassVar[str] = "Perturbation heat maps"
 
     def __post_init__(self) -> None:

@@ -33,7 +33,6 @@ class Visualiser(ABC):
     scope: ClassVar[Literal["per_sample", "assessor"]] = "assessor"
     embeds_clean_input: ClassVar[bool] = False
     embeds_perturbation_map: ClassVar[bool] = False
-    images_only: ClassVar[bool] = False
     title: ClassVar[str] = ""
 
     @abstractmethod

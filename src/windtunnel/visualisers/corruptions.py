@@ -148,7 +148,6 @@ class CorruptionSheetVisualiser(Visualiser):
     sample: int = 0
     columns: int = 5
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    images_only: ClassVar[bool] = True
     title: ClassVar[str] = "One sample under every corruption"
 
     def draw(self, artifacts: Artifacts) -> Figure:

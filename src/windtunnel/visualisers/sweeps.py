@@ -141,11 +141,8 @@ class ClassAccuracyVisualiser(_SweepVisualiser):
         from matplotlib import pyplot
 
         values = _numbers(artifacts.metrics["per_class_accuracy_at_median_epsilon"])
-        kwargs = artifacts.metadata["kwargs"]
-        names = kwargs.get("class_names") if isinstance(kwargs, dict) else None
-        labels = [str(n) for n in names] if isinstance(names, list) else [str(i) for i in range(len(values))]
         figure, axes = pyplot.subplots(figsize=(6.5, 3.2))
-        axes.bar(labels, values, color=style.BLUE)
+        axes.bar(artifacts.class_names, values, color=style.BLUE)
         axes.set(xlabel="class", ylabel="top-1 accuracy", ylim=(0, 1.02),
                  title=f"at epsilon {float(str(artifacts.metrics['median_epsilon'])):.4g}")  # fmt: skip
         return figure

@@ -28,12 +28,6 @@ def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor] | None:
     return block["lower"], block["upper"]
 
 
-def _class_names(artifacts: Artifacts, k: int) -> list[str]:
-    kwargs = artifacts.metadata["kwargs"]
-    names = kwargs.get("class_names") if isinstance(kwargs, dict) else None
-    return [str(n) for n in names] if isinstance(names, list) else [str(i) for i in range(k)]
-
-
 @register
 @dataclass(frozen=True)
 class VerdictSummaryVisualiser(Visualiser):
@@ -108,7 +102,7 @@ class OutputBoundsCohortVisualiser(Visualiser):
         width = width[width.isfinite().all(1)]
         figure, axes = pyplot.subplots(figsize=(max(5.0, 0.5 * width.shape[1] + 2), 3.6))
         axes.boxplot(list(width.T.numpy()), whis=self.whis, showfliers=self.show_outliers)
-        axes.set_xticks(range(1, width.shape[1] + 1), _class_names(artifacts, width.shape[1]))
+        axes.set_xticks(range(1, width.shape[1] + 1), artifacts.class_names)
         axes.set(xlabel="class", ylabel="upper - lower bound of the logit")
         return figure
 
@@ -139,7 +133,7 @@ class OutputBoundsPinnedVisualiser(Visualiser):
         targets, verdicts, names = (
             artifacts.tensor("targets"),
             artifacts.tensor("verdicts"),
-            _class_names(artifacts, lower.shape[1]),
+            artifacts.class_names,
         )
         figure, grid = pyplot.subplots(
             1, len(chosen), figsize=(2.6 * len(chosen) + 0.6, 3.2), squeeze=False, sharey=True
@@ -178,7 +172,7 @@ class _Heatmap(Visualiser):
         top = float(shown[shown.isfinite()].abs().max()) if shown.isfinite().any() else 1.0
         low, high = (-top, top) if centred else (None, None)
         image = axes.imshow(shown.numpy(), aspect="auto", cmap=colours, interpolation="nearest", vmin=low, vmax=high)
-        axes.set_xticks(range(shown.shape[1]), _class_names(artifacts, shown.shape[1]))
+        axes.set_xticks(range(shown.shape[1]), artifacts.class_names)
         axes.set(xlabel="class", ylabel="sample (grey: no bound)")
         axes.grid(visible=False)
         figure.colorbar(image, ax=axes, label=label)
