@@ -6,8 +6,9 @@ import time
 
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
-from windtunnel.core.files import METADATA_FILE, read_json, write_json
+from windtunnel.core.files import write_json
 from windtunnel.params.load import entries, load_params
+from windtunnel.sanity.findings import read_sanity
 from windtunnel.summary.headline import headline_metrics, write_series
 from windtunnel.summary.summarise import summarise
 from windtunnel.visualisers.base import draw_figures
@@ -20,9 +21,8 @@ def main() -> None:
     started, params = time.time(), load_params()
     subject, clean = load_subject(params), read_artifacts(CLEAN)
     assessments = [read_artifacts(ROBUSTNESS / name) for _, name, _ in entries(params)]
-    sanity = read_json(SANITY / METADATA_FILE) if (SANITY / METADATA_FILE).is_file() else None
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
-    result = summarise(subject, budget, clean, assessments, sanity if isinstance(sanity, dict) else None)
+    result = summarise(subject, budget, clean, assessments, read_sanity(SANITY))
     summary = write_artifacts(result, SUMMARY, subject, started=started)
     draw_figures(summary, [SandwichVisualiser()])
     write_json(headline_metrics(summary, clean, assessments), METRICS)

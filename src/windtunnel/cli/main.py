@@ -19,6 +19,7 @@ COMMANDS = {
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
+    "sanity": "should these numbers be believed?",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
     "compare": "two runs, paired on the same samples",

@@ -10,6 +10,8 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.subject import Subject
+from windtunnel.sanity.check import Status
+from windtunnel.sanity.findings import rows_in
 from windtunnel.summary.evidence import NOBODY, Outcome, Region, nearest_examples, outcome, region_of
 from windtunnel.summary.table import SUMMARY
 
@@ -119,13 +121,10 @@ def _contradictions(outcomes: Sequence[Outcome], clean: Artifacts, names: Sequen
 
 
 def _sanity_failures(sanity: Mapping[str, Json] | None) -> list[str]:
-    kwargs = sanity.get("kwargs") if sanity else None
-    checks = kwargs.get("checks") if isinstance(kwargs, dict) else None
-    rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
     return [
         f"sanity check {row['id']} failed: {row.get('title')} ({row.get('reason') or row.get('value')})"
-        for row in rows
-        if row.get("severity") == "HARD" and row.get("status") == "fail"
+        for row in rows_in(sanity)
+        if row.get("status") == Status.FAIL
     ]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json
 from windtunnel.sweeps.menu import median_index
 
@@ -84,7 +84,7 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     flips = sweep.critical_epsilon.isfinite()
     chance = 1 / sweep.num_classes
     metrics: dict[str, Json] = {
-        "clean_accuracy": counts[0] / n,
+        **binomial_rate(counts[0], n).metrics("clean_accuracy"),
         "adversarial_accuracy": counts[-1] / n,
         "adversarial_accuracy_ci_low": intervals[-1][0],
         "adversarial_accuracy_ci_high": intervals[-1][1],
