@@ -576,7 +576,7 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
     """An example nearer than epsilon, found by an attack that minimises the distance, was there to be found.
 
     Every example on disk of a minimum-norm attack inside a fixed budget of an iterative attack, measured in that norm;
-    flags above the threshold, a share of the samples, and more than one of them.
+    flags where the lower 95 % bound of the share missed is above the threshold.
     """
     finders = [p for p in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack")]
     best: Outcome | None = None
@@ -594,7 +594,7 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
         missed = evidence.union(finders, inside) & covered & ~evidence.union(fixed, lambda p: p.succeeded)
         value = int(missed.sum()) / int(covered.sum())
         if best is None or best.value is None or value > best.value:
-            bad = value > limit and int(missed.sum()) > 1
+            bad = rate_interval(missed[covered])[1] > limit
             reason = f"{int(missed.sum())} missed at {region.norm.value} {region.epsilon:.4g}"
             best = Outcome(
                 bad,
