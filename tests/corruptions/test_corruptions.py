@@ -107,6 +107,14 @@ def test_an_image_does_not_depend_on_what_runs_beside_it():
     assert not np.array_equal(run_job(Job("snow", 3, images[2:3], (1,), None)), alone)
 
 
+def test_the_global_stream_is_left_as_it_was_found():
+    np.random.seed(5)  # noqa: NPY002
+    expected = np.random.rand()  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    run_job(Job("gaussian_noise", 3, picture()[None], (0,), None))
+    assert np.random.rand() == expected  # noqa: NPY002
+
+
 def test_grey_images_come_back_grey_and_small_ones_in_their_size():
     grey = picture(32)[:8, :8, :1][None]
     found = run_job(Job("gaussian_noise", 1, grey, (0,), 32))

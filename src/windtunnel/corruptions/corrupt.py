@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import multiprocessing as mp
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -41,43 +41,69 @@ class Job:
 
 
 def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) -> np.ndarray:
-    """The library's corruption of one uint8 RGB image (H, W, 3), H and W at least 32; uint8 of the same shape."""
+    """The library's corruption of one uint8 RGB image (H, W, 3), H and W at least 32; uint8 of the same shape.
+
+    Seeds numpy's global stream, and leaves it where the library does.
+    """
     shim_imagecorruptions()
-    with warnings.catch_warnings(), _numpy_seeded(seed):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", (DeprecationWarning, UserWarning, FutureWarning))
+        np.random.seed(seed)  # noqa: NPY002
         if corruption == "glass_blur":
             return glass_blur(image, severity)
         import imagecorruptions
 
-        work = functools.partial(imagecorruptions.corrupt, image, severity, corruption)
-        if corruption == "impulse_noise":
-            return _with_random_noise_seeded(work, seed)
-        if corruption == "spatter":
-            return _dry_where_no_drop_falls(work, image)
-        return np.asarray(work())
-
-
-def _with_random_noise_seeded(work: functools.partial[np.ndarray], seed: int) -> np.ndarray:
-    # scikit-image's random_noise has a generator of its own, which no global seed reaches.
-    util = import_module("skimage.util")
-    with patch.object(util, "random_noise", functools.partial(util.random_noise, rng=seed)):
-        return np.asarray(work())
-
-
-def _dry_where_no_drop_falls(work: functools.partial[np.ndarray], image: np.ndarray) -> np.ndarray:
-    # Small images can stay dry at low severities; the library then divides 0 by 0 and blackens them.
-    try:
-        with np.errstate(invalid="raise"):
-            return np.asarray(work())
-    except FloatingPointError:
-        return image.copy()
+        with _MENDED.get(corruption, _as_it_is)(seed):
+            try:
+                return np.asarray(imagecorruptions.corrupt(image, severity, corruption))
+            except FloatingPointError:  # only where `_no_division_by_zero` asks for it
+                return image.copy()
 
 
 @contextmanager
-def _numpy_seeded(seed: int) -> Iterator[None]:
-    """As `core.seeds.seeded`, for the one stream the library draws from."""
+def _as_it_is(_: int) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _own_generator_seeded(seed: int) -> Iterator[None]:
+    # scikit-image's random_noise makes a generator of its own, which no global seed reaches.
+    util = import_module("skimage.util")
+    with patch.object(util, "random_noise", functools.partial(util.random_noise, rng=seed)):
+        yield
+
+
+@contextmanager
+def _no_division_by_zero(_: int) -> Iterator[None]:
+    # On a small image it can happen that no drop falls; the library then divides 0 by 0 and blackens it.
+    with np.errstate(invalid="raise"):
+        yield
+
+
+@contextmanager
+def _textures_read_once(_: int) -> Iterator[None]:
+    # The library decodes a photograph of frost for every image: most of what a suite takes at 32 px.
+    cv2 = import_module("cv2")
+    with patch.object(cv2, "imread", _remembering(cv2.imread)):
+        yield
+
+
+@functools.cache
+def _remembering(read: Callable[[str], np.ndarray]) -> Callable[[str], np.ndarray]:
+    return functools.cache(read)
+
+
+_MENDED = {
+    "impulse_noise": _own_generator_seeded,
+    "spatter": _no_division_by_zero,
+    "frost": _textures_read_once,
+}
+
+
+@contextmanager
+def _global_stream_restored() -> Iterator[None]:
+    # As `core.seeds.seeded`, for the one stream the library draws from.
     state = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
     try:
         yield
     finally:
@@ -87,7 +113,8 @@ def _numpy_seeded(seed: int) -> Iterator[None]:
 def run_job(job: Job) -> np.ndarray:
     """Corrupt every image of a job; uint8 of the same shape. Raises UserError where the library fails on one."""
     try:
-        return np.stack([_adapted(image, job, seed) for image, seed in zip(job.images, job.seeds, strict=True)])
+        with _global_stream_restored():
+            return np.stack([_adapted(image, job, seed) for image, seed in zip(job.images, job.seeds, strict=True)])
     except Exception as error:  # whatever the unmaintained library raises
         raise UserError(
             f"imagecorruptions {job.corruption} at severity {job.severity} failed: {type(error).__name__}: {error}"
