@@ -64,7 +64,8 @@ def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
     import windtunnel.visualisers  # noqa: F401  registers them
 
     kind = entry_kind(family, name, entry)
-    specs = entry.visualisers if entry.visualisers is not None else list(default_visualisers(family))
+    defaults = entry.visualisers_by_default(default_visualisers(family))
+    specs = entry.visualisers if entry.visualisers is not None else list(defaults)
     return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]
 
 

@@ -14,7 +14,8 @@ HEADLINE: dict[str, tuple[str, ...]] = {
     AssessmentKind.EMPIRICAL_ATTACK: (
         "adversarial_accuracy", "attack_success_rate", "queries_succ_mean", "area_under_curve", "median_critical_epsilon",
     ),
-    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate"),
+    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate",
+                                         "average_certified_radius"),
     AssessmentKind.STATISTICAL_SAMPLING: (
         "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce", "lga", "lra", "lags", "lars", "laga", "lara",
     ),

@@ -12,7 +12,15 @@ from windtunnel.core.contracts import AssessmentKind, Caveat, Json, Perturbation
 from windtunnel.core.subject import Subject
 from windtunnel.sanity.check import Status
 from windtunnel.sanity.findings import rows_in
-from windtunnel.summary.evidence import NOBODY, Outcome, Region, nearest_examples, outcome, region_of
+from windtunnel.summary.evidence import (
+    NOBODY,
+    Outcome,
+    Region,
+    nearest_examples,
+    of_a_smoothed_model,
+    outcome,
+    region_of,
+)
 from windtunnel.summary.table import SUMMARY
 
 
@@ -71,7 +79,9 @@ def _regions(assessments: Sequence[Artifacts]) -> set[Region]:
     return {
         region
         for a in assessments
-        if a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING and (region := region_of(a))
+        if a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
+        and not of_a_smoothed_model(a)
+        and (region := region_of(a))
     }
 
 
@@ -147,6 +157,9 @@ def _caveats(first: Outcome, failures: Sequence[str], assessments: Sequence[Arti
                 f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
             )
         )
-    if not any(a.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION for a in assessments):
+    if not any(
+        a.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a)
+        for a in assessments
+    ):
         found.append(Caveat("nothing_proved", "No formal verification ran: nothing here is proved."))
     return found
