@@ -12,6 +12,7 @@ from windtunnel.sanity.findings import read_sanity
 from windtunnel.summary.headline import headline_metrics, write_series
 from windtunnel.summary.summarise import summarise
 from windtunnel.visualisers.base import draw_figures
+from windtunnel.visualisers.queries import SuccessCurvesVisualiser
 from windtunnel.visualisers.sandwich import SandwichVisualiser
 from windtunnel.workspace import CLEAN, METRICS, PLOTS, ROBUSTNESS, SANITY, SUMMARY, load_subject, user_errors
 
@@ -24,7 +25,8 @@ def main() -> None:
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_sanity(SANITY))
     summary = write_artifacts(result, SUMMARY, subject, started=started)
-    draw_figures(summary, [SandwichVisualiser()])
+    counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
+    draw_figures(summary, [SandwichVisualiser(), *([SuccessCurvesVisualiser(counted)] if counted else [])])
     write_json(headline_metrics(summary, clean, assessments), METRICS)
     write_series(summary, assessments, PLOTS / "summary")
 

@@ -38,10 +38,12 @@ class ChildState:
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity."""
+        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity, success by queries."""
         metrics = cast(dict[str, Json], self.metadata["metrics"])
         found: dict[str, list[tuple[int, float]]] = {}
-        for key, axis, scale in (("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)):
+        axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
+        axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
+        for key, axis, scale in axes:
             values, steps = metrics.get(key), metrics.get(axis)
             if isinstance(values, list) and isinstance(steps, list):
                 pairs = zip(steps, values, strict=True)
