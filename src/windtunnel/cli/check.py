@@ -52,7 +52,7 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
                   + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
     classifier = preview_classifier(params.model, assessed, train, params.device, params.tracking.uri)
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
-    mistakes = []
+    mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
         preflight = import_module(f"windtunnel.{family}.preflight").preflight
         try:
@@ -82,3 +82,25 @@ def check_model(params: Params, classifier: Classifier, assessed: Dataset, conso
         for f in flagged
         if f.status is Status.FAIL
     ]
+
+
+def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None) -> list[str]:
+    """What is wrong with `generators`, and with the further models of `latent`; empty where nothing uses them."""
+    if not params.latent:
+        return []
+    from windtunnel.generators.load import check_generators
+    from windtunnel.latent.models import load_models
+
+    mistakes = []
+    if params.generators.source == "none":
+        mistakes.append("generators.source: none, but latent has entries; set train, or bring a function")
+    try:
+        check_generators(params.generators, train, params.device, assessed)
+    except UserError as error:
+        mistakes.append(str(error))
+    for name, entry in params.latent.items():
+        try:
+            load_models(f"latent.{name}", entry, assessed, params.device, params.tracking.uri)
+        except UserError as error:
+            mistakes.append(str(error))
+    return mistakes
