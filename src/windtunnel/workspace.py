@@ -33,6 +33,7 @@ GATE = REPORTS / "gate.json"
 CHAMPION = Path("champion") / "champion.json"  # fetched from the registry, so no part of what a run makes
 
 USER_ERROR = 2
+INFRASTRUCTURE = 30
 
 
 @contextmanager
