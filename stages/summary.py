@@ -7,9 +7,11 @@ import time
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.files import write_json
+from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
 from windtunnel.params.load import entries, load_params
 from windtunnel.sanity.findings import read_sanity
 from windtunnel.summary.headline import headline_metrics, write_series
+from windtunnel.summary.outcomes import record_outcomes
 from windtunnel.summary.summarise import summarise
 from windtunnel.visualisers.base import draw_figures
 from windtunnel.visualisers.queries import SuccessCurvesVisualiser
@@ -28,6 +30,7 @@ def main() -> None:
     counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
     draw_figures(summary, [SandwichVisualiser(), *([SuccessCurvesVisualiser(counted)] if counted else [])])
     write_json(headline_metrics(summary, clean, assessments), METRICS)
+    write_record(record_outcomes(params, summary, clean, assessments), SUMMARY / OUTCOMES_FILE)
     write_series(summary, assessments, PLOTS / "summary")
 
 

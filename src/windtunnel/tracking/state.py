@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
+from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.gate.decide import flatten
 from windtunnel.params.load import PARAMS_FILE, entries, load_params
 from windtunnel.workspace import CLEAN, DATA, GATE, METRICS, MODEL, REPORTS, ROBUSTNESS, SANITY, SUMMARY
@@ -86,7 +87,7 @@ def read_state(*, tensors: bool = True) -> State:
     metrics = cast(dict[str, Json], read_json(METRICS))
     raw = YAML(typ="safe", pure=True).load(PARAMS_FILE.read_text(encoding="utf-8"))
     gate = cast(dict[str, Json], read_json(GATE))
-    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SANITY / METADATA_FILE, Path("dvc.lock"),
+    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE, Path("dvc.lock"),
              *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *sorted(SUMMARY.glob("*.png"))]  # fmt: skip
     digest = hashlib.sha256()
     for part in (

@@ -47,6 +47,12 @@ def tracking_uri(configured: str | None) -> str:
     return uri
 
 
+def public_address(uri: str) -> str:
+    """A store's address without a name and password that may be in it."""
+    scheme, separator, rest = uri.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
 def connect(uri: str) -> MlflowClient:
     """A client whose calls fail within seconds, not minutes, where the server is dead."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")

@@ -11,7 +11,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
 from windtunnel.params.load import load_params
 from windtunnel.tracking.state import State, read_state
-from windtunnel.tracking.store import deliver, is_logged, main_root, tracking_uri
+from windtunnel.tracking.store import deliver, is_logged, main_root, public_address, tracking_uri
 
 # What a state is made of, kept whole so that it can be delivered after the work tree moved on.
 _KEPT = ("reports", "params.yaml", "dvc.lock")
@@ -44,7 +44,7 @@ def track(*, strict: bool = False) -> Outcome:
         run = deliver(state, uri)
         count = sum(_deliver_waiting(folder, uri) for folder in waiting)
     except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like; no result may be lost to it
-        reason = f"{uri}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = f"{public_address(uri)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if strict or params.tracking.strict:
             raise UserError(f"tracking: {reason}") from error
         _keep(state)
