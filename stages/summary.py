@@ -7,8 +7,10 @@ import time
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.files import METADATA_FILE, read_json, write_json
+from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
 from windtunnel.params.load import entries, load_params
 from windtunnel.summary.headline import headline_metrics, write_series
+from windtunnel.summary.outcomes import record_outcomes
 from windtunnel.summary.summarise import summarise
 from windtunnel.visualisers.base import draw_figures
 from windtunnel.visualisers.sandwich import SandwichVisualiser
@@ -26,6 +28,7 @@ def main() -> None:
     summary = write_artifacts(result, SUMMARY, subject, started=started)
     draw_figures(summary, [SandwichVisualiser()])
     write_json(headline_metrics(summary, clean, assessments), METRICS)
+    write_record(record_outcomes(params, summary, clean, assessments), SUMMARY / OUTCOMES_FILE)
     write_series(summary, assessments, PLOTS / "summary")
 
 

@@ -30,6 +30,7 @@ SUMMARY = REPORTS / "summary"
 PLOTS = REPORTS / "plots"
 METRICS = REPORTS / "metrics.json"
 GATE = REPORTS / "gate.json"
+CHAMPION = Path("champion") / "champion.json"  # fetched from the registry, so no part of what a run makes
 
 USER_ERROR = 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -34,8 +34,18 @@ class Tracking(Block):
     experiment: str = "windtunnel"
     uri: str | None = Field(None, description="tracking server; MLFLOW_TRACKING_URI wins; local SQLite where absent")
     log_tensors: bool = Field(False, description="upload robustness_data.pt too, not only its path and digest")
+    registered_model: str = Field("windtunnel", description="name in the model registry: promote, rollback, retrain")
     strict: bool = Field(False, description="an unreachable server fails the stage instead of filling the outbox")
     tags: dict[str, Value] = Field(default_factory=dict)
+
+
+class NonInferiority(Block):
+    """How a challenger is shown not to be worse than the champion by more than a margin, on the same samples."""
+
+    method: Literal["tango", "newcombe"] = Field("tango", description="interval of the difference of paired rates")
+    alpha: Number = Field(
+        0.05, gt=0, lt=0.5, description="one-sided level: risk of promoting a model worse by the margin"
+    )
 
 
 class Gate(Block):
@@ -44,5 +54,10 @@ class Gate(Block):
     minimum: dict[str, Number] = Field(
         default_factory=dict, description="metric of the summary: smallest value allowed, e.g. worst_case/accuracy: 0.3"
     )
+    maximum_regression: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = Field(
+        default_factory=dict,
+        description="metric that is a share of samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02",
+    )
+    non_inferiority: NonInferiority = NonInferiority()
     minimum_samples: PositiveInt = 1
     no_hard_failures: bool = True

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Json
 from windtunnel.core.series import write_csv
+
+if TYPE_CHECKING:  # the table HEADLINE is read by commands that should not wait for torch
+    from windtunnel.core.artifacts import Artifacts
 
 # What `dvc metrics show`, `dvc exp show` and the MLflow run list lead with; metadata.json holds the rest.
 HEADLINE: dict[str, tuple[str, ...]] = {
