@@ -17,7 +17,7 @@ from windtunnel.attacks.caveats import caveats_of
 from windtunnel.attacks.judge import Judgement, judge
 from windtunnel.attacks.metrics import attack_metrics
 from windtunnel.attacks.plan import Run, plan_of
-from windtunnel.attacks.survivors import Prior, prior_of
+from windtunnel.attacks.survivors import Prior, entry_digest, prior_of
 from windtunnel.attacks.table import ROWS
 from windtunnel.attacks.targets import target_summary, targets_for
 from windtunnel.catalogue import find_algorithm
@@ -91,7 +91,10 @@ def assess(
         },
         call_kwargs=in_force[0] if len(runs) == 1 else {f"{i} {runs[i].name}": k for i, k in enumerate(in_force)},
         library_package=None if entry.library == "windtunnel" else entry.library,
-        provenance={"attack_libraries": sorted({run.row.algorithm.library for run in runs})},
+        provenance={
+            "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
+            "entry": entry_digest(entry, budget),
+        },
     )
 
 
