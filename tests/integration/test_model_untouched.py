@@ -97,5 +97,5 @@ def test_the_clean_evaluation_and_a_corruption_suite_leave_every_byte_of_the_mod
 def test_a_query_attack_leaves_every_byte_of_the_model(subject, algorithm):
     assess = pytest.importorskip("windtunnel.queries.assess").assess
     before = everything(subject.classifier.module)
-    assess("q", QueryEntry(algorithm=algorithm, params={"steps": 5}), BUDGET, subject)
+    assess("q", QueryEntry(algorithm=algorithm), BUDGET, subject)
     assert everything(subject.classifier.module) == before
