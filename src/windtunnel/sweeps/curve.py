@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
 from windtunnel.sweeps.menu import median_index
@@ -93,7 +93,7 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     chance = 1 / sweep.num_classes
     metrics: dict[str, Json] = {
         "n_samples": n,
-        "clean_accuracy": counts[0] / n,
+        **binomial_rate(counts[0], n).metrics("clean_accuracy"),
         "adversarial_accuracy": counts[-1] / n,
         "adversarial_accuracy_ci_low": intervals[-1][0],
         "adversarial_accuracy_ci_high": intervals[-1][1],
