@@ -18,7 +18,7 @@ from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.params.outcome import Tracking
-from windtunnel.tracking.state import MAX_TAG, State
+from windtunnel.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.tracking.store import connect, deliver, public_address, tracking_uri
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Registry:
         `model` is reports/model. Raises UserError for a model that has no weights of its own.
         """
         with self._asked():
-            run_id = deliver(state, self.uri)
+            run_id = deliver(state, self.uri, volatile_tags())
         found = self.versions(_STATE, state.digest)
         if found:
             return found[0]
