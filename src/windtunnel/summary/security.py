@@ -19,7 +19,8 @@ from windtunnel.summary.evidence import Region, examples_of, of_a_smoothed_model
 class SecurityCurve:
     """Accuracy that is left at each epsilon (certified: proved), with its interval; one epsilon is a point.
 
-    steps: whether the curve is constant between its epsilons (distances per sample) and not merely unknown there.
+    samples: how many it is of. reach: the largest epsilon that was asked about. steps: whether the curve is constant
+    between its epsilons (distances per sample) and not merely unknown there.
     """
 
     name: str
@@ -29,6 +30,8 @@ class SecurityCurve:
     accuracy: list[float]
     low: list[float]
     high: list[float]
+    samples: int
+    reach: float
     steps: bool = False
     smoothed: bool = False
 
@@ -60,12 +63,15 @@ def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, 
     low, high = f"{accuracy}_ci_low", f"{accuracy}_ci_high"
     x, y, bottom, top = (cast(list[float], artifacts.metrics[key]) for key in (epsilons, accuracy, low, high))
     smoothed = of_a_smoothed_model(artifacts)
-    return SecurityCurve(artifacts.name, region.norm, certified, x, y, bottom, top, smoothed=smoothed)
+    return SecurityCurve(
+        artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed
+    )
 
 
 def _point(artifacts: Artifacts, region: Region, key: str, *, certified: bool) -> SecurityCurve:
     value, low, high = (float(cast(float, artifacts.metrics[f"{key}{end}"])) for end in ("", "_ci_low", "_ci_high"))
-    return SecurityCurve(artifacts.name, region.norm, certified, [region.epsilon], [value], [low], [high])
+    at = region.epsilon
+    return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at)
 
 
 def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
@@ -75,10 +81,14 @@ def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
     far = far.masked_fill(wrong, 0.0)
     epsilons = torch.cat([torch.zeros(1), far[far.isfinite()]]).unique()
     rates = [binomial_rate(int((far > epsilon).sum()), len(far)) for epsilon in epsilons]
+    value, low, high = ([getattr(rate, key) for rate in rates] for key in ("value", "low", "high"))
     return SecurityCurve(
-        artifacts.name, region.norm, False, epsilons.tolist(), [r.value for r in rates], [r.low for r in rates],
-        [r.high for r in rates], steps=True,
-    )  # fmt: skip
+        artifacts.name, region.norm, False, epsilons.tolist(), value, low, high, len(far), region.epsilon, steps=True
+    )
+
+
+def _count(artifacts: Artifacts) -> int:
+    return len(artifacts.tensor("targets"))
 
 
 def _minimum_norm(artifacts: Artifacts) -> bool:

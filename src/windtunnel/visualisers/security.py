@@ -43,24 +43,24 @@ class SecurityCurvesVisualiser(Visualiser):
             return style.placeholder("No assessment with an epsilon: there is no security curve.")
         figure, grid = pyplot.subplots(1, len(norms), figsize=(1 + 5.5 * len(norms), 4.6), squeeze=False, sharey=True)
         for axes, norm in zip(grid[0], norms, strict=True):
-            mine = [curve for curve in curves if curve.norm is norm]
+            # Curves first: they have the first colours, and points stand on them.
+            mine = sorted((c for c in curves if c.norm is norm), key=lambda curve: len(curve.epsilons) == 1)
             axes.axhline(
                 float(str(artifacts.metrics["clean_accuracy"])), color=style.GREY, linewidth=0.8, label="clean"
             )
             for certified, palette in ((False, _ATTACKED), (True, _CERTIFIED)):
                 for i, curve in enumerate(c for c in mine if c.certified is certified):
-                    _draw(axes, curve, palette[i % len(palette)], i)
-            # A minimum-norm attack reaches far beyond what anyone else looked at.
-            others = [c.epsilons[-1] for c in mine if not c.steps] or [c.epsilons[-1] for c in mine]
-            axes.set(xlabel=f"{norm} epsilon", ylim=(0, 1.02), xlim=(0, 1.05 * max(others)))
+                    of = "" if curve.samples == len(artifacts.tensor("targets")) else f", n = {curve.samples}"
+                    _draw(axes, curve, palette[i % len(palette)], i, of)
+            axes.set(xlabel=f"{norm} epsilon", ylim=(0, 1.02), xlim=(0, 1.05 * max(curve.reach for curve in mine)))
             axes.legend(fontsize=8)
         grid[0][0].set_ylabel("accuracy")
         return figure
 
 
-def _draw(axes: Axes, curve: SecurityCurve, colour: str, index: int) -> None:
+def _draw(axes: Axes, curve: SecurityCurve, colour: str, index: int, of: str) -> None:
     word = "proved, smoothed model" if curve.smoothed else "proved" if curve.certified else "attacked"
-    label = f"{curve.name} ({word})"
+    label = f"{curve.name} ({word}{of})"
     marker = _MARKERS[index % len(_MARKERS)]
     if len(curve.epsilons) == 1:
         errors = [[curve.accuracy[0] - curve.low[0]], [curve.high[0] - curve.accuracy[0]]]
