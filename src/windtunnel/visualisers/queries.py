@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.visualisers import style
 from windtunnel.visualisers.attacks import bare, show_image
@@ -160,6 +158,8 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         return figure
 
     def _chosen(self, artifacts: Artifacts) -> list[int]:
+        import torch
+
         attacked, queries = artifacts.tensor("attacked"), artifacts.tensor("queries")
         broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
         successes = (attacked & broken).nonzero().flatten()
