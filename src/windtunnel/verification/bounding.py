@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.verification.lirpa import Bounds, bound_batch
-from windtunnel.verification.memory import PeakMemory, samples_that_fit
+from windtunnel.verification.memory import PeakMemory, out_of_memory, samples_that_fit
 
 # A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.
 WEAKER = {
@@ -78,7 +77,7 @@ class Bounder:
                 self._unsupported[method] = str(error)
                 continue
             except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
+                if not out_of_memory(error):
                     raise
                 if len(part) > 1:
                     self._fits[method] = len(part) // 2
@@ -112,8 +111,3 @@ class Bounder:
 def _alike(epsilons: Tensor) -> list[Tensor]:
     """Indices of equal epsilons: under L2 and L1 auto-LiRPA takes one for all."""
     return [(epsilons == value).nonzero().flatten() for value in epsilons.unique()]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    # On the CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)

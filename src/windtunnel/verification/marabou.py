@@ -37,8 +37,10 @@ def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one:
         target = int(data.targets[i])
         nearest = subject.clean_logits[i].argsort(descending=True, stable=True).tolist()
         rivals = tuple(rival for rival in nearest if rival != target)
-        box = (low[i].flatten().numpy(), high[i].flatten().numpy())
-        queries.append(Query(i, *box, target, subject.clean_logits[i].numpy(), rivals, one_by_one=one_by_one))
+        low_high_clean = (part[i].flatten().numpy() for part in (low, high, data.inputs))
+        queries.append(
+            Query(i, *low_high_clean, target, subject.clean_logits[i].numpy(), rivals, one_by_one=one_by_one)
+        )
     return queries
 
 
