@@ -1,5 +1,7 @@
 """What cannot be done as asked is done by less, and said so."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from balls import budget, entry, first, subject_with
@@ -134,3 +136,28 @@ def test_a_version_that_lacks_what_is_called_is_refused_by_name(monkeypatch):
     with pytest.raises(IncompatibleError, match=rf"{module.__version__}: compute_bounds has no time_machine"):
         lirpa.load_lirpa()
     lirpa.load_lirpa.cache_clear()
+
+
+def test_bounds_that_exclude_the_clean_sample_are_not_believed(digits_subject, monkeypatch):
+    real = lirpa.bound_batch
+
+    def shifted(classifier, inputs, targets, norm, epsilon, method, **options):
+        found = real(classifier, inputs, targets, norm, epsilon, method, **options)
+        return replace(found, margins=found.margins + 100) if method == "crown" else found
+
+    monkeypatch.setattr(bounding, "bound_batch", shifted)
+    result = assess("v", entry("crown"), budget(0.2), first(digits_subject, 12))
+    assert result.metrics["verified_rate"] == 0
+    assert "exclude the clean sample" in caveat(result, "weaker_method").text
+
+
+def test_pooling_that_auto_lirpa_bounds_wrongly_is_left_to_intervals():
+    torch.manual_seed(0)
+    layers = (nn.AvgPool2d(3, stride=2), nn.AvgPool2d(2, padding=1))
+    for layer, width in zip(layers, (9, 16), strict=True):
+        network = nn.Sequential(nn.Conv2d(1, 4, 2), nn.ReLU(), layer, nn.Flatten(), nn.Linear(4 * width, 5))
+        subject = subject_with(network, torch.rand(2, 1, 8, 8), 5)
+        assert (
+            "average pooling of overlapping or padded"
+            in assess("v", entry("crown"), budget(0.01), subject).caveats[0].text
+        )
