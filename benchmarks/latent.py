@@ -43,26 +43,35 @@ def case(images: int) -> tuple[torch.nn.Module, Generators, Tensor, Tensor]:
 def one_at_a_time(module: torch.nn.Module, generators: Generators, centre: Tensor, label: int) -> float:
     """The same search as a straightforward loop: one code, restart after restart, each inside the norm found so far."""
     found, classes = float("inf"), torch.tensor([label])
+    rivals = [k for k in range(10) if k != label]
+
+    def leads(change: Tensor) -> Tensor:
+        """score(true) - score(rival) for each rival."""
+        scores = module(generators.decode((centre + change)[None], classes))[0]
+        return scores[label] - scores[rivals]
 
     def margin(change: Tensor) -> Tensor:
-        scores = module(generators.decode((centre + change)[None], classes))[0]
-        others = torch.cat([scores[:label], scores[label + 1 :]])
-        return scores[label] - others.max()
+        return leads(change).min()
 
-    if float(margin(torch.zeros_like(centre))) < 0:
+    start = torch.zeros_like(centre).requires_grad_()
+    gaps = leads(start)
+    if float(gaps.detach().min()) < 0:
         return 0.0
+    slopes = [torch.autograd.grad(gap, start, retain_graph=True)[0].norm() for gap in gaps]
+    nearest = (gaps.detach() / torch.stack(slopes)).argsort().tolist()
     for restart in range(PLAN.restarts):
         radius = min(found, PLAN.rho)
         change = torch.zeros_like(centre)
-        if restart:
+        aim = nearest[restart // 2 % len(nearest)] if restart % 2 else None
+        if restart and aim is None:
             drawn = torch.randn_like(centre)
             change = drawn * float(torch.rand(1)) * radius / float(scaled_norm(drawn[None]))
         for _ in range(PLAN.steps):
             change.requires_grad_()
-            loss = margin(change)
-            if float(loss) < 0:
+            gaps = leads(change)
+            if float(gaps.detach().min()) < 0:
                 break
-            (gradient,) = torch.autograd.grad(loss, change)
+            (gradient,) = torch.autograd.grad(gaps.min() if aim is None else gaps[aim], change)
             change = change.detach() - PLAN.step_size * radius * gradient / scaled_norm(gradient[None]).clamp_min(1e-30)
             change = change * min(1.0, radius / max(float(scaled_norm(change[None])), 1e-30))
         change = change.detach()
