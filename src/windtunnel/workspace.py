@@ -31,8 +31,10 @@ SUMMARY = REPORTS / "summary"
 PLOTS = REPORTS / "plots"
 METRICS = REPORTS / "metrics.json"
 GATE = REPORTS / "gate.json"
+CHAMPION = Path("champion") / "champion.json"  # fetched from the registry, so no part of what a run makes
 
 USER_ERROR = 2
+INFRASTRUCTURE = 30
 
 
 @contextmanager

@@ -12,8 +12,10 @@ from rich.console import Console
 from windtunnel.core.errors import UserError
 from windtunnel.params.load import PARAMS_FILE, entries, load_params
 from windtunnel.params.schema import Params
+from windtunnel.sanity.check import Status
 
 if TYPE_CHECKING:
+    from windtunnel.core.classifier import Classifier
     from windtunnel.core.dataset import Dataset
 
 
@@ -57,7 +59,29 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
             preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
         except UserError as error:
             mistakes.append(str(error))
-    return mistakes
+    return mistakes + check_model(params, classifier, assessed, console)
+
+
+def check_model(params: Params, classifier: Classifier, assessed: Dataset, console: Console) -> list[str]:
+    """The sanity checks of group A that need no assessment: a line per failure; warnings are printed."""
+    from windtunnel.sanity.run import before_any_assessment
+
+    findings = before_any_assessment(params, classifier, assessed)
+    flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
+    for finding in flagged:
+        if finding.status is Status.WARN:
+            console.print(
+                f"[yellow]![/yellow] sanity {finding.check.id}, {finding.check.title}: {finding.reason}. {finding.check.remedy}"
+            )
+    if not flagged:
+        console.print(
+            f"[green]✓[/green] sanity: {sum(f.status is Status.PASS for f in findings)} checks of model and input passed"
+        )
+    return [
+        f"sanity {f.check.id}, {f.check.title}: {f.reason or f.value}. {f.check.remedy}"
+        for f in flagged
+        if f.status is Status.FAIL
+    ]
 
 
 def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None) -> list[str]:
