@@ -1,7 +1,9 @@
 """What a latent assessment refuses, in one line, before anything is computed."""
 
 import pytest
+from rich.console import Console
 
+from windtunnel.cli.check import check_compatibility
 from windtunnel.core.errors import UserError
 from windtunnel.latent.models import load_models
 from windtunnel.latent.preflight import preflight
@@ -31,6 +33,17 @@ def test_a_model_that_is_not_there_is_named(mlp_subject):
     entry = LatentEntry(models=["runs/nowhere"])
     with pytest.raises(UserError, match=r"latent\.m\.models\[0\]: 'runs/nowhere' holds no model.json"):
         load_models("latent.m", entry, mlp_subject.dataset, "cpu", None)
+
+
+def test_check_says_what_is_wrong_with_generators_and_models_before_anything_runs():
+    raw = {"data": {"samples": {"n": 20}}, "model": {"train": {"architecture": "mlp"}}, "budget": {"epsilon": 0.1}}
+    latent = {"m": {"models": ["runs/nowhere"]}}
+    params = validate_params({**raw, "latent": latent})
+    lines = check_compatibility(params, Console(quiet=True))
+    assert len(lines) == 2
+    assert lines[0].startswith("generators.source: none, but latent has entries")
+    assert "latent.m.models[0]" in lines[1]
+    assert check_compatibility(validate_params({**raw, "generators": {"source": "function"}}), Console(quiet=True)) == []
 
 
 @pytest.mark.parametrize(

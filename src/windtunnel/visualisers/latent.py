@@ -285,7 +285,7 @@ class LatentCorrelationVisualiser(_LatentVisualiser):
                 axes = grid[i][j]
                 for k, row in enumerate(models):
                     if x in row and y in row:
-                        axes.plot(_number(row, x), _number(row, y), markers[k % len(markers)], markersize=7,
+                        axes.plot(_number(row, y), _number(row, x), markers[k % len(markers)], markersize=7,
                                   label=str(row["model"]))  # fmt: skip
                 line = lines.get((x, y), {})
                 words = (
@@ -297,7 +297,7 @@ class LatentCorrelationVisualiser(_LatentVisualiser):
                 axes.tick_params(labelsize=7)
                 axes.locator_params(nbins=3)
                 if j == 0:
-                    axes.set_ylabel(f"{x}\n", fontsize=8)
+                    axes.set_ylabel(x.replace("_", " "), fontsize=8)
                 if i == len(xs) - 1:
                     axes.set_xlabel(y.replace("adversarial_", "").replace("_", " "), fontsize=8)
         handles, labels = grid[0][0].get_legend_handles_labels()
