@@ -43,7 +43,9 @@ def test_check_says_what_is_wrong_with_generators_and_models_before_anything_run
     assert len(lines) == 2
     assert lines[0].startswith("generators.source: none, but latent has entries")
     assert "latent.m.models[0]" in lines[1]
-    assert check_compatibility(validate_params({**raw, "generators": {"source": "function"}}), Console(quiet=True)) == []
+    assert (
+        check_compatibility(validate_params({**raw, "generators": {"source": "function"}}), Console(quiet=True)) == []
+    )
 
 
 @pytest.mark.parametrize(
