@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import click
@@ -21,7 +23,7 @@ COMMANDS = {
     "report": "build the PDF and the HTML from the artifacts",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
-    "compare": "two runs, paired on the same samples",
+    "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "ui": "open the MLflow UI on the right store",
 }
 
@@ -81,4 +83,5 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
+    sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     cli(args=list(arguments) if arguments is not None else None, prog_name="windtunnel")
