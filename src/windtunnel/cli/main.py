@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "build the PDF and the HTML from the artifacts",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
+    "sweep": "the same assessment at several budgets, side by side",
     "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "ui": "open the MLflow UI on the right store",
 }
