@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -105,7 +106,9 @@ def read_state(*, tensors: bool = True) -> State:
     files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE, LOCK,
              *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
     digest = hashlib.sha256()
-    for part in (*(path.read_bytes() for path in (PARAMS_FILE, METRICS, GATE)), *(c.digest.encode() for c in children)):
+    # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
+    values = json.dumps(flat_params(PARAMS_FILE), sort_keys=True).encode()
+    for part in (values, METRICS.read_bytes(), GATE.read_bytes(), *(c.digest.encode() for c in children)):
         digest.update(hashlib.sha256(part).digest())
     failures = [str(f) for f in cast(list[Json], cast(dict[str, Json], summary["kwargs"])["hard_failures"])]
     caveats = [
