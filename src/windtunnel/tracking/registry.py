@@ -18,8 +18,9 @@ from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.params.outcome import Tracking
-from windtunnel.tracking.state import MAX_TAG, State
+from windtunnel.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.tracking.store import connect, deliver, public_address, tracking_uri
+from windtunnel.workspace import REPORTS, SUMMARY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -88,7 +89,8 @@ class Registry:
     def record(self, version: Version) -> Record:
         """The outcomes of a version's own assessment, as a gate reads them."""
         with self._asked(), tempfile.TemporaryDirectory() as folder:
-            path = Path(self.client.download_artifacts(version.run_id, OUTCOMES_FILE, folder))
+            kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS).as_posix()
+            path = Path(self.client.download_artifacts(version.run_id, kept, folder))
             found = read_record(path)
         origin: dict[str, Json] = {"model": version.model, "version": version.number, "run_id": version.run_id}
         return Record(found.model_digest, found.samples, found.outcomes, origin)
@@ -99,7 +101,7 @@ class Registry:
         `model` is reports/model. Raises UserError for a model that has no weights of its own.
         """
         with self._asked():
-            run_id = deliver(state, self.uri)
+            run_id = deliver(state, self.uri, volatile_tags())
         found = self.versions(_STATE, state.digest)
         if found:
             return found[0]
