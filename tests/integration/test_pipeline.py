@@ -63,7 +63,7 @@ class Clone:
         text = PARAMS.replace("EPSILON", epsilon).replace("PGD_STEPS", str(pgd_steps))
         (self.folder / "params.yaml").write_text(text)
 
-    def run(self, *command: str, code: int = 0) -> str:
+    def start(self, *command: str) -> subprocess.Popen:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -72,9 +72,14 @@ class Clone:
             "DVC_NO_ANALYTICS": "1",
         }
         environment.pop("MLFLOW_TRACKING_URI", None)
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *command: str, code: int = 0) -> str:
+        process = self.start(*command)
+        output = "".join(process.communicate())
+        assert process.returncode == code, output
+        return output
 
     def repro(self) -> list[str]:
         """The stages that ran, sorted."""
