@@ -1,5 +1,6 @@
 """`windtunnel retrain` as a schedule runs it: real DVC, real processes, in a clone of this repository."""
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -67,3 +68,24 @@ def test_a_dirty_work_tree_is_refused_by_name(clone):
             "windtunnel", command, code=2
         )
     path.write_text(text)
+
+
+def test_the_prefect_flow_runs_it_on_prefects_own_server(clone, monkeypatch):
+    pytest.importorskip("prefect", reason="the extra `schedule` is not installed")
+    from prefect.client.orchestration import get_client
+    from prefect.testing.utilities import prefect_test_harness
+
+    from pipeline.prefect_flow import retrain
+
+    monkeypatch.setenv("PYTHONPATH", f"{clone.folder / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with prefect_test_harness(server_startup_timeout=120):
+        done = retrain(str(clone.folder), return_state=True)
+        failed = retrain(str(clone.folder / "pipeline"), return_state=True)
+        with get_client(sync_client=True) as client:
+            runs = client.read_flow_runs()
+            artifacts = client.read_artifacts()
+    assert (done.name, done.message) == ("Completed", "Up to date")
+    assert failed.is_failed()
+    assert "exit code 2: windtunnel: params.yaml: no such file" in failed.message
+    assert len(runs) == 2
+    assert "nothing changed since windtunnel version 1" in artifacts[0].data
