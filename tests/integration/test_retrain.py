@@ -88,4 +88,4 @@ def test_the_prefect_flow_runs_it_on_prefects_own_server(clone, monkeypatch):
     assert failed.is_failed()
     assert "exit code 2: windtunnel: params.yaml: no such file" in failed.message
     assert len(runs) == 2
-    assert "nothing changed since windtunnel version 1" in artifacts[0].data
+    assert "windtunnel version 1" in artifacts[0].data
