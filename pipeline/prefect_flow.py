@@ -1,8 +1,11 @@
 """The retraining as a Prefect flow: `windtunnel retrain` on a schedule, its summary as an artifact of the flow run.
 
-pip install -e '.[schedule]'
-python -m pipeline.prefect_flow                        # once, now
-python -m pipeline.prefect_flow --cron '0 3 * * *'     # serve it, every night at three
+Prefect's server needs an older FastAPI than requirements.lock brings, so give it an environment of its own; the command
+runs in the project's .venv where there is one:
+
+python -m venv /srv/prefect && /srv/prefect/bin/pip install 'prefect>=3' 'fastapi<0.150'
+/srv/prefect/bin/python -m pipeline.prefect_flow                        # once, now
+/srv/prefect/bin/python -m pipeline.prefect_flow --cron '0 3 * * *'     # serve it, every night at three
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ def retrain_project(project: str = ".") -> State[None]:
     """Run the command in `project`; the flow fails where the evaluation is not sound or the infrastructure failed."""
     with tempfile.TemporaryDirectory() as folder:
         summary = Path(folder) / "summary.md"
-        command = [sys.executable, "-m", "windtunnel", "retrain", "--summary", str(summary)]
+        own = Path(project).resolve() / ".venv" / "bin" / "python"
+        python = str(own) if own.is_file() else sys.executable
+        command = [python, "-m", "windtunnel", "retrain", "--summary", str(summary)]
         done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
         if summary.is_file():
             create_markdown_artifact(summary.read_text(encoding="utf-8"), key="windtunnel-retrain")

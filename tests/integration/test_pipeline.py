@@ -174,7 +174,8 @@ def test_a_changed_budget_reruns_what_uses_it_and_going_back_computes_nothing(cl
     assert file_digest(clone.folder / "reports" / "robustness" / "pgd" / "robustness_data.pt") == before
     _, parents, _ = clone.parents()
     assert all(p.data.tags["windtunnel.complete"] == "true" for p in parents)
-    assert len({p.data.tags["windtunnel.state"] for p in parents}) == len(parents)
+    # The first params, another attack, another budget, and back: the way back makes no run.
+    assert len({p.data.tags["windtunnel.state"] for p in parents}) == len(parents) == 3
 
 
 def test_two_runs_from_scratch_give_equal_bytes(clone, tmp_path):
