@@ -87,15 +87,26 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     paths: list[Path] = []
     rows: list[Json] = []
     for index, visualiser in enumerate(visualisers):
-        name = type(visualiser).__name__
-        path = artifacts.directory / f"{name}_{index}.png"
+        path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
         with plotting_style():
             figure = visualiser.draw(artifacts)
             # No software version in the file: equal figures must be equal bytes.
             figure.savefig(path, metadata={"Software": None})
             pyplot.close(figure)
         paths.append(path)
-        rows.append({"name": name, "file": path.name, "scope": visualiser.scope, "title": visualiser.title})
+        rows.append(_row(visualiser, path, str(figure.get_label())))
     artifacts.metadata["visualisers"] = rows
     write_json(artifacts.metadata, artifacts.directory / METADATA_FILE)
     return paths
+
+
+def _row(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
+    """What metadata.json says of a figure; `empty`: why there was nothing to draw, where that is so."""
+    row: dict[str, Json] = {
+        "name": type(visualiser).__name__,
+        "file": path.name,
+        "scope": visualiser.scope,
+        "title": visualiser.title,
+    }
+    row |= {key: True for key in ("embeds_clean_input", "embeds_perturbation_map") if getattr(visualiser, key)}
+    return {**row, "empty": empty} if empty else row

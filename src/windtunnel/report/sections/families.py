@@ -1,0 +1,157 @@
+"""A section per family of assessments: a table of its headline numbers, one chart that compares them, a part for each.
+
+A family is a row of FAMILIES: which assessments are its own, told from what their metadata holds, and the columns of its
+table. What no row claims goes to the family of its kind, so an assessment of a new sort is shown without a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.params.outcome import Report as Options
+from windtunnel.report.charts.plots import Bar, bars
+from windtunnel.report.collect import Found
+from windtunnel.report.model import Block, Chart, Section, Table, Text
+from windtunnel.report.sections.assessment import assessment_section
+from windtunnel.report.sections.side_by_side import side_by_side_section
+from windtunnel.report.words import interval, number, percent, region, region_words, semantics, short
+from windtunnel.summary.headline import ACCURACY
+
+_WORST = (
+    "An accuracy here is what was left unbroken by what ran: an upper bound of the true robust accuracy, never a proof."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One section. `columns`: (heading, metric); a column that no assessment fills is left out."""
+
+    title: str
+    words: str
+    role: str
+    owns: Callable[[Artifacts], bool]
+    columns: tuple[tuple[str, str], ...]
+
+
+def _kind(kind: AssessmentKind) -> Callable[[Artifacts], bool]:
+    return lambda a: bool(a.metadata["assessment_kind"] == kind.value)
+
+
+def _has(*prefixes: str) -> Callable[[Artifacts], bool]:
+    return lambda a: any(key.startswith(prefixes) for key in a.metrics)
+
+
+# In the order of telling an assessment's family; the order on the page is that of _ORDER.
+FAMILIES = (
+    Family(
+        "Queries: black-box attacks, counted", _WORST, "broken", _has("queries_"),
+        (("accuracy", "adversarial_accuracy"), ("success", "attack_success_rate"), ("queries, mean of successes", "queries_succ_mean"),
+         ("queries, median", "queries_succ_median"), ("queries in all", "queries_total")),
+    ),
+    Family(
+        "Sweeps: accuracy against epsilon", _WORST, "broken", _has("accuracy_curve"),
+        (("verdict", "verdict"), ("median critical epsilon", "median_critical_epsilon"), ("area under curve", "area_under_curve"),
+         ("drop at the median epsilon", "accuracy_drop_at_median_epsilon"), ("never flips", "never_flips"),
+         ("confidence, earliest", "confidence_earliest"), ("confidence, longest", "confidence_longest")),
+    ),
+    Family(
+        "Latent space: changes that stay on the data manifold",
+        "Latent metrics say how a classifier holds against changes of a generative model's code; they are as good as the model.",
+        "corrupted", lambda a: _has("lga", "lra", "llna", "llar")(a) or region(a).get("norm") == "latent_L2",
+        (("LGA", "lga"), ("LRA", "lra"), ("LLNA", "llna"), ("LLAR", "llar"), ("LAGS", "lags"), ("LARS", "lars"), ("LAGA", "laga"),
+         ("LARA", "lara")),
+    ),
+    Family(
+        "Verification: what was proved",
+        "Verified: no change in the budget can alter the right answer. Falsified: a counter-example is known, or the clean answer "
+        "is wrong. Unknown says nothing about the model.",
+        "certified", _kind(AssessmentKind.FORMAL_VERIFICATION),
+        (("certified", "certified_accuracy"), ("falsified", "falsified_rate"), ("unknown", "unknown_rate"), ("error", "error_rate"),
+         ("time-outs", "timeouts"), ("mean seconds", "mean_runtime"),),
+    ),
+    Family(
+        "Corruptions: the average case",
+        "Everyday disturbances, drawn at random: an average over them, which bounds no worst case.",
+        "corrupted", _kind(AssessmentKind.STATISTICAL_SAMPLING),
+        (("accuracy", "corrupted_accuracy"), ("mCE", "mce"), ("relative mCE", "relative_mce"), ("mean error", "mean_corruption_error"),
+         ("worst", "worst_corruption"), ("its accuracy", "worst_corruption_accuracy"), ("never broken", "never_broken")),
+    ),
+    Family(
+        "Attacks: what was broken", _WORST, "broken", lambda a: True,
+        (("accuracy", "adversarial_accuracy"), ("success", "attack_success_rate"), ("median distance", "median_distance"), ("passes forward", "mean_forward_passes"),
+         ("backward", "mean_backward_passes")),
+    ),
+)  # fmt: skip
+_ORDER = ("Attacks", "Queries", "Sweeps", "Verification", "Corruptions", "Latent space")
+_SHARES = ("never_flips", "never_broken", "worst_corruption_accuracy", "accuracy_drop_at_median_epsilon", 
+           "confidence_earliest", "confidence_longest", "falsified_rate", "unknown_rate", "error_rate")  # fmt: skip
+
+
+def family_of(artifacts: Artifacts) -> Family:
+    """The family whose section shows an assessment."""
+    return next(family for family in FAMILIES if family.owns(artifacts))
+
+
+def family_sections(found: Found, options: Options) -> Iterator[Section]:
+    """The section of each family that has assessments; the samples side by side stand with the first worst-case one."""
+    pending = side_by_side_section(found, options)
+    for title in _ORDER:
+        family = next(f for f in FAMILIES if f.title.startswith(title))
+        mine = [a for a in found.assessments if family_of(a) is family]
+        if not mine:
+            continue
+        children = [assessment_section(a, found, options) for a in mine]
+        if pending and any(a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING for a in mine):
+            children.insert(0, pending)
+            pending = None
+        yield Section(family.title, tuple(_overview(family, mine)), tuple(children))
+
+
+def _overview(family: Family, mine: list[Artifacts]) -> Iterator[Block]:
+    yield Text(family.words)
+    columns = [(words, key) for words, key in family.columns if any(key in a.metrics for a in mine)]
+    header = ("assessment", "algorithm", "region", *(words for words, _ in columns))
+    rows = tuple((a.name, _algorithm(a), region_words(a), *(_value(a, key) for _, key in columns)) for a in mine)
+    yield Table("The assessments and their headline numbers", header, rows)
+    if len(mine) > 1 and (chart := _comparison(family, mine)):
+        yield chart
+
+
+def _algorithm(artifacts: Artifacts) -> str:
+    threat = str(semantics(artifacts).get("threat_model", ""))
+    seen = {"black_box_score": ", sees scores", "black_box_decision": ", sees answers"}.get(threat, "")
+    return f"{artifacts.metadata['library']} {artifacts.metadata['algorithm']}{seen}"
+
+
+def _value(artifacts: Artifacts, key: str) -> str:
+    metrics = artifacts.metrics
+    if key not in metrics:
+        return "-"
+    if key in _SHARES:
+        return f"{number(metrics, key):.1%}"
+    if interval(metrics, key) or key.endswith("_accuracy"):
+        return percent(metrics, key)
+    value = metrics[key]
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{number(metrics, key):.4g}" if plain else short(value)
+
+
+def _comparison(family: Family, mine: list[Artifacts]) -> Chart | None:
+    """The accuracy that stands for each assessment, with its interval."""
+    rows = []
+    for a in mine:
+        key = next((k for k in ACCURACY if k in a.metrics and k != "clean_accuracy"), None)
+        if key:
+            rows.append(
+                Bar(f"{a.name}, {region_words(a)}", number(a.metrics, key), family.role, interval(a.metrics, key))
+            )
+    if len(rows) < 2:
+        return None
+    clean = number(mine[0].metrics, "clean_accuracy")
+    reference = (clean, f"clean {clean:.1%}") if "clean_accuracy" in mine[0].metrics else None
+    alt = "; ".join(f"{row.label}: {row.value:.1%}" for row in rows)
+    words = "certified accuracy" if family.role == "certified" else "accuracy"
+    return Chart(bars(rows, f"{words}, 95 % intervals", alt, reference), f"{family.title.split(':')[0]} compared")
