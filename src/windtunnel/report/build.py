@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from windtunnel.params.outcome import Report as Options
 from windtunnel.report.collect import Found, collect
 from windtunnel.report.glossary import GLOSSARY
+from windtunnel.report.guard import ODD_METADATA, guarded
 from windtunnel.report.model import Finding, Report, Section
 from windtunnel.report.sections import front
 from windtunnel.report.sections.clean import clean_section
@@ -20,8 +22,16 @@ from windtunnel.report.sections.subject import subject_section
 
 def build_report(reports: Path, options: Options | None = None, names: Iterable[str] | None = None) -> Report:
     """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`)."""
-    options = options or Options()
-    found = collect(reports, names)
+    options, found = options or Options(), collect(reports, names)
+    try:
+        return _report(found, options)
+    except ODD_METADATA as error:
+        # Each part that shows one assessment is guarded; what is left is the summary.
+        line = f"The summary is missing from this report: its metadata is of another version ({error!r})"
+        return _report(replace(found, summary=None, problems=(*found.problems, line)), options)
+
+
+def _report(found: Found, options: Options) -> Report:
     return Report(
         title=options.title,
         subtitle=front.subtitle(found),
@@ -41,12 +51,13 @@ def build_report(reports: Path, options: Options | None = None, names: Iterable[
 
 
 def _sections(found: Found, options: Options) -> Iterator[Section]:
+    clean, checks, gate = found.clean, found.checks, found.gate
     yield subject_section(found)
-    if found.clean is not None:
-        yield clean_section(found.clean, found, options)
+    if clean is not None:
+        yield guarded("Clean performance", lambda: clean_section(clean, found, options))
     yield from family_sections(found, options)
-    if found.checks is not None:
-        yield sanity_section(found.checks)
-    if found.gate is not None:
-        yield gate_section(found.gate)
+    if checks is not None:
+        yield guarded("Sanity checks", lambda: sanity_section(checks))
+    if gate is not None:
+        yield guarded("The gate", lambda: gate_section(gate))
     yield reproducibility_section(found)

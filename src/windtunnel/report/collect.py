@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.report.pictures import Pictures, plan_pictures
@@ -117,7 +117,9 @@ def picture_files(artifacts: Artifacts) -> list[tuple[Row, Path]]:
 
 
 def _slim(artifacts: Artifacts) -> Artifacts:
-    small = {key: value for key, value in artifacts.data.items() if isinstance(value, Tensor) and value.ndim == 1}
+    small: Tensors = {
+        key: value for key, value in artifacts.data.items() if isinstance(value, Tensor) and value.ndim == 1
+    }
     return replace(artifacts, data=small)
 
 

@@ -18,7 +18,6 @@ from reportlab.platypus import (
     PageTemplate,
     Paragraph,
     Spacer,
-    TableStyle,
 )
 from reportlab.platypus import Table as PdfTable
 from reportlab.platypus.tableofcontents import TableOfContents
@@ -30,6 +29,7 @@ from windtunnel.report.pdf_parts import (
     FONT,
     WIDTH,
     block_parts,
+    cells,
     chart_parts,
     colour,
     finding_part,
@@ -104,6 +104,7 @@ def _story(report: Report) -> Iterator[Flowable]:
     yield Paragraph("Contents", _CONTENTS)
     contents = TableOfContents(dotsMinLevel=1)
     contents.levelStyles = [style("toc1", 9.5, spaceBefore=5), style("toc2", 8.5, "soft", leftIndent=14)]
+    contents.tableStyle = cells(0, 1, 0)
     yield contents
     yield PageBreak()
     for number, section in enumerate(report.sections, 1):
@@ -139,21 +140,15 @@ def _front(report: Report) -> Iterator[Flowable]:
 def _tiles(tiles: tuple[Tile, ...]) -> PdfTable:
     gap = 8.0
     width = (WIDTH - gap * (len(tiles) - 1)) / len(tiles)
-    cells: list[object] = []
-    styles: list[tuple[object, ...]] = [
-        ("FONTNAME", (0, 0), (-1, -1), FONT),
-        ("LEFTPADDING", (0, 0), (-1, -1), 8),
-        ("VALIGN", (0, 0), (-1, -1), "TOP"),
-    ]
+    row: list[object] = []
+    styles: list[tuple[object, ...]] = []
     for i, tile in enumerate(tiles):
-        cells += [] if i == 0 else [""]
         words = ((tile.label, _LABEL), (tile.value, _VALUE), (tile.interval, _MEANING), (tile.meaning, _MEANING))
-        cells.append([Paragraph(escape(text), of) for text, of in words])
+        row += [*([""] if i else []), [Paragraph(escape(text), of) for text, of in words]]
         place = (2 * i, 0)
-        styles.append(("LINEABOVE", place, place, 3, colour(tile.role)))
-        styles.append(("BACKGROUND", place, place, colour("card")))
-    drawn = PdfTable([cells], colWidths=[width, *[w for _ in tiles[1:] for w in (gap, width)]])
-    drawn.setStyle(TableStyle(styles))
+        styles += [("LINEABOVE", place, place, 3, colour(tile.role)), ("BACKGROUND", place, place, colour("card"))]
+    drawn = PdfTable([row], colWidths=[width, *[w for _ in tiles[1:] for w in (gap, width)]])
+    drawn.setStyle(cells(3, 4, 8, *styles))
     return drawn
 
 

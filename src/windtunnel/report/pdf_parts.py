@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import matplotlib
+from reportlab.graphics import shapes
 from reportlab.graphics.shapes import Circle, Drawing, Polygon, PolyLine, String
 from reportlab.graphics.shapes import Rect as PdfRect
 from reportlab.lib import colors
@@ -26,6 +27,7 @@ from windtunnel.report.model import Block, Chart, Figure, Finding, Picture, Pict
 
 WIDTH = A4[0] - 36 * mm
 FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
+ALL = ((0, 0), (-1, -1))  # every cell of a table
 SCALE = 0.88  # of a chart on paper
 CHUNK = 100  # rows of one drawn table: reportlab splits a long one in quadratic time
 
@@ -44,6 +46,8 @@ def register_fonts() -> None:
     for name in (FONT, BOLD, MONO):
         if name not in pdfmetrics.getRegisteredFontNames():
             pdfmetrics.registerFont(TTFont(name, str(folder / f"{name}.ttf")))
+    # Drawings start in this font: the default of the library is one that no PDF embeds.
+    shapes.STATE_DEFAULTS["fontName"] = FONT
     pdfmetrics.registerFontFamily(FONT, normal=FONT, bold=BOLD, italic=FONT, boldItalic=BOLD)
 
 
@@ -64,6 +68,14 @@ CODE = style(
 )
 
 
+def cells(top: float, bottom: float, sides: float, *more: tuple[object, ...]) -> TableStyle:
+    """The style of a table's cells: paddings in points, our font (the library's default is not embedded), and more."""
+    return TableStyle([
+        ("FONTNAME", *ALL, FONT), ("VALIGN", *ALL, "TOP"), ("TOPPADDING", *ALL, top), ("BOTTOMPADDING", *ALL, bottom),
+        ("LEFTPADDING", *ALL, sides), ("RIGHTPADDING", *ALL, sides), *more,
+    ])  # fmt: skip
+
+
 def block_parts(block: Block) -> list[Flowable]:
     """The flowables of any block."""
     return _PARTS[type(block)](block)
@@ -77,10 +89,9 @@ def finding_part(finding: Finding) -> Flowable:
         colWidths=[WIDTH],
         spaceAfter=4,
     )
-    box.setStyle(TableStyle([
-        ("LINEBEFORE", (0, 0), (0, -1), 3, EDGE[finding.severity]), ("BACKGROUND", (0, 0), (-1, -1), colour("card")),
-        ("TOPPADDING", (0, 0), (-1, -1), 4), ("BOTTOMPADDING", (0, 0), (-1, -1), 1), ("LEFTPADDING", (0, 0), (-1, -1), 8),
-    ]))  # fmt: skip
+    box.setStyle(
+        cells(4, 1, 8, ("LINEBEFORE", (0, 0), (0, -1), 3, EDGE[finding.severity]), ("BACKGROUND", *ALL, colour("card")))
+    )
     return box
 
 
@@ -93,13 +104,10 @@ def table_parts(table: Table) -> list[Flowable]:
     parts: list[Flowable] = [Spacer(1, 3)]
     for start in range(0, len(table.rows), CHUNK):
         rows = table.rows[start : start + CHUNK]
-        cells = [head, *([Paragraph(escape(cell), CELL) for cell in row] for row in rows)]
-        drawn = PdfTable(cells, colWidths=widths, repeatRows=1)
-        drawn.setStyle(TableStyle([
-            ("LINEBELOW", (0, 0), (-1, -1), 0.4, colour("line")), ("BACKGROUND", (0, 0), (-1, 0), colour("card")),
-            ("VALIGN", (0, 0), (-1, -1), "TOP"), ("TOPPADDING", (0, 0), (-1, -1), 2), ("BOTTOMPADDING", (0, 0), (-1, -1), 2.5),
-            ("LEFTPADDING", (0, 0), (-1, -1), 4), ("RIGHTPADDING", (0, 0), (-1, -1), 4),
-        ]))  # fmt: skip
+        content = [head, *([Paragraph(escape(cell), CELL) for cell in row] for row in rows)]
+        drawn = PdfTable(content, colWidths=widths, repeatRows=1)
+        head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
+        drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
         parts.append(drawn)
     return [*parts, Paragraph(escape(table.caption), CAPTION)]
 
@@ -110,7 +118,7 @@ def _column_widths(table: Table) -> list[float]:
 
     def widest(i: int, parts: Callable[[str], list[str]]) -> float:
         head = max(stringWidth(part, BOLD, HEAD.fontSize) for part in parts(table.header[i]))
-        return max([head, *(stringWidth(part, FONT, CELL.fontSize) for row in sample for part in parts(row[i]))])
+        return float(max([head, *(stringWidth(part, FONT, CELL.fontSize) for row in sample for part in parts(row[i]))]))
 
     columns = range(len(table.header))
     needed = [min(150.0, widest(i, lambda text: text.split(" "))) + padding for i in columns]
@@ -179,14 +187,11 @@ def _figure_parts(figure: Figure) -> list[Flowable]:
 
 def _grid_parts(grid: PictureGrid) -> list[Flowable]:
     side = min(24 * mm, (WIDTH - 14 * mm) / max(1, len(grid.header)) - 5)
-    cells: list[list[object]] = [["", *(Paragraph(escape(name), UNDER) for name in grid.header)]]
+    content: list[list[object]] = [["", *(Paragraph(escape(name), UNDER) for name in grid.header)]]
     for label, pictures in grid.rows:
-        cells.append([Paragraph(escape(label), UNDER), *(_picture(p, side) for p in pictures)])
-    drawn = PdfTable(cells, colWidths=[14 * mm, *[side + 5] * len(grid.header)], hAlign="LEFT")
-    drawn.setStyle(TableStyle([
-        ("FONTNAME", (0, 0), (-1, -1), FONT), ("VALIGN", (0, 0), (-1, -1), "MIDDLE"), ("TOPPADDING", (0, 0), (-1, -1), 1.5), ("BOTTOMPADDING", (0, 0), (-1, -1), 1.5),
-        ("LEFTPADDING", (0, 0), (-1, -1), 2), ("RIGHTPADDING", (0, 0), (-1, -1), 2),
-    ]))  # fmt: skip
+        content.append([Paragraph(escape(label), UNDER), *(_picture(p, side) for p in pictures)])
+    drawn = PdfTable(content, colWidths=[14 * mm, *[side + 5] * len(grid.header)], hAlign="LEFT")
+    drawn.setStyle(cells(1.5, 2.5, 2, ("VALIGN", *ALL, "MIDDLE")))
     return [KeepTogether([drawn, Paragraph(escape(grid.caption), CAPTION)])]
 
 

@@ -79,7 +79,7 @@ def _degradation(a: Artifacts, _: Children) -> Scene | None:
     if "accuracy_curve" not in m:
         return None
     x = numbers(m["epsilons"])
-    limits = ()
+    limits: tuple[tuple[float, float], ...] = ()
     if "accuracy_curve_ci_low" in m:
         limits = tuple(zip(numbers(m["accuracy_curve_ci_low"]), numbers(m["accuracy_curve_ci_high"]), strict=True))
     drawn = [

@@ -125,8 +125,8 @@ def lines(
                 tip += _interval(one.interval[i], lambda v: f"{v:.1%}")
             marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
     entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and not one.thin))
-    words, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
-    return Scene(WIDTH, axes.bottom + 40 + height, (*marks, *words), alt)
+    key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
+    return Scene(WIDTH, axes.bottom + 40 + height, (*marks, *key), alt)
 
 
 def columns(

@@ -60,10 +60,10 @@ def sandwich(layers: Sequence[Layer]) -> Scene:
     for tick in (0, 0.25, 0.5, 0.75, 1):
         marks.append(Line(((left + tick * width, bottom - 4), (left + tick * width, bottom)), "soft", 0.8))
         marks.append(Label(left + tick * width, bottom + 10, percent(tick), "soft", 8.5, "middle"))
-    words, height = legend(list(_SHARES), 8, bottom + 22, WIDTH - 8)
+    key, height = legend(list(_SHARES), 8, bottom + 22, WIDTH - 8)
     note = "Whiskers: 95 % intervals, above the bar of worst-case accuracy, below it of certified accuracy."
     marks.append(Label(8, bottom + 22 + height + 8, note, "soft", 8.5))
-    return Scene(WIDTH, bottom + height + 36, (*marks, *words), _in_words(layers))
+    return Scene(WIDTH, bottom + height + 36, (*marks, *key), _in_words(layers))
 
 
 def _in_words(layers: Sequence[Layer]) -> str:

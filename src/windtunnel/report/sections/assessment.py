@@ -8,6 +8,7 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.outcome import Report as Options
 from windtunnel.report.charts.of_visualiser import CHARTS
 from windtunnel.report.collect import Found, picture_files
+from windtunnel.report.guard import ODD_METADATA
 from windtunnel.report.model import Block, Chart, Figure, Finding, Section, Table, Text
 from windtunnel.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 from windtunnel.report.words import block, interval, kwargs, listed, number, region_words, rows_in, semantics, short
@@ -55,7 +56,7 @@ def _chart(artifacts: Artifacts, visualiser: str, title: str, found: Found) -> C
     draw = CHARTS.get(visualiser)
     try:
         scene = draw(artifacts, found.children.get(artifacts.name, {})) if draw else None
-    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):  # metadata of another version
+    except ODD_METADATA:
         return None
     return Chart(scene, f"{artifacts.name}: {title}") if scene else None
 
@@ -63,13 +64,10 @@ def _chart(artifacts: Artifacts, visualiser: str, title: str, found: Found) -> C
 def _what_ran(artifacts: Artifacts) -> str:
     meaning, call = semantics(artifacts), block(artifacts.metadata, "call_kwargs")
     version = artifacts.metadata.get("library_version", "")
-    words = [
-        f"{artifacts.metadata['library']} {version} {artifacts.metadata['algorithm']}".replace("  ", " "),
-        short(meaning.get("threat_model")).replace("_", " "),
-        short(meaning.get("objective")),
-        region_words(artifacts),
-        f"{len(artifacts.sample_names)} samples",
-    ]
+    words = [f"{artifacts.metadata['library']} {version} {artifacts.metadata['algorithm']}".replace("  ", " ")]
+    if (threat := meaning.get("threat_model")) != "not_applicable":
+        words += [short(threat).replace("_", " "), short(meaning.get("objective"))]
+    words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
     options = ", ".join(f"{key}={short(value)}" for key, value in call.items())
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
 

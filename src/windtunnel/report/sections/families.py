@@ -7,13 +7,15 @@ table. What no row claims goes to the family of its kind, so an assessment of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.params.outcome import Report as Options
 from windtunnel.report.charts.plots import Bar, bars
 from windtunnel.report.collect import Found
+from windtunnel.report.guard import guarded
 from windtunnel.report.model import Block, Chart, Section, Table, Text
 from windtunnel.report.sections.assessment import assessment_section
 from windtunnel.report.sections.side_by_side import side_by_side_section
@@ -81,7 +83,8 @@ FAMILIES = (
     ),
     Family(
         "Attacks: what was broken", _WORST, "broken", lambda a: True,
-        (("accuracy", "adversarial_accuracy"), ("success", "attack_success_rate"), ("median distance", "median_distance"), ("passes forward", "mean_forward_passes"),
+        (("accuracy", "adversarial_accuracy"), ("success", "attack_success_rate"), ("median distance", "median_distance"),
+         ("passes forward", "mean_forward_passes"),
          ("backward", "mean_backward_passes")),
     ),
 )  # fmt: skip
@@ -103,21 +106,23 @@ def family_sections(found: Found, options: Options) -> Iterator[Section]:
         mine = [a for a in found.assessments if family_of(a) is family]
         if not mine:
             continue
-        children = [assessment_section(a, found, options) for a in mine]
+        children = [guarded(a.name, partial(assessment_section, a, found, options)) for a in mine]
         if pending and any(a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING for a in mine):
             children.insert(0, pending)
             pending = None
-        yield Section(family.title, tuple(_overview(family, mine)), tuple(children))
+        overview = guarded(family.title, partial(_overview, family, mine))
+        yield replace(overview, children=tuple(children))
 
 
-def _overview(family: Family, mine: list[Artifacts]) -> Iterator[Block]:
-    yield Text(family.words)
+def _overview(family: Family, mine: list[Artifacts]) -> Section:
+    blocks: list[Block] = [Text(family.words)]
     columns = [(words, key) for words, key in family.columns if any(key in a.metrics for a in mine)]
     header = ("assessment", "algorithm", "region", *(words for words, _ in columns))
     rows = tuple((a.name, _algorithm(a), region_words(a), *(_value(a, key) for _, key in columns)) for a in mine)
-    yield Table("The assessments and their headline numbers", header, rows)
+    blocks.append(Table("The assessments and their headline numbers", header, rows))
     if len(mine) > 1 and (chart := _comparison(family, mine)):
-        yield chart
+        blocks.append(chart)
+    return Section(family.title, tuple(blocks))
 
 
 def _algorithm(artifacts: Artifacts) -> str:

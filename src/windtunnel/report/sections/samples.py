@@ -85,21 +85,22 @@ def _outcomes(artifacts: Artifacts, classes: list[str]) -> dict[str, Outcome]:
     """What one assessment found, by sample name."""
     n = len(artifacts.sample_names)
     verdicts = artifacts.tensor("verdicts").tolist()
-    after, far = (_column(artifacts, key, n) for key in ("perturbed_predictions", "perturbation_distance"))
+    after = _column(artifacts, "perturbed_predictions", n, -1)
+    far = _column(artifacts, "perturbation_distance", n, math.nan)
     return {
         name: Outcome(
             _VERDICT.get(verdicts[i], str(verdicts[i])),
-            class_name(classes, int(after[i])) if after[i] is not None and after[i] >= 0 else "",
-            f"{far[i]:.4g}" if far[i] is not None and math.isfinite(far[i]) else "",
+            class_name(classes, int(after[i])) if after[i] >= 0 else "",
+            f"{far[i]:.4g}" if math.isfinite(far[i]) else "",
             by,
         )
         for i, (name, by) in enumerate(zip(artifacts.sample_names, _deciders(artifacts, n), strict=True))
     }
 
 
-def _column(artifacts: Artifacts, key: str, n: int) -> list[float] | list[None]:
+def _column(artifacts: Artifacts, key: str, n: int, missing: float) -> list[float]:
     values = artifacts.data.get(key)
-    return values.tolist() if isinstance(values, Tensor) and len(values) == n else [None] * n
+    return values.tolist() if isinstance(values, Tensor) and len(values) == n else [missing] * n
 
 
 def _deciders(artifacts: Artifacts, n: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from windtunnel.report.model import Block, Finding, Section, Table, Text
+from windtunnel.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.report.words import Row, listed, number, rows_in, short
 
 _ORDER = ("fail", "warn", "not_run", "pass", "not_applicable")
@@ -18,10 +18,10 @@ _GROUPS = {
     "F": "F. Statistics and reporting",
     "G": "G. Provenance",
 }
-_DECISIONS = {
-    "promoted": "The model meets every condition of the gate.",
-    "not_promoted": "The model does not meet every condition of the gate.",
-    "evaluation_not_sound": "The evaluation is not sound, so the gate says nothing about the model.",
+_DECISIONS: dict[str, tuple[Severity, str]] = {
+    "promoted": ("info", "The model meets every condition of the gate."),
+    "not_promoted": ("warning", "The model does not meet every condition of the gate."),
+    "evaluation_not_sound": ("invalid", "The evaluation is not sound, so the gate says nothing about the model."),
 }
 
 
@@ -90,23 +90,23 @@ def _words(status: str) -> str:
 def gate_section(gate: Row) -> Section:
     """The decision in words, and every condition."""
     decision = str(gate["decision"])
-    severity = "invalid" if decision == "evaluation_not_sound" else "info" if decision == "promoted" else "warning"
-    blocks: list[Block] = [Finding(severity, _DECISIONS.get(decision, _words(decision)))]
-    rows = tuple(
-        (
-            str(row.get("name")),
-            short(row.get("value")),
-            _interval(row),
-            short(row.get("threshold")),
-            "holds" if row.get("holds") else "does not hold",
-            short(row.get("reason"), 200),
+    severity, words = _DECISIONS.get(decision, ("warning", _words(decision)))
+    blocks: list[Block] = [Finding(severity, words)]
+    conditions = rows_in(gate, "conditions")
+    if conditions:
+        with_reason = any(row.get("reason") for row in conditions)
+        header = ("condition", "value", "95 % interval", "threshold", "verdict", *(["reason"] if with_reason else []))
+        rows = tuple(
+            (
+                str(row.get("name")),
+                short(row.get("value")),
+                _interval(row),
+                short(row.get("threshold")),
+                "holds" if row.get("holds") else "does not hold",
+                *([short(row.get("reason"), 200)] if with_reason else []),
+            )
+            for row in conditions
         )
-        for row in rows_in(gate, "conditions")
-    )
-    if rows:
-        header = ("condition", "value", "95 % interval", "threshold", "verdict", "reason")
-        if not any(row[-1] for row in rows):
-            header, rows = header[:-1], tuple(row[:-1] for row in rows)
         blocks.append(Table("The conditions of the gate", header, rows))
     blocks.append(Text(f"windtunnel gate    # exits with {short(gate.get('exit_code'))}", code=True))
     return Section("The gate", tuple(blocks))
