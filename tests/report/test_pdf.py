@@ -76,6 +76,6 @@ def test_no_table_is_wider_than_the_page():
     header = tuple(f"a heading of {i} words" for i in range(9))
     rows = tuple(tuple(f"value {j} of a row with {'long ' * j}words" for j in range(9)) for _ in range(3))
     for table in (Table("wide", header, rows), Table("digest", ("what", "value"), (("digest", "f" * 64),))):
-        drawn = table_parts(table)[1]
+        drawn = table_parts(table)[2]
         assert drawn.wrap(1000, 1000)[0] <= 500
     assert table_parts(Table("empty", header, ())) == []

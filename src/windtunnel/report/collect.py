@@ -106,14 +106,11 @@ def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def picture_files(artifacts: Artifacts) -> list[tuple[Row, Path]]:
-    """The rows of `visualisers` in metadata.json whose files are pictures in the assessment's own directory."""
-    found = []
-    for row in rows_in(artifacts.metadata, "visualisers"):
-        path = artifacts.directory / Path(str(row.get("file", ""))).name
-        if path.suffix == ".png" and _is_picture(path):
-            found.append((row, path))
-    return found
+def picture_files(artifacts: Artifacts) -> dict[str, Path]:
+    """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
+    names = [str(row.get("file", "")) for row in rows_in(artifacts.metadata, "visualisers")]
+    paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
+    return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
 
 
 def _slim(artifacts: Artifacts) -> Artifacts:
@@ -139,6 +136,11 @@ def _check_metadata(artifacts: Artifacts) -> None:
         missing = ["semantics.perturbation"]
     if not missing and not isinstance(kwargs(artifacts).get("sample_names"), list):
         missing = ["kwargs.sample_names"]
+    if not missing and not isinstance(artifacts.metadata["metrics"], dict):
+        missing = ["metrics"]
+    caveats = artifacts.metadata.get("caveats", [])
+    if not isinstance(caveats, list) or not all(isinstance(c, dict) and {"code", "text"} <= c.keys() for c in caveats):
+        missing.append("the code and text of a caveat")
     if missing:
         raise UserError(f"{artifacts.directory / METADATA_FILE}: lacks {', '.join(missing)}, as of another version")
     if len(artifacts.sample_names) != len(artifacts.tensor("targets")):

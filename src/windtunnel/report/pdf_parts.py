@@ -19,7 +19,7 @@ from reportlab.lib.utils import ImageReader
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.pdfmetrics import stringWidth
 from reportlab.pdfbase.ttfonts import TTFont
-from reportlab.platypus import Flowable, Image, KeepTogether, Paragraph, Spacer, TableStyle
+from reportlab.platypus import CondPageBreak, Flowable, Image, KeepTogether, Paragraph, Spacer, TableStyle
 from reportlab.platypus import Table as PdfTable
 
 from windtunnel.report.charts.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene
@@ -29,7 +29,6 @@ WIDTH = A4[0] - 36 * mm
 FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
 ALL = ((0, 0), (-1, -1))  # every cell of a table
 SCALE = 0.88  # of a chart on paper
-CHUNK = 100  # rows of one drawn table: reportlab splits a long one in quadratic time
 
 
 def colour(role: str) -> colors.Color:
@@ -62,7 +61,8 @@ BODY = style("body", 9, spaceAfter=5)
 CELL = style("cell", 7.4, leading=9.6, splitLongWords=1)
 HEAD = style("head", 7.4, fontName=BOLD, leading=9.6)
 CAPTION = style("caption", 7.8, "soft", spaceBefore=2, spaceAfter=9)
-UNDER = style("under", 6.6, "soft", alignment=1, leading=8)
+_ABOVE = style("above", 7.8, "soft", spaceBefore=4, spaceAfter=3)
+UNDER = style("under", 6.6, "soft", alignment=1, leading=8, spaceBefore=2)
 CODE = style(
     "code", 8.5, fontName=MONO, backColor=colour("card"), borderPadding=4, spaceBefore=5, spaceAfter=8, leftIndent=6
 )
@@ -99,26 +99,24 @@ def table_parts(table: Table) -> list[Flowable]:
     """A table that breaks across pages and repeats its header; nothing for an empty one."""
     if not table.rows:
         return []
-    widths = _column_widths(table)
-    head = [Paragraph(escape(cell), HEAD) for cell in table.header]
-    parts: list[Flowable] = [Spacer(1, 3)]
-    for start in range(0, len(table.rows), CHUNK):
-        rows = table.rows[start : start + CHUNK]
-        content = [head, *([Paragraph(escape(cell), CELL) for cell in row] for row in rows)]
-        drawn = PdfTable(content, colWidths=widths, repeatRows=1)
-        head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
-        drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
-        parts.append(drawn)
-    return [*parts, Paragraph(escape(table.caption), CAPTION)]
+    rows = [[Paragraph(escape(cell), HEAD) for cell in table.header]]
+    rows += [[Paragraph(escape(cell), CELL) for cell in row] for row in table.rows]
+    drawn = PdfTable(rows, colWidths=_column_widths(table), repeatRows=1)
+    head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
+    drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
+    # The caption stays with the head of its table: keepWithNext would move a long table to the next page.
+    return [CondPageBreak(30 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
 
 
 def _column_widths(table: Table) -> list[float]:
     """Each column as wide as its longest word at least and its longest text at most; what is left goes to the last."""
-    padding, sample = 9.0, table.rows[:CHUNK]
+    padding = 9.0
 
     def widest(i: int, parts: Callable[[str], list[str]]) -> float:
         head = max(stringWidth(part, BOLD, HEAD.fontSize) for part in parts(table.header[i]))
-        return float(max([head, *(stringWidth(part, FONT, CELL.fontSize) for row in sample for part in parts(row[i]))]))
+        return float(
+            max([head, *(stringWidth(part, FONT, CELL.fontSize) for row in table.rows for part in parts(row[i]))])
+        )
 
     columns = range(len(table.header))
     needed = [min(150.0, widest(i, lambda text: text.split(" "))) + padding for i in columns]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.contracts import Verdict
+from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.report.model import Sprite
 from windtunnel.visualisers.attacks import signed_map
 
@@ -43,14 +43,15 @@ class Pictures:
     perturbed: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def take(self, artifacts: Artifacts, source: int) -> None:
-        """Take the pictures of one assessment, which is number `source` of the report."""
+        """Take the pictures of one worst-case assessment, which is number `source` of the report."""
         images = artifacts.data.get("perturbed_inputs")
-        if not isinstance(images, Tensor) or images.ndim != 4:
+        worst_case = artifacts.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
+        if not worst_case or not isinstance(images, Tensor) or images.ndim != 4:
             return
         row_of = {name: i for i, name in enumerate(artifacts.sample_names)}
         known = {i: row_of[self.names[i]] for i in self.perturbed_thumbnails if self.names[i] in row_of}
         finite = {i: row for i, row in known.items() if bool(images[row].isfinite().all())}
-        if finite and artifacts.metadata["assessment_kind"] != "statistical_sampling":
+        if finite:
             self.sprites.append(_sprite(images[list(finite.values())], tuple(finite), source))
         for i in self.chosen:
             row = row_of.get(self.names[i])

@@ -43,7 +43,8 @@ def number(row: Row, key: str, default: float = 0.0) -> float:
 def interval(row: Row, key: str) -> tuple[float, float] | None:
     """The 95 % interval of a rate; None where there is none."""
     low, high = row.get(f"{key}_ci_low"), row.get(f"{key}_ci_high")
-    return None if low is None or high is None else (max(0.0, float(str(low))), float(str(high)))
+    # A bound of 0 comes out of the library as 1.7e-18.
+    return None if low is None or high is None else (round(float(str(low)), 12), round(float(str(high)), 12))
 
 
 def percent(row: Row, key: str) -> str:

@@ -1,6 +1,6 @@
 """Vector charts in place of pictures: what a visualiser draws from numbers, the report draws from the same numbers.
 
-A row of CHARTS stands for the picture of that visualiser; it returns nothing where the artifacts do not hold its numbers
+A row of CHARTS stands for the picture of that visualiser: charts, each of which is nothing where the artifacts do not hold its numbers
 (then the picture is shown). A visualiser without a row, or one that draws images, keeps its picture.
 """
 
@@ -160,6 +160,18 @@ def _verdicts(a: Artifacts, _: Children) -> Scene | None:
     return bars(rows, f"share of {n} samples, 95 % intervals", "; ".join(f"{r.label} {r.value:.1%}" for r in rows))
 
 
+def _run_times(a: Artifacts, _: Children) -> Scene | None:
+    seconds = a.data.get("runtime_per_sample")
+    if seconds is None or isinstance(seconds, dict) or not bool((seconds > 0).any()):
+        return None
+    powers = seconds[seconds > 0].double().log10()
+    low, high = float(powers.min().floor()), float(powers.max().floor()) + 1
+    counts = powers.histc(bins=20, min=low, max=high).tolist()
+    median = float(seconds.double().median())
+    alt = f"Run times of {len(seconds)} samples, median {median:.3g} s, longest {float(seconds.max()):.3g} s."
+    return columns(counts, (low, high), f"log10 of the seconds of a sample; median {median:.3g} s", alt, "accent")
+
+
 def _decided_by(a: Artifacts, _: Children) -> Scene | None:
     decided = block(a.metrics, "decided_by")
     if not decided:
@@ -240,17 +252,17 @@ def _list(a: Artifacts, key: str) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-CHARTS: dict[str, Callable[[Artifacts, Children], Scene | None]] = {
-    "ConfusionMatrixVisualiser": _confusion,
-    "ReliabilityVisualiser": _reliability,
-    "PerClassAccuracyVisualiser": _per_class,
-    "DegradationCurveVisualiser": _degradation,
-    "CriticalEpsilonVisualiser": _critical,
-    "ConfidenceVisualiser": _confidence,
-    "ClassAccuracyVisualiser": _class_accuracy,
-    "VerdictSummaryVisualiser": _verdicts,
-    "DecidedByVisualiser": _decided_by,
-    "CorruptionAccuracyVisualiser": _corruptions,
-    "SeverityCurveVisualiser": _severities,
-    "CorruptionHeatmapVisualiser": _corruption_map,
+CHARTS: dict[str, tuple[Callable[[Artifacts, Children], Scene | None], ...]] = {
+    "ConfusionMatrixVisualiser": (_confusion,),
+    "ReliabilityVisualiser": (_reliability,),
+    "PerClassAccuracyVisualiser": (_per_class,),
+    "DegradationCurveVisualiser": (_degradation,),
+    "CriticalEpsilonVisualiser": (_critical,),
+    "ConfidenceVisualiser": (_confidence,),
+    "ClassAccuracyVisualiser": (_class_accuracy,),
+    "VerdictSummaryVisualiser": (_verdicts, _run_times),
+    "DecidedByVisualiser": (_decided_by,),
+    "CorruptionAccuracyVisualiser": (_corruptions,),
+    "SeverityCurveVisualiser": (_severities,),
+    "CorruptionHeatmapVisualiser": (_corruption_map,),
 }

@@ -36,29 +36,26 @@ def figure_blocks(artifacts: Artifacts, found: Found, options: Options) -> Itera
     Pictures that repeat the clean image or the perturbation map are left out where the samples stand side by side.
     """
     left_out = shown_side_by_side(artifacts, found, options)
-    done = set()
-    for row, path in picture_files(artifacts):
-        done.add(row.get("name"))
+    pictures = picture_files(artifacts)
+    for row in rows_in(artifacts.metadata, "visualisers"):
         title = str(row.get("title") or row.get("name"))
+        path = pictures.get(str(row.get("file")))
         if row.get("empty"):
             yield Text(f"{title}: {row['empty']}")
         elif not (left_out and (row.get("embeds_clean_input") or row.get("embeds_perturbation_map"))):
-            yield _chart(artifacts, str(row.get("name")), title, found) or Figure(path, f"{artifacts.name}: {title}")
-    for row in rows_in(artifacts.metadata, "visualisers"):
-        # Its picture is damaged or gone: the chart needs none.
-        if row.get("name") not in done and (
-            chart := _chart(artifacts, str(row.get("name")), str(row.get("title")), found)
-        ):
-            yield chart
+            charts = _charts(artifacts, str(row.get("name")), title, found)
+            yield from charts
+            if path and not charts:
+                yield Figure(path, f"{artifacts.name}: {title}")
 
 
-def _chart(artifacts: Artifacts, visualiser: str, title: str, found: Found) -> Chart | None:
-    draw = CHARTS.get(visualiser)
+def _charts(artifacts: Artifacts, visualiser: str, title: str, found: Found) -> list[Chart]:
+    children = found.children.get(artifacts.name, {})
     try:
-        scene = draw(artifacts, found.children.get(artifacts.name, {})) if draw else None
+        scenes = [draw(artifacts, children) for draw in CHARTS.get(visualiser, ())]
     except ODD_METADATA:
-        return None
-    return Chart(scene, f"{artifacts.name}: {title}") if scene else None
+        return []
+    return [Chart(scene, f"{artifacts.name}: {title}") for scene in scenes if scene]
 
 
 def _what_ran(artifacts: Artifacts) -> str:

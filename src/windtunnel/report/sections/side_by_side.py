@@ -57,13 +57,12 @@ def shown_side_by_side(artifacts: Artifacts, found: Found, options: Options) -> 
 
 
 def _pictured(found: Found) -> list[Artifacts]:
-    """The worst-case assessments with a perturbed image of a chosen sample."""
+    """The assessments with a perturbed image of a chosen sample."""
     pictures = found.pictures
     if pictures is None:
         return []
     with_image = {name for name, _ in pictures.perturbed}
-    worst_case = [a for a in found.assessments if a.metadata["assessment_kind"] != "statistical_sampling"]
-    return [a for a in worst_case if a.name in with_image]
+    return [a for a in found.assessments if a.name in with_image]
 
 
 def _clean_grid(found: Found, pictures: Pictures) -> PictureGrid:
