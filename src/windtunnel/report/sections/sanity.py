@@ -9,6 +9,7 @@ from windtunnel.report.model import Block, Finding, Section, Severity, Table, Te
 from windtunnel.report.words import Row, listed, number, rows_in, short
 
 _ORDER = ("fail", "warn", "not_run", "pass", "not_applicable")
+_MARK = {"fail": "✗ ", "warn": "! ", "pass": "✓ "}
 _GROUPS = {
     "A": "A. Before the run: model and input",
     "B": "B. After each attack",
@@ -59,7 +60,7 @@ def _tables(checks: tuple[Row, ...]) -> Iterator[Table]:
                 str(row["id"]),
                 str(row["title"]),
                 str(row["severity"]),
-                _words(str(row["status"])),
+                _MARK.get(str(row["status"]), "") + _words(str(row["status"])),
                 short(row.get("value")),
                 short(row.get("threshold")),
                 short(row.get("n")),
