@@ -6,18 +6,20 @@ from typing import cast
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import METADATA_FILE, read_json, write_json
+from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.gate.decide import decide, gate_json
 from windtunnel.params.load import load_params
-from windtunnel.workspace import GATE, METRICS, SUMMARY, user_errors
+from windtunnel.workspace import CHAMPION, GATE, METRICS, SUMMARY, user_errors
 
 
 def main() -> None:
-    """Write reports/gate.json."""
+    """Write reports/gate.json. The champion is the one that was fetched, if one was."""
     summary = cast(dict[str, dict[str, Json]], read_json(SUMMARY / METADATA_FILE))
-    failures = [str(line) for line in cast(list[Json], summary["kwargs"]["hard_failures"])]
-    samples = int(str(summary["metrics"]["n_samples"]))
+    failures = tuple(str(line) for line in cast(list[Json], summary["kwargs"]["hard_failures"]))
     metrics = cast(dict[str, Json], read_json(METRICS))
-    write_json(gate_json(*decide(load_params().gate, metrics, samples, failures), failures), GATE)
+    champion = read_record(CHAMPION) if CHAMPION.is_file() else None
+    verdict = decide(load_params().gate, metrics, read_record(SUMMARY / OUTCOMES_FILE), champion, failures)
+    write_json(gate_json(verdict), GATE)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
 """Tracking: one parent run a pipeline state, one nested run an assessment, and nothing lost to a dead server."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from mlflow import MlflowClient
 
+from windtunnel.cli.track import track as track_command
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import write_json
+from windtunnel.core.files import read_json, write_json
 from windtunnel.tracking import store
+from windtunnel.tracking.outbox import outbox
 from windtunnel.tracking.state import read_state
-from windtunnel.tracking.track import outbox, track
+from windtunnel.tracking.track import track
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nothing listens, so connections are refused at once
 
@@ -80,8 +85,43 @@ def test_params_are_flat_and_as_written_and_the_description_names_the_caveats(pr
     state = read_state()
     assert state.params["budget.epsilon"] == "1/10"
     assert state.metrics["worst_case/accuracy"] == 0.4
-    assert "only 20 samples" in state.description
+    assert "- pgd: only 20 samples" in state.description
+    assert state.description.startswith("Accuracy: worst case **40.0%** ≤ clean **97.0%**")
     assert state.children[1].curves["accuracy_curve"] == [(0, 0.97), (100000, 0.4)]
+
+
+def test_a_stage_is_known_by_what_dvcs_own_cache_goes_by(project):
+    lock = """
+schema: '2.0'
+stages:
+  attack@pgd:
+    cmd: python -m stages.attack pgd
+    params: {params.yaml: {attacks.pgd: {steps: STEPS}}}
+    outs: [{path: reports/robustness/pgd, md5: abc.dir}]
+  track: {cmd: python -m stages.track}
+"""
+    hashes = []
+    for steps in ("5", "6", "5"):
+        Path("dvc.lock").write_text(lock.replace("STEPS", steps))
+        state = read_state()
+        stage = state.children[1].stage
+        assert (stage.name, stage.outs) == ("attack@pgd", {"reports/robustness/pgd": "abc.dir"})
+        assert state.tags["dvc.stage_hashes"] == f"attack@pgd={stage.hash[:12]}"
+        hashes.append(stage.hash)
+    assert hashes[0] == hashes[2] != hashes[1]
+    Path("dvc.lock").write_text("{")  # damaged: costs the tags, not the run
+    assert read_state().children[1].stage is None
+
+
+def test_many_caveats_are_counted_not_cut(project):
+    caveats = [{"code": f"c{i}", "text": f"caveat number {i} " + "x" * 200} for i in range(40)]
+    metadata = read_json(Path("reports/robustness/pgd/metadata.json"))
+    write_json({**metadata, "caveats": caveats}, Path("reports/robustness/pgd/metadata.json"))
+    (Path("reports/summary") / "SandwichVisualiser_0.png").write_bytes(b"")
+    text = read_state().description
+    assert len(text) <= 4500
+    assert re.search(r"- and \d+ more: see the report\n", text)
+    assert text.endswith("![SandwichVisualiser_0](get-artifact?path=summary/SandwichVisualiser_0.png&run_uuid={run})")
 
 
 @pytest.mark.parametrize("nested", [".dvc/tmp/exps/tmpabc"])
@@ -137,6 +177,81 @@ def test_a_dead_server_loses_nothing_and_the_outbox_delivers(project, fresh_data
     found, _ = parents(store.connect(store.tracking_uri(None)))
     assert {r.data.params["budget.epsilon"] for r in found} == {"1/10", "2/10"}
     assert not list(outbox().glob("*/state.json"))
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_is_continued_without_a_run_left_over(project, fresh_database, monkeypatch):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    log_artifact, calls = MlflowClient.log_artifact, []
+
+    def dies(self, run, path, **where):
+        calls.append(path)
+        if path.endswith("pgd/metadata.json"):
+            raise KeyboardInterrupt
+        log_artifact(self, run, path, **where)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", dies)
+    with pytest.raises(KeyboardInterrupt):
+        track()
+    monkeypatch.setattr(MlflowClient, "log_artifact", log_artifact)
+    client = store.connect(store.tracking_uri(None))
+    _, runs = parents(client)
+    assert {r.info.status for r in runs} == {"RUNNING", "FINISHED"}
+    track()
+    found, runs = parents(client)
+    assert len(found) == 1
+    assert sorted(r.info.run_name for r in runs) == sorted(["clean", "pgd", found[0].info.run_name])
+    assert all(r.info.status == "FINISHED" and r.data.tags["windtunnel.complete"] == "true" for r in runs)
+    # Two files called metadata.json, of the summary and of the sanity checks, must not overwrite each other.
+    assert "summary/metadata.json" in {f.path for f in client.list_artifacts(found[0].info.run_id, "summary")}
+    assert client.get_run(found[0].info.run_id).data.tags["mlflow.note.content"].count(found[0].info.run_id) == 2
+
+
+@pytest.mark.slow
+def test_a_damaged_entry_of_the_outbox_blocks_no_other_and_is_no_failure_of_this_state(
+    project, fresh_database, monkeypatch
+):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", DEAD)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for epsilon in ("1/10", "2/10", "3/10"):
+        write_state(epsilon, 0.4)
+        assert track().reason
+    first = min(outbox().glob("*/state.json"), key=lambda card: card.stat().st_mtime)
+    first.write_text("{")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    write_state("4/10", 0.4)
+    outcome = track()
+    assert outcome.run
+    assert outcome.delivered_from_outbox == 2
+    (problem,) = outcome.problems
+    assert first.parent.name in problem
+    assert "delete it to give it up" in problem
+    assert "not logged" not in CliRunner().invoke(track_command).output
+    found, _ = parents(store.connect(store.tracking_uri(None)))
+    assert {r.data.params["budget.epsilon"] for r in found} == {"2/10", "3/10", "4/10"}
+    with pytest.raises(UserError, match="stays in the outbox"):
+        track(strict=True)
+
+
+@pytest.mark.slow
+def test_a_state_delivered_later_says_where_it_was_made(project, fresh_database, monkeypatch):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    made_at = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", DEAD)
+    monkeypatch.setenv("DVC_EXP_NAME", "narrow")
+    track()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.delenv("DVC_EXP_NAME")
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "two"], check=True)
+    write_state("2/10", 0.2)
+    track()
+    found, _ = parents(store.connect(store.tracking_uri(None)))
+    (late,) = (r for r in found if r.data.params["budget.epsilon"] == "1/10")
+    assert late.data.tags["git.commit"] == late.data.tags["mlflow.source.git.commit"] == made_at
+    assert late.data.tags["dvc.exp.name"] == "narrow"
 
 
 @pytest.mark.integration

@@ -12,14 +12,15 @@ from rich.table import Table
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
-from windtunnel.gate.decide import INFRASTRUCTURE
-from windtunnel.workspace import GATE
+from windtunnel.gate.table import COLUMNS, markdown, rows, sentence
+from windtunnel.workspace import GATE, INFRASTRUCTURE
 
 
 @click.command()
+@click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for a comment on a pull request.")
 @click.pass_context
-def gate(ctx: click.Context) -> None:
-    """Print the gate's verdict of the last run.
+def gate(ctx: click.Context, *, as_markdown: bool) -> None:
+    """Print the gate's verdict of the last run: each condition, what was found, and whether it holds.
 
     \b
     Exit codes:
@@ -32,27 +33,31 @@ def gate(ctx: click.Context) -> None:
     Example:
       dvc repro && windtunnel gate && ./deploy.sh
     """  # noqa: D301
-    console = Console()
     try:
         verdict = cast(dict[str, Json], read_json(GATE))
         code = int(str(verdict["exit_code"]))
+        if as_markdown:
+            click.echo(markdown(verdict), nl=False)
+        else:
+            show_verdict(verdict, Console())
     except (UserError, KeyError) as error:
-        click.echo(f"windtunnel: {error}; run dvc repro", err=True)
+        click.echo(f"windtunnel: {GATE} is missing or damaged ({error}); run dvc repro", err=True)
         ctx.exit(INFRASTRUCTURE)
+    ctx.exit(code)
+
+
+def show_verdict(verdict: dict[str, Json], console: Console) -> None:
+    """The verdict as a table. Raises KeyError where it is damaged."""
     table = Table(header_style="bold")
-    for column in ("condition", "value", "at least", "95 % interval", ""):
-        table.add_column(column, justify="left" if column == "condition" else "right")
-    for row in cast(list[dict[str, Json]], verdict["conditions"]):
-        interval = cast(list[float] | None, row["interval"])
-        shown = f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
-        most = row["name"] == "hard failures"
-        table.add_row(
-            escape(str(row["name"])), f"{float(str(row['value'])):.4g}",
-            f"{'at most ' if most else ''}{float(str(row['threshold'])):.4g}", escape(shown),
-            "[green]holds[/green]" if row["holds"] else "[red]fails[/red]",
-        )  # fmt: skip
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in {"value", "threshold", "interval"} else "left")
+    for *cells, outcome, why in rows(verdict):
+        colour = "green" if outcome == "holds" else "red"
+        table.add_row(*map(escape, cells), f"[{colour}]{outcome}[/{colour}]", escape(why))
     console.print(table)
     for line in cast(list[Json], verdict["hard_failures"]):
         console.print(f"[bold red]NOT VALID[/bold red] {escape(str(line))}")
-    console.print(f"decision: [bold]{verdict['decision']}[/bold]")
-    ctx.exit(code)
+    champion = verdict.get("champion")
+    if isinstance(champion, dict):
+        console.print(f"champion: {champion['model']} version {champion['version']}")
+    console.print(f"decision: [bold]{verdict['decision']}[/bold]  {escape(sentence(verdict))}")

@@ -13,6 +13,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.summary.headline import ACCURACY, HEADLINE
+from windtunnel.sweeps.report import print_report
 from windtunnel.workspace import GATE, ROBUSTNESS, SUMMARY
 
 
@@ -89,6 +90,8 @@ def _show_one(metadata: dict[str, Json], console: Console) -> None:
     for key, value in _block(metadata, "metrics").items():
         table.add_row(key, _number(value) if not isinstance(value, list) else f"{len(value)} values")
     console.print(table)
+    if "critical_epsilon_histogram" in _block(metadata, "metrics"):
+        print_report(metadata, console)
     _print_caveats(str(metadata["name"]), metadata, console)
 
 

@@ -33,3 +33,5 @@ def report_outcome(outcome: Outcome) -> None:
         click.echo(f"track: WARNING: not logged, kept in the outbox for the next track: {outcome.reason}", err=True)
     if outcome.delivered_from_outbox:
         click.echo(f"track: {outcome.delivered_from_outbox} states delivered from the outbox")
+    for problem in outcome.problems:
+        click.echo(f"track: WARNING: {problem}", err=True)

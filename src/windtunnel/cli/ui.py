@@ -1,41 +1,90 @@
-"""`windtunnel ui`: the MLflow UI on the store that `track` writes to."""
+"""`windtunnel ui`: the MLflow UI on the store that `track` writes to, with the headline columns chosen."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+import webbrowser
 
 import click
 
+from windtunnel.core.errors import UserError
 from windtunnel.params.load import load_params
-from windtunnel.tracking.store import main_root, tracking_uri
+from windtunnel.tracking.store import main_root, public_address, tracking_uri
+
+_PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two cores
 
 
 @click.command()
 @click.option("--port", type=int, default=5000, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
-def ui(*, port: int, host: str) -> None:
-    """Serve the MLflow UI on this project's store, or say where the server is.
+@click.option("--open/--no-open", "open_it", default=True, help="Open a browser, where there is a screen.")
+def ui(*, port: int, host: str, open_it: bool) -> None:
+    """Serve the MLflow UI on this project's store, or find it on its server, and open the list of runs.
+
+    The list shows the headline metrics, the budget and the verdicts as columns.
 
     \b
-    Example:
+    Examples:
       windtunnel ui --port 5001
+      MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel ui
     """  # noqa: D301
-    uri = tracking_uri(load_params().tracking.uri)
+    from windtunnel.tracking.view import share_headline_view
+
+    tracking = load_params().tracking
+    uri = tracking_uri(tracking.uri)
+    try:
+        page = share_headline_view(uri, tracking.experiment)
+    except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
+        raise UserError(f"tracking: {public_address(uri)} cannot be reached ({type(error).__name__})") from error
     if uri.startswith("http"):
-        click.echo(f"the runs are on a server: open {uri}")
+        _announce(uri.rstrip("/") + page, open_it)
         return
-    click.echo(f"serving {uri} on http://{host}:{port} (about 20 s to start; Ctrl-C ends it)")
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--backend-store-uri",
-        uri,
-        "--host",
-        host,
-        "--port",
-        str(port),
-    ]
-    raise SystemExit(subprocess.call([*command, "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]))
+    root = f"http://{host}:{port}"
+    if _answers(root):
+        raise UserError(f"ui: something is served on {root} already; choose another --port")
+    click.echo(f"starting MLflow on {uri} (about 20 s)")
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port),
+               "--workers", "1", "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]  # fmt: skip
+    server = subprocess.Popen(command)
+    try:
+        _wait(root, server)
+        _announce(root + page, open_it)
+        click.echo("Ctrl-C ends it")
+        raise SystemExit(server.wait())
+    except KeyboardInterrupt:
+        raise SystemExit(0) from None
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _announce(address: str, open_it: bool) -> None:
+    click.echo(f"the runs: {address}")
+    screen = sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if open_it and screen:
+        webbrowser.open(address)
+
+
+def _wait(root: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not _answers(root):
+        if server.poll() is not None:
+            raise UserError(f"ui: MLflow's server ended with exit code {server.returncode}; its own words are above")
+        if time.monotonic() > deadline:
+            raise UserError(f"ui: MLflow's server did not answer on {root} within {_PATIENCE} s")
+        time.sleep(0.3)
+
+
+def _answers(root: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{root}/health", timeout=2):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False

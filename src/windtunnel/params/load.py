@@ -41,12 +41,15 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
 
 def validate_params(raw: Mapping[str, object], where: str = "params") -> Params:
     """Validate the content of a params.yaml (see `load_params`)."""
+    from windtunnel.gate.names import unknown_metrics  # it asks this module for the entries
+
     try:
         params = Params.model_validate(_resolve_budget(raw, where))
     except ValidationError as error:
         lines = dict.fromkeys(_line(details, where) for details in error.errors())
         raise UserError("\n".join(lines)) from error
     mistakes = [*_repeated_names(params), *_unknown_words(params)]
+    mistakes = mistakes or [*unknown_metrics(params)]
     if mistakes:
         raise UserError("\n".join(f"{where}: {line}" for line in mistakes))
     return params
@@ -64,7 +67,8 @@ def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
     import windtunnel.visualisers  # noqa: F401  registers them
 
     kind = entry_kind(family, name, entry)
-    specs = entry.visualisers if entry.visualisers is not None else list(default_visualisers(family))
+    defaults = entry.visualisers_by_default(default_visualisers(family))
+    specs = entry.visualisers if entry.visualisers is not None else list(defaults)
     return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number
@@ -19,7 +19,37 @@ class Clean(Block):
 
 
 class Sanity(Block):
-    """Checks of the evaluation itself; no option yet, since none of them runs yet."""
+    """Checks of the evaluation itself; `windtunnel sanity --explain C3` says what one of them is for."""
+
+    profile: Literal["stored", "standard", "full"] = Field(
+        "standard", description="stored: tensors on disk; standard: a few passes too; full: attacks run anew too"
+    )
+    thresholds: dict[str, Number] = Field(
+        default_factory=dict, description="check id: threshold instead of the documented one, e.g. C3: 0.01"
+    )
+    samples: PositiveInt = Field(100, description="on how many samples attacks are run anew at most")
+    expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
+        None, description="what the model is known to reach on this data (A8)"
+    )
+    surrogate: str | None = Field(
+        None, description="directory of a second model for transfer (C6): an earlier reports/model"
+    )
+    benchmark: Literal["cifar10", "cifar100", "imagenet"] | None = Field(
+        None, description="whose best known robust accuracy is the ceiling (C21)"
+    )
+    adaptive: bool = Field(False, description="the attacks go through the model's defence (D12)")
+
+    @field_validator("thresholds")
+    @classmethod
+    def _known(cls, thresholds: dict[str, float]) -> dict[str, float]:
+        # The registry is in the library above; a check that is not in it would never be asked.
+        from windtunnel.core.errors import unknown_word
+        from windtunnel.sanity.run import registry
+
+        for name in thresholds:
+            if name not in registry():
+                raise ValueError(unknown_word("sanity.thresholds", name, registry(), what="a sanity check"))
+        return thresholds
 
 
 class Report(Block):
@@ -40,8 +70,18 @@ class Tracking(Block):
     experiment: str = "windtunnel"
     uri: str | None = Field(None, description="tracking server; MLFLOW_TRACKING_URI wins; local SQLite where absent")
     log_tensors: bool = Field(False, description="upload robustness_data.pt too, not only its path and digest")
+    registered_model: str = Field("windtunnel", description="name in the model registry: promote, rollback, retrain")
     strict: bool = Field(False, description="an unreachable server fails the stage instead of filling the outbox")
     tags: dict[str, Value] = Field(default_factory=dict)
+
+
+class NonInferiority(Block):
+    """How a challenger is shown not to be worse than the champion by more than a margin, on the same samples."""
+
+    method: Literal["tango", "newcombe"] = Field("tango", description="interval of the difference of paired rates")
+    alpha: Number = Field(
+        0.05, gt=0, lt=0.5, description="one-sided level: risk of promoting a model worse by the margin"
+    )
 
 
 class Gate(Block):
@@ -50,5 +90,10 @@ class Gate(Block):
     minimum: dict[str, Number] = Field(
         default_factory=dict, description="metric of the summary: smallest value allowed, e.g. worst_case/accuracy: 0.3"
     )
+    maximum_regression: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = Field(
+        default_factory=dict,
+        description="metric that is a share of samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02",
+    )
+    non_inferiority: NonInferiority = NonInferiority()
     minimum_samples: PositiveInt = 1
     no_hard_failures: bool = True

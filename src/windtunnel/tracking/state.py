@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ruamel.yaml import YAML
-
-from windtunnel.core.contracts import Json
+from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
+from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.gate.decide import flatten
+from windtunnel.params.flat import flat_params
 from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.tracking.describe import describe
+from windtunnel.tracking.stages import LOCK, StageState, read_stages
 from windtunnel.workspace import CLEAN, DATA, GATE, METRICS, MODEL, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 
 # Short enough for every store; MLflow cuts or refuses longer ones.
@@ -30,6 +32,7 @@ class ChildState:
     directory: Path
     metadata: Mapping[str, Json]
     digest: str
+    stage: StageState | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -38,15 +41,22 @@ class ChildState:
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity."""
+        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity, success by queries."""
         metrics = cast(dict[str, Json], self.metadata["metrics"])
         found: dict[str, list[tuple[int, float]]] = {}
-        for key, axis, scale in (("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)):
+        axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
+        axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
+        for key, axis, scale in axes:
             values, steps = metrics.get(key), metrics.get(axis)
             if isinstance(values, list) and isinstance(steps, list):
                 pairs = zip(steps, values, strict=True)
                 found[key] = [(round(float(str(s)) * scale), float(str(v))) for s, v in pairs if v is not None]
         return found
+
+    @property
+    def caveats(self) -> list[Caveat]:
+        """What limits its numbers."""
+        return _caveats(self.metadata)
 
     @property
     def files(self) -> list[Path]:
@@ -56,7 +66,10 @@ class ChildState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One pipeline state as a parent run. `digest` is over params and all artifacts that two equal runs share."""
+    """One pipeline state as a parent run. `digest` is over params and all artifacts that two equal runs share.
+
+    `{run}` in `description` stands for the id of the run that will have it.
+    """
 
     digest: str
     experiment: str
@@ -78,54 +91,62 @@ def read_state(*, tensors: bool = True) -> State:
     Raises UserError where a part of it is missing or damaged.
     """
     params = load_params()
+    stages = [stage for stage in read_stages() if stage.name != "track"]
     names = ["clean", *(name for _, name, _ in entries(params))]
-    children = [_child(name, CLEAN if name == "clean" else ROBUSTNESS / name, tensors=tensors) for name in names]
+    children = [
+        _child(CLEAN if name == "clean" else ROBUSTNESS / name, name, stages, tensors=tensors) for name in names
+    ]
     summary = cast(dict[str, Json], read_json(SUMMARY / METADATA_FILE))
-    metrics = cast(dict[str, Json], read_json(METRICS))
-    raw = YAML(typ="safe", pure=True).load(PARAMS_FILE.read_text(encoding="utf-8"))
+    metrics = flatten(cast(dict[str, Json], read_json(METRICS)))
     gate = cast(dict[str, Json], read_json(GATE))
-    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SANITY / METADATA_FILE, Path("dvc.lock"),
-             *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *sorted(SUMMARY.glob("*.png"))]  # fmt: skip
+    figures = sorted(SUMMARY.glob("*.png"))
+    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE, LOCK,
+             *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
     digest = hashlib.sha256()
-    for part in (
-        PARAMS_FILE.read_bytes(),
-        METRICS.read_bytes(),
-        GATE.read_bytes(),
-        *(c.digest.encode() for c in children),
-    ):
+    for part in (*(path.read_bytes() for path in (PARAMS_FILE, METRICS, GATE)), *(c.digest.encode() for c in children)):
         digest.update(hashlib.sha256(part).digest())
-    kwargs = cast(dict[str, Json], summary["kwargs"])
-    failures = cast(list[Json], kwargs["hard_failures"])
-    caveats = _caveats(children, summary)
+    failures = [str(f) for f in cast(list[Json], cast(dict[str, Json], summary["kwargs"])["hard_failures"])]
+    caveats = [
+        (name, c) for name, m in [("summary", summary), *((c.name, c.metadata) for c in children)] for c in _caveats(m)
+    ]
+    dataset = cast(dict[str, Json], read_json(DATA / "dataset.json"))
+    model_digest = str(cast(dict[str, Json], summary["provenance"])["model_digest"])
     tags = {
         "windtunnel.state": digest.hexdigest(),
         "windtunnel.decision": str(gate["decision"]),
         "sanity.hard_fails": str(len(failures)),
         "sanity.status": "fail" if failures else "pass" if (SANITY / METADATA_FILE).is_file() else "not_run",
         "caveat_count": str(len(caveats)),
+        "data.digest": str(dataset["digest"]),
+        "model.digest": model_digest,
+        **({"dvc.stage_hashes": " ".join(f"{s.name}={s.hash[:12]}" for s in stages)} if stages else {}),
         **{k: str(v) for k, v in params.tracking.tags.items()},
     }
-    flat = flatten(metrics)
-    shown = {f"budget/{key}": value for key, value in {"epsilon": params.budget.epsilon}.items()}
+    assessments = {child.name: child.metadata for child in children}
     return State(
         digest=digest.hexdigest(),
         experiment=params.tracking.experiment,
-        params=dict(_flat_params(raw)),
-        metrics={**shown, **flat},
+        params=flat_params(PARAMS_FILE),
+        # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
+        # `clean`, since MLflow's comparison page draws the alphabetically first metric.
+        metrics={**metrics, "epsilon": float(str(params.budget.epsilon))},
         tags={key: value[:MAX_TAG] for key, value in tags.items()},
-        description=_description(flat, children, caveats, [str(f) for f in failures])[:MAX_TAG],
+        description=describe(metrics, assessments, caveats, failures, figures),
         children=children,
         files=[path for path in files if path.is_file()],
-        dataset=cast(dict[str, Json], read_json(DATA / "dataset.json")),
+        dataset=dataset,
         model=cast(dict[str, Json], read_json(MODEL / "model.json")),
-        model_digest=str(cast(dict[str, Json], summary["provenance"])["model_digest"]),
+        model_digest=model_digest,
         log_tensors=params.tracking.log_tensors,
     )
 
 
 def volatile_tags() -> dict[str, str]:
     """Facts about where a state was logged from; no part of its digest."""
-    found = {"git.commit": _git("rev-parse", "HEAD"), "git.dirty": str(bool(_git("status", "--porcelain")))}
+    commit = _git("rev-parse", "HEAD")
+    # dvc.lock is written by the very run that is logged.
+    dirty = bool(_git("status", "--porcelain", "--", ".", ":!dvc.lock"))
+    found = {"git.commit": commit, "git.dirty": str(dirty), "mlflow.source.git.commit": commit}
     experiment = os.environ.get("DVC_EXP_NAME")
     if experiment:
         found["dvc.exp.name"] = experiment
@@ -137,47 +158,16 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _child(name: str, directory: Path, *, tensors: bool) -> ChildState:
+def _child(directory: Path, name: str, stages: Sequence[StageState], *, tensors: bool) -> ChildState:
     metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
+    stage = next((s for s in stages if directory.as_posix() in s.outs), None)
     if not tensors:
-        return ChildState(name, directory, metadata, "")
+        return ChildState(name, directory, metadata, "", stage)
     # Not the digest in runtime.json: that file is no DVC output, so after a checkout it may speak of other tensors.
     data = file_digest(directory / DATA_FILE)
-    return ChildState(
-        name, directory, metadata, hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
-    )
+    digest = hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
+    return ChildState(name, directory, metadata, digest, stage)
 
 
-def _flat_params(raw: object, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`budget.epsilon` -> `8/255`, as written: what `dvc params diff` shows too."""
-    if isinstance(raw, dict) and raw:
-        for key, value in raw.items():
-            yield from _flat_params(value, f"{prefix}.{key}" if prefix else str(key))
-    elif prefix:
-        yield prefix, str(raw)
-
-
-def _caveats(children: list[ChildState], summary: Mapping[str, Json]) -> list[tuple[str, str, str]]:
-    rows = []
-    for name, metadata in [("summary", summary), *((c.name, c.metadata) for c in children)]:
-        for caveat in cast(list[dict[str, str]], metadata.get("caveats", [])):
-            rows.append((name, caveat["code"], caveat["text"]))
-    return rows
-
-
-def _description(
-    flat: Mapping[str, float], children: list[ChildState], caveats: list[tuple[str, str, str]], failures: list[str]
-) -> str:
-    """The run's page in Markdown: failures first, the sandwich, a row per assessment, the caveats."""
-    lines = [f"**NOT VALID**: {failure}" for failure in failures]
-    lines += ["| | accuracy |", "| --- | --- |"]
-    lines += [f"| {group.replace('_', ' ')} | {flat[f'{group}/accuracy']:.1%} |" for group in ("certified", "worst_case", "clean")
-              if f"{group}/accuracy" in flat]  # fmt: skip
-    lines += ["", "| assessment | algorithm | headline |", "| --- | --- | --- |"]
-    for child in children:
-        mine = {k.split("/", 1)[1]: v for k, v in flat.items() if k.startswith(f"{child.name}/")}
-        shown = ", ".join(f"{k} {v:.3g}" for k, v in list(mine.items())[:2])
-        lines.append(f"| {child.name} | {child.metadata['library']} {child.metadata['algorithm']} | {shown} |")
-    if caveats:
-        lines += ["", "Caveats:"] + [f"- {name}: {text}" for name, _, text in caveats]
-    return "\n".join(lines)
+def _caveats(metadata: Mapping[str, Json]) -> list[Caveat]:
+    return [Caveat(row["code"], row["text"]) for row in cast(list[dict[str, str]], metadata.get("caveats", []))]

@@ -11,8 +11,10 @@ from urllib.parse import urlparse
 
 from filelock import FileLock
 
+from windtunnel.core.contracts import Json
 from windtunnel.core.files import DATA_FILE
-from windtunnel.tracking.state import ChildState, State, volatile_tags
+from windtunnel.tracking.state import MAX_TAG, ChildState, State
+from windtunnel.workspace import REPORTS
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -47,6 +49,12 @@ def tracking_uri(configured: str | None) -> str:
     return uri
 
 
+def public_address(uri: str) -> str:
+    """A store's address without a name and password that may be in it."""
+    scheme, separator, rest = uri.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
 def connect(uri: str) -> MlflowClient:
     """A client whose calls fail within seconds, not minutes, where the server is dead."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -60,27 +68,25 @@ def connect(uri: str) -> MlflowClient:
     return mlflow.MlflowClient(tracking_uri=uri)
 
 
-def deliver(state: State, uri: str) -> str:
+def deliver(state: State, uri: str, origin: Mapping[str, str]) -> str:
     """Log `state` unless it is logged already; the parent's run id. Complete, or raises what MLflow raises.
 
-    Runs are found by tag, so that delivering twice makes nothing twice; an interrupted delivery is completed.
+    `origin` are tags on where the state was made (`state.volatile_tags`), kept from the first delivery. Runs are found
+    by tag, so that delivering twice makes nothing twice; an interrupted delivery is completed.
     """
-    with FileLock(str(_lock_file())):
+    with store_lock():
         client = connect(uri)
-        experiment = _experiment(client, state.experiment, uri)
-        found = _find(
-            client, experiment, f"tags.`windtunnel.state` = '{state.digest}' and tags.`windtunnel.role` = 'parent'"
-        )
-        if found and client.get_run(found).data.tags.get("windtunnel.complete") == "true":
+        experiment = find_experiment(client, state.experiment, uri)
+        query = f"tags.`windtunnel.state` = '{state.digest}' and tags.`windtunnel.role` = 'parent'"
+        found = _find(client, experiment, query)
+        if found and _is_complete(client, found):
             return found
-        parent = found or _create(
-            client, experiment, _run_name(state), {**state.tags, **volatile_tags(), "windtunnel.role": "parent"}
-        )
+        tags = {**state.tags, **origin, "windtunnel.role": "parent", "mlflow.source.name": "dvc repro"}
+        parent = found or _create(client, experiment, _run_name(state), tags)
         _log_parent(client, parent, state)
         for child in state.children:
             _deliver_child(client, experiment, parent, child, state)
-        client.set_tag(parent, "windtunnel.complete", "true")
-        client.set_terminated(parent)
+        _complete(client, parent)
         return parent
 
 
@@ -103,19 +109,21 @@ def is_logged(digest: str, uri: str) -> bool:
         return False  # another schema: MLflow itself will tell
 
 
-def _lock_file() -> Path:
+def store_lock() -> FileLock:
+    """Held by whoever writes: first use of a SQLite store, or of an experiment's name, must not happen twice at once."""
     folder = main_root() / ".cache" / "windtunnel"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / "tracking.lock"
+    return FileLock(str(folder / "tracking.lock"))
 
 
-def _experiment(client: MlflowClient, name: str, uri: str) -> str:
+def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
+    """The id of the experiment, made where it is new; artifacts of a SQLite store lie in the main work tree."""
     found = client.get_experiment_by_name(name)
     if found:
         identifier: str = found.experiment_id
         return identifier
-    location = str(main_root() / "mlartifacts") if urlparse(uri).scheme == "sqlite" else None
-    created: str = client.create_experiment(name, artifact_location=Path(location).as_uri() if location else None)
+    location = (main_root() / "mlartifacts").as_uri() if urlparse(uri).scheme == "sqlite" else None
+    created: str = client.create_experiment(name, artifact_location=location)
     return created
 
 
@@ -128,55 +136,77 @@ def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str,
     return str(client.create_run(experiment, tags=dict(tags), run_name=name).info.run_id)
 
 
+def _is_complete(client: MlflowClient, run: str) -> bool:
+    return bool(client.get_run(run).data.tags.get("windtunnel.complete") == "true")
+
+
+def _complete(client: MlflowClient, run: str) -> None:
+    # The tag comes last: a run without it is continued by the next delivery.
+    client.set_terminated(run)
+    client.set_tag(run, "windtunnel.complete", "true")
+
+
 def _run_name(state: State) -> str:
     budget = [state.params.get(key, "") for key in ("budget.norm", "budget.epsilon", "budget")]
     return " ".join([*filter(None, budget), state.digest[:8]])
 
 
 def _log_parent(client: MlflowClient, run: str, state: State) -> None:
-    client.set_tag(run, "mlflow.note.content", state.description)
+    client.set_tag(run, "mlflow.note.content", state.description.replace("{run}", run))
     _log_params(client, run, state.params)
     _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()})
     _log_inputs(client, run, state)
     for path in state.files:
-        client.log_artifact(run, str(path))
+        below = path.parent.relative_to(REPORTS).as_posix() if path.is_relative_to(REPORTS) else "."
+        client.log_artifact(run, str(path), artifact_path=None if below == "." else below)
 
 
 def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State) -> None:
-    query = f"tags.`windtunnel.digest` = '{child.digest}' and tags.`mlflow.parentRunId` = '{parent}'"
-    if _find(client, experiment, query):
+    same = f"tags.`windtunnel.digest` = '{child.digest}'"
+    # The name too: two assessments may find the same, and are two runs all the same.
+    query = f"{same} and tags.`mlflow.parentRunId` = '{parent}' and attributes.run_name = '{child.name}'"
+    run = _find(client, experiment, query)
+    if run and _is_complete(client, run):
         return
-    semantics = child.metadata["semantics"]
-    assert isinstance(semantics, dict)
-    earlier = _find(client, experiment, f"tags.`windtunnel.digest` = '{child.digest}'")
-    tags = {
-        "mlflow.parentRunId": parent,
-        "windtunnel.role": "assessment",
-        "dvc.stage": child.name,
-        "assessment_kind": str(child.metadata["assessment_kind"]),
-        "threat_model": str(semantics["threat_model"]),
+    if not run:
+        earlier = _find(client, experiment, f"{same} and tags.`windtunnel.complete` = 'true'")
         # A cached result is linked to the run that first logged it.
-        **({"reused_from": earlier} if earlier else {}),
-    }
-    caveats = child.metadata.get("caveats", [])
-    assert isinstance(caveats, list)
-    for caveat in caveats:
-        assert isinstance(caveat, dict)
-        tags[f"caveat.{caveat['code']}"] = str(caveat["text"])[:4500]
-    run = _create(client, experiment, child.name, tags)
-    region = semantics["perturbation"]
-    assert isinstance(region, dict)
-    facts = {"library": child.metadata["library"], "algorithm": child.metadata["algorithm"], **region}
+        link = {"reused_from": earlier} if earlier else {}
+        run = _create(client, experiment, child.name, {**_child_tags(child), **link, "mlflow.parentRunId": parent})
+    facts = {"library": child.metadata["library"], "algorithm": child.metadata["algorithm"], **_region(child)}
     _log_params(client, run, {key: str(value) for key, value in facts.items()})
     _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
     for path in child.files:
         client.log_artifact(run, str(path))
     if state.log_tensors:
         client.log_artifact(run, str(child.directory / DATA_FILE))
-    client.set_tag(run, "tensors", f"{child.directory / DATA_FILE} (in DVC)")
-    # Last, so that a child that was not finished is made anew.
-    client.set_tag(run, "windtunnel.digest", child.digest)
-    client.set_terminated(run)
+    _complete(client, run)
+
+
+def _child_tags(child: ChildState) -> dict[str, str]:
+    """By what a nested run is found, and what limits its numbers."""
+    semantics = child.metadata["semantics"]
+    assert isinstance(semantics, Mapping)
+    tags = {
+        "windtunnel.role": "assessment",
+        "windtunnel.digest": child.digest,
+        "assessment_kind": str(child.metadata["assessment_kind"]),
+        "threat_model": str(semantics["threat_model"]),
+        "tensors": f"{child.directory / DATA_FILE} (in DVC)",
+        **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
+    }
+    if child.stage:
+        md5 = child.stage.outs[child.directory.as_posix()]
+        tags |= {"dvc.stage": child.stage.name, "dvc.stage_hash": child.stage.hash, "dvc.out_md5": md5}
+    return tags
+
+
+def _region(child: ChildState) -> Mapping[str, Json]:
+    semantics = child.metadata["semantics"]
+    assert isinstance(semantics, Mapping)
+    region = semantics["perturbation"]
+    assert isinstance(region, Mapping)
+    return region
 
 
 def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> None:

@@ -1,0 +1,57 @@
+"""gate.json for readers: the rows of a table, and the table as Markdown for a pull request or a run's summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from windtunnel.core.contracts import Json
+
+COLUMNS = ("condition", "value", "threshold", "interval", "verdict", "why")
+_WORDS = {
+    "promoted": "promoted: every condition holds",
+    "not_promoted": "not promoted",
+    "evaluation_not_sound": "no verdict on the model: the evaluation is not sound",
+}
+
+
+def rows(verdict: Mapping[str, Json]) -> list[tuple[str, ...]]:
+    """A row of text per condition, in the order of COLUMNS. Raises KeyError where the verdict is damaged."""
+    return [_row(condition) for condition in cast(list[Mapping[str, Json]], verdict["conditions"])]
+
+
+def sentence(verdict: Mapping[str, Json]) -> str:
+    """The decision in words, with the reasons of every condition that fails."""
+    decision = str(verdict["decision"])
+    reasons = failing(verdict)
+    return _WORDS.get(decision, decision) + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def failing(verdict: Mapping[str, Json]) -> list[str]:
+    """`condition: why` of each condition that does not hold."""
+    failed = [c for c in cast(list[Mapping[str, Json]], verdict["conditions"]) if not c["holds"]]
+    return [f"{c['name']}: {c.get('reason') or 'fails'}" for c in failed]
+
+
+def markdown(verdict: Mapping[str, Json]) -> str:
+    """The whole verdict as Markdown."""
+    lines = [f"**{sentence(verdict)}**", ""]
+    lines += [f"- NOT VALID: {line}" for line in cast(list[str], verdict["hard_failures"])]
+    lines += ["", "| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(verdict)]
+    champion = verdict.get("champion")
+    if isinstance(champion, Mapping):
+        lines += ["", f"Champion: {champion['model']} version {champion['version']}"]
+    return "\n".join(lines) + "\n"
+
+
+def _row(condition: Mapping[str, Json]) -> tuple[str, ...]:
+    value, interval = condition["value"], cast(list[float] | None, condition["interval"])
+    return (
+        str(condition["name"]),
+        "-" if value is None else f"{float(str(value)):.4g}",
+        f"{condition['bound']} {float(str(condition['threshold'])):.4g}",
+        f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "",
+        "holds" if condition["holds"] else "fails",
+        str(condition["reason"]),
+    )
