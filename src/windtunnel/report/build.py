@@ -52,7 +52,7 @@ def _report(found: Found, options: Options) -> Report:
 
 def _sections(found: Found, options: Options) -> Iterator[Section]:
     clean, checks, gate = found.clean, found.checks, found.gate
-    yield subject_section(found)
+    yield subject_section(found, options)
     if clean is not None:
         yield guarded("Clean performance", lambda: clean_section(clean, found, options))
     yield from family_sections(found, options)

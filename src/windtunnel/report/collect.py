@@ -17,6 +17,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.report.pictures import Pictures, plan_pictures
 from windtunnel.report.words import Row, kwargs, listed, rows_in
+from windtunnel.sanity.findings import with_caveats
 
 # What the report reads of every metadata.json, of the summary's, of each layer of the sandwich, and of gate.json.
 _OF_ALL = ("assessment_kind", "algorithm", "library", "semantics", "kwargs", "provenance")
@@ -74,6 +75,7 @@ def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
         summary = None
     wanted = list(names) if names is not None else _in_order(known_assessments(reports), summary)
     wanted = [name for name in wanted if name != "clean"]
+    checks = _checks(reports / "sanity" / METADATA_FILE, problems)
     pictures = plan_pictures(summary or clean, len(wanted))
     clean, summary = (_slim(a) if a else None for a in (clean, summary))
     assessments: list[Artifacts] = []
@@ -82,12 +84,12 @@ def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
         if found := read(robustness / name, f"Assessment {name}"):
             if pictures:
                 pictures.take(found, len(assessments))
-            assessments.append(_slim(found))
+            caveats = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
+            assessments.append(replace(_slim(found), metadata=caveats))
             children[name] = _children(robustness / name, name, problems)
     facts = {
         what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
     }
-    checks = _checks(reports / "sanity" / METADATA_FILE, problems)
     gate = _gate(reports / "gate.json", problems)
     return Found(
         clean, summary, checks, gate, tuple(assessments), facts, tuple(problems), children, pictures

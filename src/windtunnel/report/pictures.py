@@ -18,6 +18,7 @@ from torch.nn.functional import interpolate
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.report.model import Sprite
+from windtunnel.summary.evidence import in_latent_space
 from windtunnel.visualisers.attacks import signed_map
 
 PIXELS = 2_400_000  # of all thumbnails together: about 9 MB of HTML at worst (noise in colour)
@@ -45,8 +46,9 @@ class Pictures:
     def take(self, artifacts: Artifacts, source: int) -> None:
         """Take the pictures of one worst-case assessment, which is number `source` of the report."""
         images = artifacts.data.get("perturbed_inputs")
-        worst_case = artifacts.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
-        if not worst_case or not isinstance(images, Tensor) or images.ndim != 4:
+        # Elsewhere the images are no changed clean images: averages over corruptions, or decoded ones.
+        changed = artifacts.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
+        if not changed or in_latent_space(artifacts) or not isinstance(images, Tensor) or images.ndim != 4:
             return
         row_of = {name: i for i, name in enumerate(artifacts.sample_names)}
         known = {i: row_of[self.names[i]] for i in self.perturbed_thumbnails if self.names[i] in row_of}

@@ -185,6 +185,33 @@ def _decided_by(a: Artifacts, _: Children) -> Scene | None:
                 value_format=plain, axis_format=plain)  # fmt: skip
 
 
+def _certified_curve(a: Artifacts, _: Children) -> Scene | None:
+    m = a.metrics
+    if "certified_curve" not in m:
+        return None
+    x = numbers(m["curve_epsilons"])
+    limits = zip(numbers(m["certified_curve_ci_low"]), numbers(m["certified_curve_ci_high"]), strict=True)
+    certified = tuple(zip(x, numbers(m["certified_curve"]), strict=True))
+    drawn = [Series("certified, 95 % band", "certified", certified, tuple(limits), thin=True)]
+    if "empirical_curve" in m:
+        attacked = tuple(zip(x, numbers(m["empirical_curve"]), strict=True))
+        drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))
+    alt = f"Certified accuracy against epsilon; mean certified radius {number(m, 'average_certified_radius'):.4g}."
+    return lines(drawn, "epsilon", "accuracy", alt, (0, x[-1]), (0, 1))
+
+
+def _success_against_queries(a: Artifacts, _: Children) -> Scene | None:
+    m = a.metrics
+    if not m.get("query_budgets"):
+        return None
+    x = numbers(m["query_budgets"])
+    limits = zip(numbers(m["success_rate_curve_ci_low"]), numbers(m["success_rate_curve_ci_high"]), strict=True)
+    points = tuple(zip(x, numbers(m["success_rate_curve"]), strict=True))
+    alt = f"Attack success rate against queries: {points[-1][1]:.1%} within {plain(x[-1])}."
+    drawn = [Series("images broken within so many queries, 95 % band", "broken", points, tuple(limits), thin=True)]
+    return lines(drawn, "queries", "attack success rate", alt, (0, x[-1]), (0, 1))
+
+
 def _corruptions(a: Artifacts, _: Children) -> Scene | None:
     m = a.metrics
     by = block(m, "accuracy_by_corruption")
@@ -209,7 +236,7 @@ def _severities(a: Artifacts, _: Children) -> Scene | None:
     drawn = []
     for name in dict.fromkeys(c for c, _ in pairs):
         points = tuple((s, v) for (c, s), v in zip(pairs, accuracy, strict=True) if c == name)
-        drawn.append(Series(name, "soft", ((0, zero), *points), thin=True))
+        drawn.append(Series(name, "soft", ((0, zero), *points), thin=True, named=False))
     severities = numbers(m["severities"])
     mean = ((0.0, zero), *zip(severities, numbers(m["accuracy_by_severity"]), strict=True))
     drawn.append(Series("mean; thin lines are single corruptions", "corrupted", mean))
@@ -262,6 +289,8 @@ CHARTS: dict[str, tuple[Callable[[Artifacts, Children], Scene | None], ...]] = {
     "ClassAccuracyVisualiser": (_class_accuracy,),
     "VerdictSummaryVisualiser": (_verdicts, _run_times),
     "DecidedByVisualiser": (_decided_by,),
+    "CertifiedCurveVisualiser": (_certified_curve,),
+    "SuccessAgainstQueriesVisualiser": (_success_against_queries,),
     "CorruptionAccuracyVisualiser": (_corruptions,),
     "SeverityCurveVisualiser": (_severities,),
     "CorruptionHeatmapVisualiser": (_corruption_map,),

@@ -37,7 +37,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve of `lines`: points in x order; `interval` per point, a band or, for points alone (`line` false), whiskers."""
+    """One curve of `lines`: points in x order; `interval` per point, a band or, for points alone (`line` false),
+    whiskers; `named`: whether the legend names it.
+    """
 
     label: str
     colour: str
@@ -47,6 +49,7 @@ class Series:
     dots: bool = True
     line: bool = True
     thin: bool = False
+    named: bool = True
 
 
 def bars(
@@ -124,7 +127,7 @@ def lines(
             if one.interval:
                 tip += _interval(one.interval[i], lambda v: f"{v:.1%}")
             marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
-    entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and not one.thin))
+    entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and one.named))
     key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
     return Scene(WIDTH, axes.bottom + 40 + height, (*marks, *key), alt)
 

@@ -30,8 +30,8 @@ def caveat_blocks(artifacts: Artifacts) -> list[Block]:
     ]
 
 
-def figure_blocks(artifacts: Artifacts, found: Found, options: Options) -> Iterator[Block]:
-    """The assessment's figures: a chart in vectors where there is one, else the picture on disk.
+def figure_blocks(artifacts: Artifacts, found: Found, options: Options, but: tuple[str, ...] = ()) -> Iterator[Block]:
+    """The figures of an assessment, `but` for some: a chart in vectors where there is one, else the picture on disk.
 
     Pictures that repeat the clean image or the perturbation map are left out where the samples stand side by side.
     """
@@ -40,6 +40,8 @@ def figure_blocks(artifacts: Artifacts, found: Found, options: Options) -> Itera
     for row in rows_in(artifacts.metadata, "visualisers"):
         title = str(row.get("title") or row.get("name"))
         path = pictures.get(str(row.get("file")))
+        if row.get("name") in but:
+            continue
         if row.get("empty"):
             yield Text(f"{title}: {row['empty']}")
         elif not (left_out and (row.get("embeds_clean_input") or row.get("embeds_perturbation_map"))):

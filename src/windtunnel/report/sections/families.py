@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
@@ -19,7 +20,8 @@ from windtunnel.report.guard import guarded
 from windtunnel.report.model import Block, Chart, Section, Table, Text
 from windtunnel.report.sections.assessment import assessment_section
 from windtunnel.report.sections.side_by_side import side_by_side_section
-from windtunnel.report.words import interval, number, percent, region, region_words, semantics, short
+from windtunnel.report.words import interval, number, percent, region_words, semantics, short
+from windtunnel.summary.evidence import in_latent_space
 from windtunnel.summary.headline import ACCURACY
 
 _WORST = (
@@ -28,69 +30,97 @@ _WORST = (
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A metric as a column. form: `rate` with its interval, `share` without one, `plain` for what is no share."""
+
+    words: str
+    metric: str
+    form: Literal["rate", "share", "plain"]
+
+    def show(self, artifacts: Artifacts) -> str:
+        """The metric of one assessment as text; `-` where it has none."""
+        metrics = artifacts.metrics
+        if self.metric not in metrics:
+            return "-"
+        if self.form == "rate":
+            return percent(metrics, self.metric)
+        if self.form == "share":
+            return f"{number(metrics, self.metric):.1%}"
+        value = metrics[self.metric]
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        return f"{number(metrics, self.metric):.4g}" if plain else short(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
-    """One section. `columns`: (heading, metric); a column that no assessment fills is left out."""
+    """One section. A column that no assessment fills is left out."""
 
     title: str
     words: str
     role: str
     owns: Callable[[Artifacts], bool]
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[Column, ...]
 
 
 def _kind(kind: AssessmentKind) -> Callable[[Artifacts], bool]:
     return lambda a: bool(a.metadata["assessment_kind"] == kind.value)
 
 
-def _has(*prefixes: str) -> Callable[[Artifacts], bool]:
-    return lambda a: any(key.startswith(prefixes) for key in a.metrics)
+def _has(metric: str) -> Callable[[Artifacts], bool]:
+    return lambda a: metric in a.metrics
 
+
+def _columns(form: Literal["rate", "share", "plain"], **metrics: str) -> tuple[Column, ...]:
+    return tuple(Column(words.replace("_", " "), metric, form) for words, metric in metrics.items())
+
+
+_ATTACK = _columns("rate", accuracy="adversarial_accuracy", success="attack_success_rate")
 
 # In the order of telling an assessment's family; the order on the page is that of _ORDER.
 FAMILIES = (
     Family(
-        "Queries: black-box attacks, counted", _WORST, "broken", _has("queries_"),
-        (("accuracy", "adversarial_accuracy"), ("success", "attack_success_rate"), ("queries, mean of successes", "queries_succ_mean"),
-         ("queries, median", "queries_succ_median"), ("queries in all", "queries_total")),
+        "Queries: black-box attacks, counted", _WORST, "broken", _has("queries_total"),
+        (*_ATTACK, *_columns("plain", queries_mean="queries_succ_mean", median="queries_succ_median", in_all="queries_total",
+                             median_L2="l2_dists_succ_median")),
     ),
     Family(
         "Sweeps: accuracy against epsilon", _WORST, "broken", _has("accuracy_curve"),
-        (("verdict", "verdict"), ("median critical epsilon", "median_critical_epsilon"), ("area under curve", "area_under_curve"),
-         ("drop at the median epsilon", "accuracy_drop_at_median_epsilon"), ("never flips", "never_flips"),
-         ("confidence, earliest", "confidence_earliest"), ("confidence, longest", "confidence_longest")),
+        (*_columns("plain", verdict="verdict", median_critical_epsilon="median_critical_epsilon", area_under_curve="area_under_curve"),
+         *_columns("share", drop_at_the_median_epsilon="accuracy_drop_at_median_epsilon", never_flips="never_flips",
+                   confidence_earliest="confidence_earliest", confidence_longest="confidence_longest")),
     ),
     Family(
         "Latent space: changes that stay on the data manifold",
-        "Latent metrics say how a classifier holds against changes of a generative model's code; they are as good as the model.",
-        "corrupted", lambda a: _has("lga", "lra", "llna", "llar")(a) or region(a).get("norm") == "latent_L2",
-        (("LGA", "lga"), ("LRA", "lra"), ("LLNA", "llna"), ("LLAR", "llar"), ("LAGS", "lags"), ("LARS", "lars"), ("LAGA", "laga"),
-         ("LARA", "lara")),
+        "How the classifier holds where a generative model moves along the data. These numbers are as good as that model, and "
+        "no bound of anything in pixels.",
+        "corrupted", in_latent_space,
+        (*_columns("rate", LRA="lra", LGA="lga"), *_columns("share", LLNA="llna_reconstruction"),
+         *_columns("plain", LARS="lars", LAGS="lags"), *_columns("rate", LARA="lara", LAGA="laga")),
     ),
     Family(
         "Verification: what was proved",
         "Verified: no change in the budget can alter the right answer. Falsified: a counter-example is known, or the clean answer "
         "is wrong. Unknown says nothing about the model.",
         "certified", _kind(AssessmentKind.FORMAL_VERIFICATION),
-        (("certified", "certified_accuracy"), ("falsified", "falsified_rate"), ("unknown", "unknown_rate"), ("error", "error_rate"),
-         ("time-outs", "timeouts"), ("mean seconds", "mean_runtime"),),
+        (*_columns("rate", certified="certified_accuracy"),
+         *_columns("share", falsified="falsified_rate", unknown="unknown_rate", error="error_rate", abstained="abstain_rate"),
+         *_columns("plain", mean_radius="average_certified_radius", out_of_time="timeouts", mean_seconds="mean_runtime")),
     ),
     Family(
         "Corruptions: the average case",
         "Everyday disturbances, drawn at random: an average over them, which bounds no worst case.",
         "corrupted", _kind(AssessmentKind.STATISTICAL_SAMPLING),
-        (("accuracy", "corrupted_accuracy"), ("mCE", "mce"), ("relative mCE", "relative_mce"), ("mean error", "mean_corruption_error"),
-         ("worst", "worst_corruption"), ("its accuracy", "worst_corruption_accuracy"), ("never broken", "never_broken")),
+        (*_columns("rate", accuracy="corrupted_accuracy", mCE="mce", relative_mCE="relative_mce"),
+         *_columns("share", mean_error="mean_corruption_error"), *_columns("plain", worst="worst_corruption"),
+         *_columns("share", its_accuracy="worst_corruption_accuracy", never_broken="never_broken")),
     ),
     Family(
         "Attacks: what was broken", _WORST, "broken", lambda a: True,
-        (("accuracy", "adversarial_accuracy"), ("success", "attack_success_rate"), ("median distance", "median_distance"),
-         ("passes forward", "mean_forward_passes"),
-         ("backward", "mean_backward_passes")),
+        (*_ATTACK, *_columns("plain", median_distance="median_distance", passes_forward="mean_forward_passes",
+                             backward="mean_backward_passes")),
     ),
 )  # fmt: skip
 _ORDER = ("Attacks", "Queries", "Sweeps", "Verification", "Corruptions", "Latent space")
-_SHARES = ("never_flips", "never_broken", "worst_corruption_accuracy", "accuracy_drop_at_median_epsilon", 
-           "confidence_earliest", "confidence_longest", "falsified_rate", "unknown_rate", "error_rate")  # fmt: skip
 
 
 def family_of(artifacts: Artifacts) -> Family:
@@ -116,9 +146,9 @@ def family_sections(found: Found, options: Options) -> Iterator[Section]:
 
 def _overview(family: Family, mine: list[Artifacts]) -> Section:
     blocks: list[Block] = [Text(family.words)]
-    columns = [(words, key) for words, key in family.columns if any(key in a.metrics for a in mine)]
-    header = ("assessment", "algorithm", "region", *(words for words, _ in columns))
-    rows = tuple((a.name, _algorithm(a), region_words(a), *(_value(a, key) for _, key in columns)) for a in mine)
+    columns = [c for c in family.columns if any(c.metric in a.metrics for a in mine)]
+    header = ("assessment", "algorithm", "region", *(c.words for c in columns))
+    rows = tuple((a.name, _algorithm(a), region_words(a), *(c.show(a) for c in columns)) for a in mine)
     blocks.append(Table("The assessments and their headline numbers", header, rows))
     if len(mine) > 1 and (chart := _comparison(family, mine)):
         blocks.append(chart)
@@ -129,19 +159,6 @@ def _algorithm(artifacts: Artifacts) -> str:
     threat = str(semantics(artifacts).get("threat_model", ""))
     seen = {"black_box_score": ", sees scores", "black_box_decision": ", sees answers"}.get(threat, "")
     return f"{artifacts.metadata['library']} {artifacts.metadata['algorithm']}{seen}"
-
-
-def _value(artifacts: Artifacts, key: str) -> str:
-    metrics = artifacts.metrics
-    if key not in metrics:
-        return "-"
-    if key in _SHARES:
-        return f"{number(metrics, key):.1%}"
-    if interval(metrics, key) or key.endswith("_accuracy"):
-        return percent(metrics, key)
-    value = metrics[key]
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{number(metrics, key):.4g}" if plain else short(value)
 
 
 def _comparison(family: Family, mine: list[Artifacts]) -> Chart | None:

@@ -27,11 +27,12 @@ _DECISIONS: dict[str, tuple[Severity, str]] = {
 
 
 def warnings_of(checks: tuple[Row, ...] | None) -> list[str]:
-    """A line per check that flagged, but for the hard ones: they are hard failures of the summary, and stand first."""
+    """A line per check that flagged. Not the hard ones, which are hard failures of the summary, nor what only informs."""
     return [
         f"Sanity check {row['id']}: {row['title']}. {row.get('remedy') or ''}".strip()
         for row in checks or ()
-        if row["status"] == "warn" or (row["status"] == "fail" and row["severity"] != "HARD")
+        if row["severity"] != "INFO"
+        and (row["status"] == "warn" or (row["status"] == "fail" and row["severity"] != "HARD"))
     ]
 
 
@@ -75,7 +76,9 @@ def _tables(checks: tuple[Row, ...]) -> Iterator[Table]:
 def _advice(row: Row) -> str:
     flagged = row["status"] in {"warn", "fail"}
     parts = [row.get("reason"), row.get("remedy") if flagged else None]
-    samples = listed(row, "samples")
+    samples, named = listed(row, "samples"), listed(row, "assessments")
+    if flagged and named:
+        parts.append(f"Concerns: {', '.join(map(str, named))}.")
     if flagged and samples:
         parts.append(
             f"Samples: {', '.join(map(str, samples[:5]))}"

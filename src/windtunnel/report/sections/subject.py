@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.params.outcome import Report as Options
 from windtunnel.report.charts.axes import plain
 from windtunnel.report.charts.plots import Series, lines
 from windtunnel.report.collect import Found
 from windtunnel.report.model import Block, Chart, Section, Table, Text
+from windtunnel.report.sections.assessment import figure_blocks
 from windtunnel.report.sections.front import layers
-from windtunnel.report.words import Row, budget, interval, number, numbers, percent, region, semantics, short
+from windtunnel.report.words import Row, budget, interval, number, numbers, percent, region, rows_in, semantics, short
 
 _FACTS = {
     "data": ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples", "digest"),
@@ -28,18 +30,18 @@ _FACTS = {
 }
 
 
-def subject_section(found: Found) -> Section:
+def subject_section(found: Found, options: Options) -> Section:
     """The section `What was tested`."""
     blocks: list[Block] = []
     for what, keys in _FACTS.items():
         facts = found.facts[what]
         if rows := tuple((key.replace("_", " "), short(facts[key])) for key in keys if key in facts):
             blocks.append(Table(f"The {what}", ("what", "value"), rows))
-    threat = Section("Threat model and budgets", tuple(_threat(found)))
+    threat = Section("Threat model and budgets", tuple(_threat(found, options)))
     return Section("What was tested", tuple(blocks), (threat,))
 
 
-def _threat(found: Found) -> Iterator[Block]:
+def _threat(found: Found, options: Options) -> Iterator[Block]:
     yield Text(
         "Certified accuracy ≤ true robust accuracy ≤ worst-case accuracy, at each budget. A budget allows every change of an "
         "input, on [0, 1] pixels, whose size under the norm is at most epsilon. Intervals are at 95 %: Wilson's for rates, "
@@ -75,7 +77,11 @@ def _threat(found: Found) -> Iterator[Block]:
         ),
         folded=True,
     )
-    yield from _curves(found)
+    drawn = [str(row.get("name")) for row in rows_in(found.summary.metadata, "visualisers")] if found.summary else []
+    if found.summary:
+        yield from figure_blocks(found.summary, found, options, but=("SandwichVisualiser",))
+    if "SecurityCurvesVisualiser" not in drawn:
+        yield from _curves(found)
 
 
 def _where(artifacts: Artifacts) -> str:
