@@ -278,3 +278,22 @@ def test_one_assessment_alone_without_summary_or_clean(reports):
     assert len(report.samples.rows) == 20
     render_pdf(report, reports / "report.pdf")
     render_html(report, reports / "report.html")
+
+
+def test_a_figure_with_options_of_its_own_is_shown_as_it_was_asked_for(reports):
+    path = reports / "robustness/fgsm/metadata.json"
+    edit(path, lambda m: m["visualisers"][0].update(options={"max_classes": 3}))
+    shown = [figure.path.name for figure in blocks_of(build_report(reports), Figure)]
+    assert shown == ["DegradationCurveVisualiser_0.png"]
+
+
+def test_the_caveats_of_a_check_stand_with_the_assessments_it_concerns(reports):
+    write_json(
+        {"kwargs": {"checks": [{**CHECKS[1], "assessments": ["pair"], "reason": "fewer"}]}},
+        reports / "sanity/metadata.json",
+    )
+    report = build_report(reports)
+    children = {child.title: child for section in report.sections for child in section.children}
+    texts = {name: " ".join(getattr(b, "text", "") for b in children[name].blocks) for name in ("fgsm", "pair")}
+    assert "Sanity check C3" in texts["pair"]
+    assert "Sanity check C3" not in texts["fgsm"]

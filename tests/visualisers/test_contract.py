@@ -73,3 +73,24 @@ def test_the_colours_of_the_sandwich_differ_in_grey():
 
     assert abs(luma("broken") - luma("wrong")) > 40
     assert abs(luma("certified") - luma("unknown")) > 20
+
+
+def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digits_subject, tmp_path):
+    import torch
+
+    from windtunnel.clean.assess import assess_clean
+    from windtunnel.core.artifacts import read_artifacts, write_artifacts
+    from windtunnel.params.outcome import Clean
+    from windtunnel.visualisers.base import draw_figures
+    from windtunnel.visualisers.clean import ConfusionMatrixVisualiser
+    from windtunnel.visualisers.sweeps import DegradationCurveVisualiser
+
+    subject = digits_subject.subset(torch.arange(20))
+    clean = write_artifacts(assess_clean(Clean(), subject), tmp_path, subject, started=0)
+    draw_figures(
+        clean, [ConfusionMatrixVisualiser(max_labelled=3), ConfusionMatrixVisualiser(), DegradationCurveVisualiser()]
+    )
+    first, second, third = read_artifacts(tmp_path).metadata["visualisers"]
+    assert first["options"] == {"max_labelled": 3}
+    assert "options" not in second
+    assert "not a sweep" in third["empty"]

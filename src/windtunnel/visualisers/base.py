@@ -101,12 +101,23 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
 
 
 def _row(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
-    """What metadata.json says of a figure; `empty`: why there was nothing to draw, where that is so."""
+    """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
+    from windtunnel.core.files import plain_json
+
     row: dict[str, Json] = {
         "name": type(visualiser).__name__,
         "file": path.name,
         "scope": visualiser.scope,
         "title": visualiser.title,
     }
+    changed = {f.name: v for f in fields(visualiser) if (v := getattr(visualiser, f.name)) != f.default}
+    if options := {name: plain_json(v) for name, v in changed.items() if _is_option(v)}:
+        row["options"] = options
     row |= {key: True for key in ("embeds_clean_input", "embeds_perturbation_map") if getattr(visualiser, key)}
     return {**row, "empty": empty} if empty else row
+
+
+def _is_option(value: object) -> bool:
+    """Whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
+    values = value if isinstance(value, tuple) else (value,)
+    return all(v is None or isinstance(v, bool | int | float | str) for v in values)

@@ -45,7 +45,8 @@ def figure_blocks(artifacts: Artifacts, found: Found, options: Options, but: tup
         if row.get("empty"):
             yield Text(f"{title}: {row['empty']}")
         elif not (left_out and (row.get("embeds_clean_input") or row.get("embeds_perturbation_map"))):
-            charts = _charts(artifacts, str(row.get("name")), title, found)
+            # A chart draws what the visualiser draws by default; with options the picture is what was asked for.
+            charts = [] if row.get("options") and path else _charts(artifacts, str(row.get("name")), title, found)
             yield from charts
             if path and not charts:
                 yield Figure(path, f"{artifacts.name}: {title}")
