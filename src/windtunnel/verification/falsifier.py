@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -24,10 +26,11 @@ def falsify(
     *,
     steps: int = STEPS,
     restarts: int = RESTARTS,
+    deadline: float = float("inf"),
 ) -> tuple[Tensor, Tensor]:
     """(found (n,) bool, examples (n, ...)): misclassified points of the Linf ball inside [0, 1].
 
-    epsilon: one for all, or one a sample (n,).
+    epsilon: one for all, or one a sample (n,). deadline: time.monotonic() at which the search ends, with what it has.
     Objective: the margin logit(target) - max of the rivals, so that a saturated softmax hides nothing.
     Source: Madry et al. 2018, arXiv 1706.06083. Only Linf; for another norm nothing is found.
     """
@@ -39,10 +42,11 @@ def falsify(
     low, high = (inputs - radius).clamp(0, 1), (inputs + radius).clamp(0, 1)
     for _ in range(restarts):
         left = (~found).nonzero().flatten()
-        if not len(left):
+        if not len(left) or time.monotonic() > deadline:
             break
         start = low[left] + (high - low)[left] * torch.rand(inputs[left].shape, generator=generator)
-        moved = _descend(classifier, start, targets[left], low[left], high[left], 2.5 * radius[left] / steps, steps)
+        step = 2.5 * radius[left] / steps
+        moved = _descend(classifier, start, targets[left], low[left], high[left], step, steps, deadline)
         hit = leads(classifier, moved, targets[left])
         examples[left[hit]] = moved[hit]
         found[left[hit]] = True
@@ -57,12 +61,21 @@ def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
 
 
 def _descend(
-    classifier: Classifier, x: Tensor, targets: Tensor, low: Tensor, high: Tensor, step: Tensor, steps: int
+    classifier: Classifier,
+    x: Tensor,
+    targets: Tensor,
+    low: Tensor,
+    high: Tensor,
+    step: Tensor,
+    steps: int,
+    deadline: float,
 ) -> Tensor:
     device = classifier.device
     x, y, low, high, step = (t.to(device) for t in (x, targets, low, high, step))
     best, best_margin = x.clone(), torch.full((len(x),), torch.inf, device=device)
     for _ in range(steps + 1):
+        if time.monotonic() > deadline:
+            break
         x = x.detach().requires_grad_()
         logits = classifier.module(x)
         rivals = logits.scatter(1, y[:, None], -torch.inf).amax(1)

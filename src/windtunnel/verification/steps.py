@@ -72,8 +72,9 @@ def _attack(step: str, ledger: Ledger, task: Task) -> None:
         inputs, targets = task.subject.dataset.inputs[part], task.subject.dataset.targets[part]
         seed = derive_seed(task.subject.seed, task.name, step, int(part[0]))
         found, examples = falsify(
-            task.subject.classifier, inputs, targets, task.epsilon, seed, task.norm, steps=steps, restarts=restarts
-        )
+            task.subject.classifier, inputs, targets, task.epsilon, seed, task.norm,
+            steps=steps, restarts=restarts, deadline=task.deadline,
+        )  # fmt: skip
         ledger.falsify(part[found], examples[found], step)
         ledger.seconds[part] += (time.perf_counter() - started) / len(part)
 
