@@ -97,8 +97,12 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
 
 
 def bound_step(steps: Sequence[str]) -> str | None:
-    """The method that searches the certified radius: the last of `steps` that gives bounds."""
-    return next((step for step in reversed(steps) if step in BOUND_METHODS), None)
+    """The method that searches the certified radius: the last of `steps` that gives bounds.
+
+    Not alpha-crown after another one: a search asks many times, and its slopes are optimised anew each time.
+    """
+    bounding = [step for step in steps if step in BOUND_METHODS]
+    return next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
 
 
 def _data(ledger: Ledger, task: Task) -> Tensors:
