@@ -18,7 +18,8 @@ def main(name: str) -> None:
     params = load_params()
     entry, subject = prepare_entry(params, "attacks", name)
     assert isinstance(entry, AttackEntry)
-    result = assess(name, entry, params.budget, subject, read_prior(entry, ROBUSTNESS))
+    prior = read_prior(f"attacks.{name}", entry, ROBUSTNESS, params.attacks, params.budget)
+    result = assess(name, entry, params.budget, subject, prior)
     finish(params, "attacks", result, subject, started)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 REPORTS = Path("reports")
 DATA = REPORTS / "data"
 MODEL = REPORTS / "model"
+GENERATORS = REPORTS / "generators"
 ROBUSTNESS = REPORTS / "robustness"
 CLEAN = ROBUSTNESS / "clean"
 SANITY = REPORTS / "sanity"
@@ -33,6 +34,7 @@ GATE = REPORTS / "gate.json"
 CHAMPION = Path("champion") / "champion.json"  # fetched from the registry, so no part of what a run makes
 
 USER_ERROR = 2
+INFRASTRUCTURE = 30
 
 
 @contextmanager

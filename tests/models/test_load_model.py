@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchattacks
 from torch import nn
 
 from windtunnel.core.classifier import Classifier
@@ -104,6 +105,15 @@ def test_gradients_flow_to_the_inputs_of_an_exported_program(here, module, mlp_s
     classifier.module(inputs).sum().backward()
     assert inputs.grad.abs().sum() > 0
     assert not any(p.requires_grad for p in classifier.module.parameters())
+
+
+def test_attacks_run_on_an_exported_program_and_find_what_they_find_on_the_module(here, module, mlp_subject):
+    save_export(module, here / "w.pt2")
+    classifier = imported(Model(source="export", path="w.pt2"), mlp_subject.dataset, here / "kept")
+    x, y = mlp_subject.dataset.inputs[:20], mlp_subject.dataset.targets[:20]
+    torch.testing.assert_close(  # the attack calls train() and eval() on the model, which a program itself refuses
+        *(torchattacks.FGSM(model, eps=0.05)(x, y) for model in (classifier.module, module))
+    )
 
 
 def test_an_exported_program_can_be_exported_to_onnx_for_the_verifiers(here, module, mlp_subject):

@@ -17,9 +17,10 @@ from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import EpsilonRange, SweepEntry
 from windtunnel.sweeps.assess import assess
-from windtunnel.sweeps.curve import Sweep, area_under_curve, critical_epsilon, sweep_metrics, text_histogram, verdict_of
+from windtunnel.sweeps.curve import Sweep, area_under_curve, critical_epsilon, sweep_metrics, verdict_of
 from windtunnel.sweeps.menu import median_index, menu_of
 from windtunnel.sweeps.preflight import preflight
+from windtunnel.sweeps.report import text_histogram
 
 BUDGET = Budget(norm=Norm.LINF, epsilon=0.1)
 CENTRES = torch.tensor([[-0.9, -0.9], [0.9, 0.9], [0.9, -0.9]])

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.attacks.adapters import Adapter, CountedModel, Request, perturb
+from windtunnel.attacks.adapters import CountedModel, Request, adapter_of, perturb
 from windtunnel.attacks.caveats import caveats_of
 from windtunnel.attacks.judge import Judgement, judge
 from windtunnel.attacks.metrics import attack_metrics
 from windtunnel.attacks.plan import Run, plan_of
-from windtunnel.attacks.survivors import Prior, prior_of
+from windtunnel.attacks.survivors import Prior, entry_digest, prior_of
 from windtunnel.attacks.table import ROWS
-from windtunnel.attacks.targets import targets_for
+from windtunnel.attacks.targets import target_summary, targets_for
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
@@ -77,7 +77,7 @@ def assess(
             algorithm,
             region,
             Objective.TARGETED if targeted else Objective.UNTARGETED,
-            _target_summary(entry) if targeted else None,
+            target_summary(entry.target_classes),
         ),
         data=data,
         metrics=attack_metrics(data, effective.norm, algorithm, subject.dataset.num_classes),
@@ -91,7 +91,10 @@ def assess(
         },
         call_kwargs=in_force[0] if len(runs) == 1 else {f"{i} {runs[i].name}": k for i, k in enumerate(in_force)},
         library_package=None if entry.library == "windtunnel" else entry.library,
-        provenance={"attack_libraries": sorted({run.row.algorithm.library for run in runs})},
+        provenance={
+            "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
+            "entry": entry_digest(entry, budget),
+        },
     )
 
 
@@ -165,7 +168,7 @@ def _run(
     checkpoint: Checkpoint,
 ) -> None:
     data, classifier = subject.dataset, subject.classifier
-    device, adapter = classifier.device, _adapter(run.row.algorithm.library)
+    device, adapter = classifier.device, adapter_of(run.row.algorithm.library)
     pool = (data.inputs.to(device), data.targets.to(device))
 
     def work(batch: Batch) -> dict[str, Tensor]:
@@ -198,17 +201,6 @@ def _run(
     state.update(index, living, judgement, found["forwards"], found["backwards"])
 
 
-def _adapter(library: str) -> Adapter:
-    # The libraries are slow to import; a run needs one of them.
-    if library == "torchattacks":
-        from windtunnel.attacks.torchattacks_adapter import perturb as with_torchattacks
-
-        return with_torchattacks
-    from windtunnel.attacks.foolbox_adapter import perturb as with_foolbox
-
-    return with_foolbox
-
-
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     predictions = argmax_or_invalid(state.logits)
     data: Tensors = {
@@ -230,10 +222,3 @@ def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
 
 def _region(budget: PerturbationBudget) -> PerturbationBudget:
     return PerturbationBudget(budget.norm, budget.epsilon)
-
-
-def _target_summary(entry: AttackEntry) -> tuple[int, ...] | str | None:
-    given = entry.target_classes
-    if isinstance(given, list):
-        return tuple(given)
-    return (given,) if isinstance(given, int) else given

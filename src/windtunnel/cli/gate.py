@@ -12,9 +12,8 @@ from rich.table import Table
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
-from windtunnel.gate.decide import INFRASTRUCTURE
 from windtunnel.gate.table import COLUMNS, markdown, rows, sentence
-from windtunnel.workspace import GATE
+from windtunnel.workspace import GATE, INFRASTRUCTURE
 
 
 @click.command()

@@ -10,8 +10,8 @@ from typing import cast
 
 import click
 
-from windtunnel.core.errors import UserError
-from windtunnel.workspace import USER_ERROR
+from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.workspace import INFRASTRUCTURE, USER_ERROR
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
@@ -21,8 +21,13 @@ COMMANDS = {
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
+    "sanity": "should these numbers be believed?",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
+    "champion": "who is champion, challenger and previous in the model registry",
+    "promote": "make the model of the last run the champion, if the gate says so",
+    "rollback": "make the champion before this one champion again",
+    "retrain": "run what changed and promote the model if it is not worse than the champion",
     "sweep": "the same assessment at several budgets, side by side",
     "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "ui": "open the MLflow UI on the right store",
@@ -60,12 +65,12 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; a UserError is its line on stderr and exit code 2."""
+        """Run a command; a UserError is its line on stderr and exit code 2, or 30 for an InfrastructureError."""
         try:
             return super().invoke(ctx)
         except UserError as error:
             click.echo(f"windtunnel: {error}", err=True)
-            ctx.exit(USER_ERROR)
+            ctx.exit(INFRASTRUCTURE if isinstance(error, InfrastructureError) else USER_ERROR)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -18,6 +18,10 @@ class UnsoundError(UserError):
     """A result that must not be believed, found while it was computed."""
 
 
+class InfrastructureError(UserError):
+    """Something outside did not do its part: a server, a lock, a stage that failed. Exit code 30 in place of 2."""
+
+
 def nearest(given: str, allowed: Iterable[str]) -> str | None:
     """The allowed word most like `given`, ignoring case; None if none is close."""
     by_lower = {word.lower(): word for word in allowed}

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
 from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, Record
-from windtunnel.gate.non_inferiority import Paired, paired_interval, samples_needed
 from windtunnel.params.outcome import Gate
+
+if TYPE_CHECKING:
+    from windtunnel.gate.non_inferiority import Paired
 
 
 class Decision(StrEnum):
@@ -22,7 +25,6 @@ class Decision(StrEnum):
 
 
 EXIT_CODE = {Decision.PROMOTED: 0, Decision.NOT_PROMOTED: 10, Decision.NOT_SOUND: 20}
-INFRASTRUCTURE = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,9 @@ def _floors(gate: Gate, flat: Mapping[str, float]) -> Iterator[Condition]:
 
 
 def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, champion: Record | None) -> Condition:
+    # scipy takes a second to import; most who read this module's verdicts need none of it.
+    from windtunnel.gate.non_inferiority import paired_interval, samples_needed
+
     title, method, alpha = f"{name} against the champion", gate.non_inferiority.method, gate.non_inferiority.alpha
     if champion is None:
         return Condition(title, None, -margin, None, True, reason="no champion to compare with")
@@ -162,6 +167,8 @@ def _refusal(name: str, challenger: Record, champion: Record) -> str:
 
 
 def _pair(first: str, second: str) -> Paired:
+    from windtunnel.gate.non_inferiority import Paired
+
     pairs = [*zip(first, second, strict=True)]
     return Paired(
         both=pairs.count((HELD, HELD)),

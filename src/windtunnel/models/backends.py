@@ -17,6 +17,24 @@ _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tens
 _PROBABILITY_TOLERANCE = 1e-3
 
 
+class Program(nn.Module):
+    """A torch.export program as a module like any other: eval() and train() leave it as it is, where the program raises."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+        self.training = False
+
+    def train(self, mode: bool = True) -> Program:
+        """Itself, unchanged: a program was exported in one mode and has no other. Attacks call this around every run."""
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits, (N, K)."""
+        logits: Tensor = self.program(inputs)
+        return logits
+
+
 class OnnxModule(nn.Module):
     """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32."""
 

@@ -109,9 +109,7 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset) -> Classifier:
     Raises IncompatibleError, in one line that says both sides.
     """
     shape = tuple(dataset.inputs.shape[1:])
-    module = loaded.module.to(device)
-    if not isinstance(module, torch.fx.GraphModule):  # a torch.export program stays in its mode; eval() on it raises
-        module = module.eval()
+    module = loaded.module.to(device).eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
     sample = dataset.inputs[:1].to(device)
@@ -171,11 +169,8 @@ def export_onnx(classifier: Classifier, path: Path) -> Path:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     example = torch.zeros(1, *classifier.input_shape)
-    # A torch.export program refuses the eval() that the exporter would call; it is in eval mode already.
-    modes = torch.onnx.TrainingMode
-    mode = modes.PRESERVE if isinstance(classifier.module, torch.fx.GraphModule) else modes.EVAL
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the legacy exporter says that it is one, and what PRESERVE means for training
-        torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13, training=mode)
+        warnings.simplefilter("ignore")  # the legacy exporter says that it is one
+        torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13)
     classifier.module.to(classifier.device)
     return path

@@ -20,7 +20,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
 from windtunnel.core.references import resolve
 from windtunnel.models.architectures import ARCHITECTURES
-from windtunnel.models.backends import OnnxModule, PredictFunction
+from windtunnel.models.backends import OnnxModule, PredictFunction, Program
 
 TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
 ONNX = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
@@ -72,7 +72,7 @@ def load_export(facts: dict[str, Json], directory: Path) -> Loaded:
         raise UserError(
             f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})"
         ) from error
-    return Loaded(module, TORCH, str(facts["sha256"]), f"torch.export program ({facts['original']})")
+    return Loaded(Program(module), TORCH, str(facts["sha256"]), f"torch.export program ({facts['original']})")
 
 
 def load_onnx(facts: dict[str, Json], directory: Path) -> Loaded:

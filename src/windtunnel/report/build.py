@@ -84,7 +84,7 @@ def _number(row: Mapping[str, Json], key: str, default: float = 0.0) -> float:
 
 
 def _budget(row: Mapping[str, Json]) -> str:
-    return f"{row['norm']} ≤ {_number(row, 'epsilon'):.4g}"
+    return f"{row['norm']} ≤ {_number(row, 'epsilon'):.4g}" if "epsilon" in row else f"{row['norm']}, no bound"
 
 
 def _layers(summary: Artifacts | None) -> Iterable[Layer]:
@@ -258,11 +258,7 @@ def _overview(assessments: list[Artifacts]) -> Table:
     for a in assessments:
         semantics = cast(Mapping[str, Json], a.metadata["semantics"])
         region = cast(Mapping[str, Json], semantics["perturbation"])
-        where = (
-            f"{region['norm']} ≤ {_number(region, 'epsilon'):.4g}"
-            if "norm" in region
-            else f"{region['corruption_name']}"
-        )
+        where = f"{region['corruption_name']}" if "norm" not in region else _budget(region)
         key = next((k for k in ACCURACY if k in a.metrics), None)
         accuracy = f"{_percent(a.metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
         rows.append((a.name, f"{a.metadata['library']} {a.metadata['algorithm']}", str(semantics["threat_model"]), where, accuracy,

@@ -16,15 +16,17 @@ if TYPE_CHECKING:  # the table HEADLINE is read by commands that should not wait
 HEADLINE: dict[str, tuple[str, ...]] = {
     AssessmentKind.EMPIRICAL_ATTACK: (
         "adversarial_accuracy", "attack_success_rate", "queries_succ_mean", "area_under_curve", "median_critical_epsilon",
+        "lra", "lga", "llna_reconstruction", "llna_generation", "lars", "lags", "lara", "laga",
     ),
-    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate"),
+    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate",
+                                         "average_certified_radius"),
     AssessmentKind.STATISTICAL_SAMPLING: (
-        "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce", "lga", "lra", "lags", "lars", "laga", "lara",
+        "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce",
     ),
 }  # fmt: skip
 
 # The number that stands for an assessment in a bar chart, with its interval; the first that is there.
-ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "clean_accuracy")
+ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "lara", "clean_accuracy")
 
 
 def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:
@@ -56,11 +58,13 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
     for layer in layers if isinstance(layers, list) else []:
         assert isinstance(layer, dict)
         budget = f"{layer['norm']} {layer['epsilon']:.4g}"
-        for end in ("certified_accuracy", "worst_case_accuracy"):
-            if end in layer:
-                rows.append({"budget": budget, "end": end, "accuracy": layer[end]})
-        rows.append({"budget": budget, "end": "clean_accuracy", "accuracy": summary.metrics["clean_accuracy"]})
-    write_csv(directory / "sandwich.csv", ("budget", "end", "accuracy"), rows)
+        ends = {**layer, "clean_accuracy": summary.metrics["clean_accuracy"]}
+        for end in ("certified_accuracy", "worst_case_accuracy", "clean_accuracy"):
+            if end in ends:
+                # A bar has one name: bars of one name are stacked, and accuracies must not be added up.
+                bar = f"{budget} {end.removesuffix('_accuracy').replace('_', ' ')}"
+                rows.append({"bar": bar, "budget": budget, "end": end, "accuracy": ends[end]})
+    write_csv(directory / "sandwich.csv", ("bar", "budget", "end", "accuracy"), rows)
     bars: list[dict[str, object]] = []
     for artifacts in (summary, *assessments):
         key = next((k for k in ACCURACY if k in artifacts.metrics), None)

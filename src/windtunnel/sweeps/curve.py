@@ -5,13 +5,12 @@ The procedure is that of neural-api's `TNNet.AdversarialRobustnessReport`; inter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json
 from windtunnel.sweeps.menu import median_index
 
@@ -84,7 +83,8 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     flips = sweep.critical_epsilon.isfinite()
     chance = 1 / sweep.num_classes
     metrics: dict[str, Json] = {
-        "clean_accuracy": counts[0] / n,
+        "n_samples": n,
+        **binomial_rate(counts[0], n).metrics("clean_accuracy"),
         "adversarial_accuracy": counts[-1] / n,
         "adversarial_accuracy_ci_low": intervals[-1][0],
         "adversarial_accuracy_ci_high": intervals[-1][1],
@@ -134,13 +134,3 @@ def _confidence(sweep: Sweep) -> dict[str, Json]:
     longest = ~flips if (~flips).any() else critical == critical.max()
     means = [float(sweep.clean_confidence[mine].double().mean()) for mine in (earliest, longest)]
     return {"confidence_earliest": means[0], "confidence_longest": means[1]}
-
-
-def text_histogram(counts: Sequence[int], largest: float, survivors: int, width: int = 40) -> str:
-    """The histogram of critical epsilons as text, a line per bin, survivors last."""
-    rows = [
-        (f"{largest * i / len(counts):7.4f}-{largest * (i + 1) / len(counts):6.4f}", n) for i, n in enumerate(counts)
-    ]
-    rows.append((" never flips  ".rjust(14), survivors))
-    top = max(1, *(n for _, n in rows))
-    return "\n".join(f"{label} {'█' * round(width * n / top)} {n}" for label, n in rows)

@@ -51,7 +51,7 @@ def tracking_uri(configured: str | None) -> str:
 
 
 def public_address(uri: str) -> str:
-    """A server's address without a name and password that may be in it."""
+    """A store's address without a name and password that may be in it."""
     scheme, separator, rest = uri.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 

@@ -1,0 +1,49 @@
+"""`windtunnel champion`: who is in service, and the evidence the gate compares with."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from windtunnel.params.load import load_params
+
+
+@click.command()
+@click.option("--fetch", is_flag=True, help="Put the champion's outcomes into champion/, for the gate to compare with.")
+@click.option("--reassess", is_flag=True, help="Assess the champion anew, on today's samples under today's params.")
+def champion(*, fetch: bool, reassess: bool) -> None:
+    """Show the versions that have an alias in the model registry.
+
+    The gate talks to no server: it compares with the outcomes in champion/, which --fetch and --reassess put there.
+
+    \b
+    Examples:
+      windtunnel champion
+      windtunnel champion --fetch && dvc repro && windtunnel gate
+      windtunnel champion --reassess            after a change of the assessments or of the samples
+    """  # noqa: D301
+    from windtunnel.cli.retrain import run_stage
+    from windtunnel.core.errors import UserError
+    from windtunnel.retrain.champion import fetch_champion
+    from windtunnel.retrain.champion import reassess as assess_anew
+    from windtunnel.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
+
+    params = load_params()
+    registry = open_registry(params.tracking)
+    if fetch or reassess:
+        found = fetch_champion(registry)
+        if found is None:
+            raise UserError(f"champion: {registry.model} has no champion yet; windtunnel promote makes the first")
+        if reassess:
+            assess_anew(found, params, run_stage)
+        click.echo(f"champion: the outcomes of {found} are in champion/")
+        return
+    table = Table(header_style="bold")
+    for column in ("alias", "version", "gate", "why", "assessment run"):
+        table.add_column(column)
+    for alias in (CHAMPION, CHALLENGER, PREVIOUS):
+        version = registry.alias(alias)
+        if version:
+            table.add_row(alias, version.number, version.decision, version.tags.get("gate.reasons", ""), version.run_id)
+    Console().print(table if table.row_count else f"{registry.model}: no version has an alias yet")

@@ -1,0 +1,79 @@
+"""`windtunnel retrain`: the one command that a schedule runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from windtunnel.core.errors import InfrastructureError
+from windtunnel.params.load import load_params
+
+
+@click.command()
+@click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary, as Markdown, to this file.")
+@click.option("--again", is_flag=True, help="Although nothing changed.")
+@click.option("--allow-dirty", is_flag=True, help="Although the work tree has changes that are not committed.")
+@click.pass_context
+def retrain(ctx: click.Context, *, summary: Path | None, again: bool, allow_dirty: bool) -> None:
+    """Train on the data of now, assess, and promote the model if it passes the gate and is not worse than the champion.
+
+    Does nothing where neither data nor code nor params changed. A retraining that was killed is finished by the next.
+
+    \b
+    Exit codes:
+      0   promoted, or nothing to do
+      10  not promoted: the champion stays
+      20  the evaluation is not sound: the champion stays
+      30  no verdict: no registry, a stage that failed, or another retraining is running
+      2   params.yaml, data or work tree need mending
+
+    \b
+    Examples:
+      windtunnel retrain
+      windtunnel retrain --summary reports/retrain.md
+    """  # noqa: D301
+    from windtunnel.retrain.flow import retrain as flow
+    from windtunnel.retrain.lock import only_one
+    from windtunnel.retrain.summary import summary_markdown
+    from windtunnel.tracking.registry import open_registry
+    from windtunnel.tracking.store import main_root
+
+    with only_one(main_root() / ".cache" / "windtunnel"):
+        registry = open_registry(load_params().tracking)
+        # Stages run in other folders too, and all of them must log to one store.
+        os.environ["MLFLOW_TRACKING_URI"] = registry.uri
+        result = flow(registry, run_pipeline, run_stage, allow_dirty=allow_dirty, again=again)
+    text = summary_markdown(result)
+    if summary:
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        summary.write_text(text, encoding="utf-8")
+    click.echo(text, nl=False)
+    ctx.exit(result.exit_code)
+
+
+def run_pipeline(stages: Sequence[str], *, force: bool = False) -> None:
+    """`dvc repro` of some stages and what they need, or of all; with `force` these alone, though nothing changed."""
+    options = ["--force", "--single-item"] if force else []
+    _run([sys.executable, "-m", "dvc", "repro", *options, *stages], Path())
+
+
+def run_stage(folder: Path, stage: Sequence[str]) -> None:
+    """One stage, without DVC, in a folder that has its own params.yaml and reports/."""
+    name, *arguments = stage
+    _run([sys.executable, "-m", f"stages.{name}", *arguments], folder)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    # The stages are modules of this repository, found from another folder only by its path.
+    path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=False)
+    if done.returncode:
+        shown = " ".join(command[1:])
+        raise InfrastructureError(
+            f"retrain: python {shown} failed with exit code {done.returncode}; its lines above say why"
+        )

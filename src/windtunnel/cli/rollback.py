@@ -1,0 +1,21 @@
+"""`windtunnel rollback`: the champion before this one is champion again."""
+
+from __future__ import annotations
+
+import click
+
+from windtunnel.params.load import load_params
+
+
+@click.command()
+def rollback() -> None:
+    """Make the champion that the present one replaced champion again. A retraining does not promote the other anew.
+
+    \b
+    Example:
+      windtunnel rollback
+    """  # noqa: D301
+    from windtunnel.tracking.registry import open_registry
+
+    removed, restored = open_registry(load_params().tracking).rollback()
+    click.echo(f"rollback: {restored} is the champion again; {removed} is out of service")
