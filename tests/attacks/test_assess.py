@@ -228,9 +228,27 @@ def test_epsilon_of_nothing_leaves_clean_accuracy(digits_subject: Subject) -> No
 
 
 def test_transfer_to_the_same_model_is_complete(digits_subject: Subject) -> None:
-    result = assess("it", entry_of(), LINF, digits_subject)
-    assert transfer_metrics(result.data, tensor(result, "perturbed_logits"))["transfer_rate"] == 1
-    assert transfer_metrics(result.data, digits_subject.clean_logits)["transfer_rate"] == 0
+    others = {"itself": digits_subject.classifier}
+    result = assess("it", entry_of(), LINF, digits_subject, None, others)
+    assert result.metrics["transfer"]["itself"]["transfer_rate"] == 1
+    assert result.metrics["transfer"]["itself"]["n_examples"] == result.metrics["n_succeeded"]
+
+
+def test_transfer_counts_what_the_other_model_had_right(digits_subject: Subject, mlp_subject: Subject) -> None:
+    result = assess(
+        "it", entry_of(), Budget(norm=Norm.LINF, epsilon=0.3), digits_subject, None, {"mlp": mlp_subject.classifier}
+    )
+    wins = (
+        (tensor(result, "verdicts") == Verdict.ATTACK_SUCCEEDED)
+        & tensor(result, "attacked")
+        & mlp_subject.clean_correct
+    )
+    wrong = mlp_subject.classifier.predict(tensor(result, "perturbed_inputs")) != mlp_subject.dataset.targets
+    found = result.metrics["transfer"]["mlp"]
+    assert found["n_examples"] == int(wins.sum())
+    assert found["transfer_rate"] == pytest.approx(float(wrong[wins].double().mean()))
+    assert 0 < found["transfer_rate"] < 1
+    assert transfer_metrics(result.data, ["mlp"]) == {"transfer": {"mlp": found}}
 
 
 def test_nothing_to_attack_is_said_and_not_a_crash(digits_subject: Subject) -> None:

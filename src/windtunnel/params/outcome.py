@@ -56,6 +56,12 @@ class Report(Block):
     """The PDF and the HTML report."""
 
     title: str = "Robustness assessment"
+    layout: Literal["compact", "full"] = Field(
+        "compact", description="compact: no clean image, perturbation map or metric twice; full: everything"
+    )
+    figure_scope: Literal["per_sample", "per_assessor"] = Field(
+        "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"
+    )
 
 
 class Tracking(Block):
