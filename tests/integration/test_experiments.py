@@ -34,7 +34,7 @@ latent: {}
 sanity: {}
 report: {}
 tracking: {experiment: test}
-gate: {}
+gate: {minimum: {clean/accuracy: 0.5}}
 """
 
 
