@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from windtunnel.core.artifacts import AssessmentResult, write_artifacts
-from windtunnel.corruptions.assess import assess_suite
-from windtunnel.params.corruptions import CorruptionEntry
-from windtunnel.params.load import load_params
-from windtunnel.workspace import ROBUSTNESS, finish, prepare_entry, user_errors
+from windtunnel.workspace import PLOTS, ROBUSTNESS, finish, prepare_entry, user_errors
+
+if TYPE_CHECKING:
+    from windtunnel.core.artifacts import AssessmentResult
+    from windtunnel.params.corruptions import CorruptionEntry
 
 
 def main(name: str) -> None:
-    """Write reports/robustness/<name> and a directory per corruption and severity below it."""
+    """Write reports/robustness/<name>, a directory per corruption and severity below it, and the series of its curves."""
+    # Imported here: the processes that corrupt import this module anew, and need no torch.
+    from windtunnel.core.artifacts import write_artifacts
+    from windtunnel.corruptions.assess import assess_suite
+    from windtunnel.corruptions.series import write_severity_series
+    from windtunnel.params.load import load_params
+
     started, params = time.time(), load_params()
     entry, subject = prepare_entry(params, "corruptions", name)
 
@@ -22,7 +28,8 @@ def main(name: str) -> None:
         write_artifacts(child, ROBUSTNESS / name / child.name, subject, started=started)
 
     # The children are on disk before the suite: its sample sheet is drawn from them.
-    finish(params, "corruptions", assess_suite(name, cast(CorruptionEntry, entry), subject, keep), subject, started)
+    result = assess_suite(name, cast("CorruptionEntry", entry), subject, keep)
+    write_severity_series(finish(params, "corruptions", result, subject, started), PLOTS / "corrupt" / f"{name}.csv")
 
 
 if __name__ == "__main__":

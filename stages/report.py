@@ -12,7 +12,7 @@ from windtunnel.workspace import REPORTS, user_errors
 def main() -> None:
     """Write reports/report.pdf and reports/report.html."""
     params = load_params()
-    report = build_report(REPORTS, params.report.title, [name for _, name, _ in entries(params)])
+    report = build_report(REPORTS, params.report, [name for _, name, _ in entries(params)])
     render_pdf(report, REPORTS / "report.pdf")
     render_html(report, REPORTS / "report.html")
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 
 from windtunnel.sweeps.report import print_report
-from windtunnel.workspace import run_assessment, user_errors
+from windtunnel.sweeps.series import write_curve_series
+from windtunnel.workspace import PLOTS, run_assessment, user_errors
 
 
 def main(name: str) -> None:
-    """Run the sweep `name` and print its page."""
-    print_report(run_assessment("sweeps", name))
+    """Run the sweep `name`, write the series of its curve and print its page."""
+    sweep = run_assessment("sweeps", name)
+    write_curve_series(sweep, PLOTS / "sweep" / f"{name}.csv")
+    print_report(sweep.metadata)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,27 @@
-"""Stage `verify@<name>`: one entry of `verification`."""
+"""Stage `verify@<name>`: one entry of `verification`, with the examples of attacks where it says so."""
 
 from __future__ import annotations
 
-from windtunnel.workspace import stage_main
+import sys
+import time
+
+from windtunnel.params.load import load_params
+from windtunnel.params.verification import VerificationEntry
+from windtunnel.verification.assess import assess
+from windtunnel.verification.examples import read_examples
+from windtunnel.workspace import ROBUSTNESS, finish, prepare_entry, user_errors
+
+
+def main(name: str) -> None:
+    """Run the verification `name`."""
+    started = time.time()
+    params = load_params()
+    entry, subject = prepare_entry(params, "verification", name)
+    assert isinstance(entry, VerificationEntry)
+    results = read_examples(f"verification.{name}", entry.examples_from, ROBUSTNESS)
+    finish(params, "verification", assess(name, entry, params.budget, subject, results), subject, started)
+
 
 if __name__ == "__main__":
-    stage_main("verification")
+    with user_errors():
+        main(sys.argv[1])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 REPORTS = Path("reports")
 DATA = REPORTS / "data"
 MODEL = REPORTS / "model"
+GENERATORS = REPORTS / "generators"
 ROBUSTNESS = REPORTS / "robustness"
 CLEAN = ROBUSTNESS / "clean"
 SANITY = REPORTS / "sanity"

@@ -117,6 +117,7 @@ def test_everything_runs_once_and_nothing_twice(clone):
             "sweep@curve",
             "verify@crown",
             "corrupt@blur",
+            "generators",
             *DOWNSTREAM,
         ]
     )

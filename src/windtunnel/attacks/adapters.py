@@ -91,3 +91,14 @@ def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
         wide = replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
         return adapter(wide, GreyAsThree(model))[:, :1]
     return adapter(request, model)
+
+
+def adapter_of(library: str) -> Adapter:
+    """The adapter of a library. The libraries are slow to import, and a run needs one of them."""
+    if library == "torchattacks":
+        from windtunnel.attacks.torchattacks_adapter import perturb as with_torchattacks
+
+        return with_torchattacks
+    from windtunnel.attacks.foolbox_adapter import perturb as with_foolbox
+
+    return with_foolbox

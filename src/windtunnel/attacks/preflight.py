@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-
 from windtunnel.attacks.plan import plan_of
 from windtunnel.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.attacks.table import ROWS
-from windtunnel.attacks.targets import check_targets
+from windtunnel.attacks.targets import check_chosen_targets
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
-from windtunnel.core.dataset import Dataset, select
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -93,10 +91,4 @@ def _check_objective(where: str, entry: AttackEntry, row: AttackRow, dataset: Da
         raise IncompatibleError(f"{where}.target_classes: {entry.library} {name} cannot aim at a class{use}")
     if entry.on is not None:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
-    chosen = dataset
-    if entry.samples.selection == "first" or entry.samples.n is None:
-        chosen = dataset.subset(select(len(dataset), entry.samples.n, "first", 0, dataset.targets))
-    elif isinstance(entry.target_classes, list):  # which samples is known only with the run's seed
-        n = min(entry.samples.n, len(dataset))
-        chosen = Dataset(dataset.inputs[:n], torch.full((n,), -1), dataset.ids[:n], dataset.class_names)
-    check_targets(where, entry.target_classes, chosen)
+    check_chosen_targets(where, entry.target_classes, entry.samples, dataset)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from windtunnel.core.dataset import Dataset
+from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
+from windtunnel.params.entry import Samples
 
 RULES = ("least_likely", "random", "next")
 TargetClasses = int | str | list[int] | None
@@ -35,6 +36,24 @@ def check_targets(where: str, targets: TargetClasses, dataset: Dataset) -> None:
     if dataset.labelled and same.any() and (isinstance(targets, list) or same.all()):
         sample = dataset.ids[int(same.nonzero()[0])]
         raise UserError(f"{key}: the target of sample {sample} equals its label; there is nothing to reach")
+
+
+def check_chosen_targets(where: str, targets: TargetClasses, samples: Samples, dataset: Dataset) -> None:
+    """`check_targets` on the samples that an entry will choose of `dataset`, as far as they are known without a seed."""
+    chosen = dataset
+    if samples.selection == "first" or samples.n is None:
+        chosen = dataset.subset(select(len(dataset), samples.n, "first", 0, dataset.targets))
+    elif isinstance(targets, list):  # which samples is known only with the run's seed
+        n = min(samples.n, len(dataset))
+        chosen = Dataset(dataset.inputs[:n], torch.full((n,), -1), dataset.ids[:n], dataset.class_names)
+    check_targets(where, targets, chosen)
+
+
+def target_summary(targets: TargetClasses) -> tuple[int, ...] | str | None:
+    """The targets as metadata.json names them."""
+    if isinstance(targets, list):
+        return tuple(targets)
+    return (targets,) if isinstance(targets, int) else targets
 
 
 def targets_for(where: str, rule: TargetClasses, subject: Subject, name: str) -> Tensor | None:

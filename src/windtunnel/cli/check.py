@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -11,6 +12,11 @@ from rich.console import Console
 from windtunnel.core.errors import UserError
 from windtunnel.params.load import PARAMS_FILE, entries, load_params
 from windtunnel.params.schema import Params
+from windtunnel.sanity.check import Status
+
+if TYPE_CHECKING:
+    from windtunnel.core.classifier import Classifier
+    from windtunnel.core.dataset import Dataset
 
 
 @click.command()
@@ -46,11 +52,72 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
                   + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
     classifier = preview_classifier(params.model, assessed, train, params.device, params.tracking.uri)
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
-    mistakes = []
+    mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
         preflight = import_module(f"windtunnel.{family}.preflight").preflight
         try:
             preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
+        except UserError as error:
+            mistakes.append(str(error))
+    mistakes += _transfer_mistakes(params, assessed)
+    return mistakes + check_model(params, classifier, assessed, console)
+
+
+def check_model(params: Params, classifier: Classifier, assessed: Dataset, console: Console) -> list[str]:
+    """The sanity checks of group A that need no assessment: a line per failure; warnings are printed."""
+    from windtunnel.sanity.run import before_any_assessment
+
+    findings = before_any_assessment(params, classifier, assessed)
+    flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
+    for finding in flagged:
+        if finding.status is Status.WARN:
+            console.print(
+                f"[yellow]![/yellow] sanity {finding.check.id}, {finding.check.title}: {finding.reason}. {finding.check.remedy}"
+            )
+    if not flagged:
+        console.print(
+            f"[green]✓[/green] sanity: {sum(f.status is Status.PASS for f in findings)} checks of model and input passed"
+        )
+    return [
+        f"sanity {f.check.id}, {f.check.title}: {f.reason or f.value}. {f.check.remedy}"
+        for f in flagged
+        if f.status is Status.FAIL
+    ]
+
+
+def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:
+    """What is wrong with the further models that attacks are tried on."""
+    from windtunnel.models.others import named_classifier
+
+    mistakes = []
+    for name, entry in params.attacks.items():
+        for key, place in entry.transfer_to.items():
+            try:
+                named_classifier(
+                    f"attacks.{name}.transfer_to.{key}", place, assessed, params.device, params.tracking.uri
+                )
+            except UserError as error:
+                mistakes.append(str(error))
+    return mistakes
+
+
+def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None) -> list[str]:
+    """What is wrong with `generators`, and with the further models of `latent`; empty where nothing uses them."""
+    if not params.latent:
+        return []
+    from windtunnel.generators.load import check_generators
+    from windtunnel.latent.models import load_models
+
+    mistakes = []
+    if params.generators.source == "none":
+        mistakes.append("generators.source: none, but latent has entries; set train, or bring a function")
+    try:
+        check_generators(params.generators, train, params.device, assessed)
+    except UserError as error:
+        mistakes.append(str(error))
+    for name, entry in params.latent.items():
+        try:
+            load_models(f"latent.{name}", entry, assessed, params.device, params.tracking.uri)
         except UserError as error:
             mistakes.append(str(error))
     return mistakes

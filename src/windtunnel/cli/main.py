@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import click
@@ -19,13 +21,15 @@ COMMANDS = {
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
+    "sanity": "should these numbers be believed?",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
     "champion": "who is champion, challenger and previous in the model registry",
     "promote": "make the model of the last run the champion, if the gate says so",
     "rollback": "make the champion before this one champion again",
     "retrain": "run what changed and promote the model if it is not worse than the champion",
-    "compare": "two runs, paired on the same samples",
+    "sweep": "the same assessment at several budgets, side by side",
+    "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "ui": "open the MLflow UI on the right store",
 }
 
@@ -85,4 +89,5 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
+    sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     cli(args=list(arguments) if arguments is not None else None, prog_name="windtunnel")

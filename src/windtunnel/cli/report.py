@@ -7,36 +7,67 @@ from pathlib import Path
 
 import click
 
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.load import PARAMS_FILE, load_params
+from windtunnel.params.outcome import Report
 from windtunnel.report.build import build_report
+from windtunnel.report.collect import known_assessments
 from windtunnel.report.html import render_html
 from windtunnel.report.pdf import render_pdf
 from windtunnel.workspace import REPORTS
 
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
 
 @click.command()
-@click.option(
-    "--reports",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=REPORTS,
-    show_default=True,
-    help="Where the artifacts are.",
-)
+@click.option("--reports", type=_FOLDER, default=REPORTS, show_default=True, help="Where the artifacts are.")
+@click.option("--output", type=_FOLDER, help="Where report.pdf and report.html go; beside the artifacts where absent.")
 @click.option("--only", multiple=True, help="Only these assessments, for example --only pgd or --only attacks.pgd.")
-@click.option("--title", default="Robustness assessment", show_default=True)
+@click.option("--compact/--full", default=None, help="Nothing twice, or everything; as in params.yaml where absent.")
+@click.option(
+    "--scope", type=click.Choice(["per_sample", "per_assessor"]), help="Pictures sample by sample, or attack by attack."
+)
+@click.option("--title", help="The title; that of params.yaml where absent.")
 @click.option("--open", "open_it", is_flag=True, help="Open the HTML in a browser.")
-def report(*, reports: Path, only: tuple[str, ...], title: str, open_it: bool) -> None:
+def report(
+    *,
+    reports: Path,
+    output: Path | None,
+    only: tuple[str, ...],
+    compact: bool | None,
+    scope: str | None,
+    title: str | None,
+    open_it: bool,
+) -> None:
     """Build report.pdf and report.html. Needs no DVC: any directories in the form of the artifact contract will do.
 
     \b
     Examples:
       windtunnel report --open
-      windtunnel report --only attacks.pgd --only cascade
+      windtunnel report --only attacks.pgd --only cascade --output /tmp/pgd
+      windtunnel report --full --scope per_assessor
       windtunnel report --reports ../other-run/reports
     """  # noqa: D301
-    names = [name.rsplit(".", 1)[-1] for name in only] or None
-    built = build_report(reports, title, names)
-    render_pdf(built, reports / "report.pdf")
-    render_html(built, reports / "report.html")
-    click.echo(f"{reports / 'report.pdf'}\n{reports / 'report.html'}")
+    if not reports.is_dir():
+        raise UserError(f"--reports: {reports} is no folder; run dvc repro first")
+    layout = None if compact is None else "compact" if compact else "full"
+    given = {"layout": layout, "figure_scope": scope, "title": title}
+    of_file = load_params().report if reports == REPORTS and PARAMS_FILE.is_file() else Report()
+    options = of_file.model_copy(update={key: value for key, value in given.items() if value is not None})
+    built = build_report(reports, options, _names(reports, only) if only else None)
+    folder = output or reports
+    for render, file in ((render_pdf, "report.pdf"), (render_html, "report.html")):
+        render(built, folder / file)
+        click.echo(folder / file)
     if open_it:
-        webbrowser.open((reports / "report.html").resolve().as_uri())
+        webbrowser.open((folder / "report.html").resolve().as_uri())
+
+
+def _names(reports: Path, only: tuple[str, ...]) -> list[str]:
+    """`attacks.pgd` or `pgd` as `pgd`. Raises UserError, with the nearest name, where there is no such directory."""
+    known = known_assessments(reports)
+    names = [name.rsplit(".", 1)[-1] for name in only]
+    for name in names:
+        if name not in known:
+            raise UserError(unknown_word("--only", name, known, what=f"an assessment in {reports}"))
+    return names

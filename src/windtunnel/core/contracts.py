@@ -92,6 +92,9 @@ class Verdict(IntEnum):
         return self.name.lower()
 
 
+# Family of an algorithm whose certificates are of a smoothed model, not of the model under assessment.
+SMOOTHED_MODEL = "smoothed_model"
+
 VERDICT_CODES: dict[str, int] = {verdict.label: int(verdict) for verdict in Verdict}
 
 # What every declared value may hold in a JSON file.

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from windtunnel.catalogue import find_algorithm
-from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs
-from windtunnel.core.batches import progress_bar
-from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.corruptions.corrupt import CHUNK, Job, run_jobs
-from windtunnel.corruptions.table import SUITES, family_of
+from windtunnel.corruptions.corrupt import CHUNK, Job, run_jobs, there_and_back
+from windtunnel.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
+from windtunnel.corruptions.reference import ALEXNET, Pair, Reference, reference_of
+from windtunnel.corruptions.table import COMMON, corruptions_of
 from windtunnel.params.corruptions import CorruptionEntry
-
-NEVER = 6  # minimal severity of a sample that no severity up to 5 breaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +43,34 @@ def assess_suite(
 ) -> AssessmentResult:
     """Run a suite; `keep` gets the result of each corruption and severity as it is done, so that only one is in memory.
 
-    Extra keys of the suite's robustness_data.pt: `corruption_predictions` int64 (P, N) in the order of
-    kwargs.corruptions, `quantised_predictions` int64 (N,) (severity 0: 8-bit rounding alone), `minimal_severity` int64
-    (N,), 6 for a sample that no severity breaks. `perturbed_inputs` are each sample under the mildest corruption that
-    breaks it, or under the last one.
+    A killed suite continues after the last (corruption, severity) that was finished. Extra keys of the suite's
+    robustness_data.pt: `corruption_predictions` int64 (P, N) in the order of kwargs.corruptions, `quantised_predictions`
+    int64 (N,) (severity 0: 8-bit rounding alone), `resized_predictions` int64 (N,) with `upsample` (rounded, resized and
+    resized back), `minimal_severity` int64 (N,), 6 for a sample that no severity breaks, and with a windtunnel suite as
+    reference `reference_wrong` bool (P + 1, N), its clean errors last. `perturbed_inputs` are each sample under the
+    mildest corruption that breaks it, or under the last one.
+    Raises UserError where the reference does not fit the samples, a corruption fails, or a worker process dies.
     """
-    names = SUITES.get(entry.algorithm, (entry.algorithm,))
-    pairs = [(corruption, severity) for corruption in names for severity in entry.severities]
+    where = f"corruptions.{name}"
+    pairs = [(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities]
+    reference = reference_of(where, entry, pairs, subject.dataset)
     pixels = _eight_bits(subject.dataset.inputs)
     mildest = Mildest.of(subject)
-    for corrupted in _corrupt_all(name, entry, pairs, pixels, subject):
+    checkpoint = _checkpoint(name, entry, pairs, subject)
+    for corrupted in _corrupt_all(name, entry, pairs, pixels, subject, checkpoint):
         mildest.add(corrupted, subject.dataset.targets)
-        keep(_child(name, entry, corrupted, subject))
-    quantised = subject.classifier.predict(_floats(pixels))
-    return _suite_result(name, entry, mildest, pairs, quantised, subject)
+        keep(_child(corrupted, entry, subject))
+    checkpoint.clear()
+    suite = SuiteData(
+        pairs=pairs,
+        predictions=torch.stack(mildest.predictions),
+        clean=subject.clean_predictions,
+        quantised=subject.classifier.predict(_floats(pixels)),
+        resized=subject.classifier.predict(_floats(there_and_back(pixels, entry.upsample))) if entry.upsample else None,
+        targets=subject.dataset.targets,
+        minimal=mildest.severity,
+    )
+    return _suite_result(name, entry, suite, mildest, subject, reference)
 
 
 @dataclass(slots=True)
@@ -92,172 +107,184 @@ def _floats(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).float() / 255
 
 
+def _checkpoint(name: str, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> Checkpoint:
+    device = str(subject.classifier.device)
+    digests = [subject.dataset.digest(), subject.classifier.digest]
+    return Checkpoint(name, [list(pairs), entry.upsample, entry.batch_size, *digests, subject.seed, device])
+
+
 def _corrupt_all(
-    name: str, entry: CorruptionEntry, pairs: Sequence[tuple[str, int]], pixels: np.ndarray, subject: Subject
+    name: str,
+    entry: CorruptionEntry,
+    pairs: Sequence[Pair],
+    pixels: np.ndarray,
+    subject: Subject,
+    checkpoint: Checkpoint,
 ) -> Iterator[Corrupted]:
-    n, ids = len(pixels), subject.dataset.ids
-    starts = range(0, n, CHUNK)
-    jobs = [
-        Job(corruption, severity, pixels[s : s + CHUNK], ids[s : s + CHUNK], subject.seed, entry.upsample)
-        for corruption, severity in pairs
-        for s in starts
-    ]
+    n, width = len(pixels), entry.batch_size
+    missing = [number for number in range(len(pairs)) if checkpoint.get(number) is None]
+    batches = [range(start, min(start + width, n)) for start in range(0, n, width)]
+    chunks = [[batch[i : i + CHUNK] for i in range(0, len(batch), CHUNK)] for batch in batches]
+    jobs = (
+        _job(*pairs[number], pixels, chunk, entry, subject) for number in missing for batch in chunks for chunk in batch
+    )
     results = run_jobs(jobs, entry.workers)
     with progress_bar() as progress:
         task = progress.add_task(name, total=len(pairs) * n)
-        for corruption, severity in pairs:
-            parts = []
-            for _ in starts:
-                parts.append(next(results))
-                progress.advance(task, len(parts[-1]))
-            inputs = _floats(np.concatenate(parts))
-            # The model works while the processes corrupt what comes next.
-            yield Corrupted(corruption, severity, inputs, subject.classifier.predict(inputs))
+        for number, (corruption, severity) in enumerate(pairs):
+            part = checkpoint.get(number)
+            if part is None:
+                inputs, predictions = [], []
+                for batch in chunks:
+                    corrupted = np.concatenate([next(results) for _ in batch])
+                    inputs.append(torch.from_numpy(corrupted))
+                    # The model works while the processes corrupt what comes next.
+                    predictions.append(subject.classifier.predict(_floats(corrupted)))
+                    progress.advance(task, len(corrupted))
+                part = {"pixels": torch.cat(inputs), "predictions": torch.cat(predictions)}
+                checkpoint.put(number, part)
+            else:
+                progress.advance(task, n)
+            yield Corrupted(corruption, severity, _floats(part["pixels"].numpy()), part["predictions"])
 
 
-def _child(name: str, entry: CorruptionEntry, corrupted: Corrupted, subject: Subject) -> AssessmentResult:
-    row = find_algorithm(entry.library, corrupted.corruption, f"corruptions.{name}", "corruptions")
-    correct = corrupted.predictions == subject.dataset.targets
+def _job(
+    corruption: str, severity: int, pixels: np.ndarray, rows: range, entry: CorruptionEntry, subject: Subject
+) -> Job:
+    """The seed of an image depends on its id, so that neither its place nor its neighbours matter."""
+    ids = subject.dataset.ids[rows.start : rows.stop]
+    seeds = tuple(derive_seed(subject.seed, "corruption", sample, corruption, severity) for sample in ids)
+    return Job(corruption, severity, pixels[rows.start : rows.stop], seeds, entry.upsample)
+
+
+def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> AssessmentResult:
+    row = find_algorithm(entry.library, corrupted.corruption, "corruptions", "corruptions")
+    targets = subject.dataset.targets
     return AssessmentResult(
         name=corrupted.name,
         semantics=Semantics(row, PerturbationDistribution(corrupted.corruption, corrupted.severity)),
         data={
-            **base_data(subject, _verdicts(correct)),
+            **base_data(subject, _verdicts(corrupted.predictions == targets)),
             "perturbed_inputs": corrupted.inputs,
             "perturbed_predictions": corrupted.predictions,
         },
-        metrics=accuracy_metrics(
-            correct, subject.clean_predictions, corrupted.predictions, subject.clean_correct, entry
-        ),
-        caveats=_caveats(entry),
-        kwargs={
-            **base_kwargs(subject),
-            "ci_method": entry.ci_method,
-            "ci_level": entry.ci_level,
-            "upsample": entry.upsample,
-        },
+        metrics=accuracy_metrics(corrupted.predictions, subject.clean_predictions, targets, _interval(entry)),
+        caveats=_upsampled(entry),
+        kwargs={**base_kwargs(subject), **_options(entry)},
         library_package="imagecorruptions",
     )
-
-
-def accuracy_metrics(
-    correct: Tensor, clean: Tensor, predictions: Tensor, clean_correct: Tensor, entry: CorruptionEntry
-) -> dict[str, Json]:
-    """Corrupted accuracy with its interval, and how many predictions flipped against clean."""
-    rate = binomial_rate(int(correct.sum()), len(correct), entry.ci_level, entry.ci_method)
-    before = binomial_rate(int(clean_correct.sum()), len(correct), entry.ci_level, entry.ci_method)
-    return {
-        **before.metrics("clean_accuracy"),
-        "corrupted_accuracy": rate.value,
-        "accuracy_ci_low": rate.low,
-        "accuracy_ci_high": rate.high,
-        "corrupted_accuracy_ci_low": rate.low,
-        "corrupted_accuracy_ci_high": rate.high,
-        "n_samples": rate.n,
-        "n_correct": rate.successes,
-        "prediction_flips": int((predictions != clean).sum()),
-    }
 
 
 def _suite_result(
     name: str,
     entry: CorruptionEntry,
+    suite: SuiteData,
     mildest: Mildest,
-    pairs: Sequence[tuple[str, int]],
-    quantised: Tensor,
     subject: Subject,
+    reference: Reference | None,
 ) -> AssessmentResult:
-    predictions, minimal = torch.stack(mildest.predictions), mildest.severity
-    data = {
-        **base_data(subject, _verdicts(minimal == NEVER)),
+    interval = _interval(entry)
+    data: Tensors = {
+        **base_data(subject, _verdicts(suite.minimal == NEVER)),
         "perturbed_inputs": mildest.inputs,
         "perturbed_predictions": mildest.shown,
-        "corruption_predictions": predictions,
-        "quantised_predictions": quantised,
-        "minimal_severity": minimal,
+        "corruption_predictions": suite.predictions,
+        "quantised_predictions": suite.quantised,
+        "minimal_severity": suite.minimal,
     }
-    shown_pairs: list[Json] = [[corruption, severity] for corruption, severity in pairs]
-    row_of_suite = find_algorithm(entry.library, entry.algorithm, f"corruptions.{name}", "corruptions")
-    caveats = [*_caveats(entry), *_not_monotone(predictions, pairs, entry, subject.dataset.targets)]
+    if suite.resized is not None:
+        data["resized_predictions"] = suite.resized
+    if reference is not None and reference.digest:
+        data["reference_wrong"] = torch.from_numpy(reference.wrong) > 0
+    shown_pairs: list[Json] = [[corruption, severity] for corruption, severity in suite.pairs]
+    metrics = suite_metrics(suite, interval, reference)
+    caveats = [*_upsampled(entry, metrics), *_not_monotone(suite, interval), *_about_mce(suite, reference, metrics)]
+    compared = {"reference": {"name": reference.name, "model_digest": reference.digest}} if reference else {}
+    algorithm = find_algorithm(entry.library, entry.algorithm, f"corruptions.{name}", "corruptions")
     return AssessmentResult(
         name=name,
-        semantics=Semantics(row_of_suite, PerturbationDistribution(entry.algorithm, max(entry.severities))),
+        semantics=Semantics(algorithm, PerturbationDistribution(entry.algorithm, max(entry.severities))),
         data=data,
-        metrics=suite_metrics(predictions, quantised, minimal, subject, pairs),
+        metrics=metrics,
         caveats=tuple(caveats),
-        kwargs={**base_kwargs(subject), "corruptions": shown_pairs, "severities": list(entry.severities), "upsample": entry.upsample,
-                "ci_method": entry.ci_method, "ci_level": entry.ci_level},
+        kwargs={
+            **base_kwargs(subject),
+            "corruptions": shown_pairs,
+            "severities": list(entry.severities),
+            **_options(entry),
+            **compared,
+        },
         library_package="imagecorruptions",
-    )  # fmt: skip
+    )
 
 
-def suite_metrics(
-    predictions: Tensor, quantised: Tensor, minimal: Tensor, subject: Subject, pairs: Sequence[tuple[str, int]]
-) -> dict[str, Json]:
-    """Means over the suite, by family and by severity; the worst corruption; severity 0; minimal severities."""
-    targets, n = subject.dataset.targets, len(subject.dataset)
-    accuracy = (predictions == targets).double().mean(1)
-    clean = binomial_rate(int(subject.clean_correct.sum()), n)
-    by_corruption = {
-        c: _mean(accuracy, pairs, lambda pair, c=c: pair[0] == c) for c in dict.fromkeys(c for c, _ in pairs)
-    }
-    families = dict.fromkeys(family_of(c) for c, _ in pairs)
-    severities = sorted({s for _, s in pairs})
-    curve: list[Json] = [_mean(accuracy, pairs, lambda pair, s=s: pair[1] == s) for s in severities]
-    worst = min(by_corruption, key=lambda c: by_corruption[c])
-    quantised_accuracy = float((quantised == targets).double().mean())
-    return {
-        **clean.metrics("clean_accuracy"),
-        "corrupted_accuracy": float(accuracy.mean()),
-        "n_samples": n,
-        "mean_corruption_error": 1 - float(np.mean(list(by_corruption.values()))),
-        "accuracy_by_corruption": dict(by_corruption),
-        "accuracy_by_family": {f: _mean(accuracy, pairs, lambda pair, f=f: family_of(pair[0]) == f) for f in families},
-        "severities": list(severities),
-        "accuracy_by_severity": curve,
-        "accuracy_by_pair": accuracy.tolist(),
-        "worst_corruption": worst,
-        "worst_corruption_accuracy": by_corruption[worst],
-        "severity_0_accuracy": quantised_accuracy,
-        "quantisation_change": quantised_accuracy - clean.value,
-        "prediction_flips": int((predictions != subject.clean_predictions).sum()),
-        "minimal_severity_histogram": [int((minimal == s).sum()) for s in (*severities, NEVER)],
-        "never_broken": float((minimal == NEVER).double().mean()),
-    }
+def _interval(entry: CorruptionEntry) -> Interval:
+    return Interval(entry.ci_method, entry.ci_level)
 
 
-def _mean(accuracy: Tensor, pairs: Sequence[tuple[str, int]], keep: object) -> float:
-    assert callable(keep)
-    return float(accuracy[[i for i, pair in enumerate(pairs) if keep(pair)]].mean())
+def _options(entry: CorruptionEntry) -> dict[str, Json]:
+    return {"ci_method": entry.ci_method, "ci_level": entry.ci_level, "upsample": entry.upsample}
 
 
 def _verdicts(correct: Tensor) -> Tensor:
     return torch.where(correct, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION))
 
 
-def _caveats(entry: CorruptionEntry) -> tuple[Caveat, ...]:
-    found = []
-    if entry.upsample:
-        found.append(
-            Caveat(
-                "upsampled",
-                f"Images were resized to {entry.upsample} px, corrupted and resized back: resizing smooths noise and blur, "
-                f"so severities here are milder than the benchmark's and no mCE of others compares.",
-            )
-        )
-    return tuple(found)
+def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -> tuple[Caveat, ...]:
+    if not entry.upsample:
+        return ()
+    measured = ""
+    if metrics:
+        change = float(cast(float, metrics["resizing_change"]))
+        measured = f" Resizing there and back, without any corruption, changes accuracy by {change:+.1%}."
+    return (
+        Caveat(
+            "upsampled",
+            f"Images were resized to {entry.upsample} px, corrupted and resized back: resizing smooths noise and blur, "
+            f"so severities here are milder than the benchmark's and no mCE of others compares.{measured}",
+        ),
+    )
 
 
-def _not_monotone(
-    predictions: Tensor, pairs: Sequence[tuple[str, int]], entry: CorruptionEntry, targets: Tensor
-) -> list[Caveat]:
+def _not_monotone(suite: SuiteData, interval: Interval) -> list[Caveat]:
     """Corruptions under which the model does better at a higher severity, beyond the interval."""
-    odd, correct = [], (predictions == targets).sum(1).tolist()
-    for corruption in dict.fromkeys(c for c, _ in pairs):
-        curve = [n for n, (c, _) in zip(correct, pairs, strict=True) if c == corruption]
-        rates = [binomial_rate(n, len(targets), entry.ci_level, entry.ci_method) for n in curve]
-        if any(harder.low > milder.high for milder, harder in zip(rates, rates[1:], strict=False)):
+    odd = []
+    rates = [interval.of(row) for row in suite.predictions == suite.targets]
+    for corruption in dict.fromkeys(c for c, _ in suite.pairs):
+        curve = [rate for rate, (c, _) in zip(rates, suite.pairs, strict=True) if c == corruption]
+        if any(harder.low > milder.high for milder, harder in zip(curve, curve[1:], strict=False)):
             odd.append(corruption)
     if not odd:
         return []
-    return [Caveat("rises_with_severity", f"Accuracy rises with severity under {', '.join(dict.fromkeys(odd))}.")]
+    return [Caveat("rises_with_severity", f"Accuracy rises with severity under {', '.join(odd)}.")]
+
+
+def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str, Json]) -> list[Caveat]:
+    if reference is None:
+        return []
+    found = []
+    absent = [name for name in COMMON if any((name, severity) not in suite.pairs for severity in range(1, 6))]
+    if absent:
+        found.append(
+            Caveat(
+                "mce_partial",
+                "mCE is defined over 15 corruptions at severities 1 to 5; this one is the mean over what this suite ran, "
+                "and compares with no published mCE.",
+            )
+        )
+    if reference.name == ALEXNET:
+        found.append(
+            Caveat(
+                "mce_reference",
+                "mCE divides by AlexNet's published errors, which are of the ImageNet validation set; of the data here only "
+                "the class count and the size were checked.",
+            )
+        )
+    undefined = cast(list[str], metrics["mce_undefined"])
+    relative = [name for name in cast(list[str], metrics["relative_mce_undefined"]) if name not in undefined]
+    for names, what in ((undefined, "mCE and relative mCE"), (relative, "relative mCE")):
+        if names:
+            found.append(
+                Caveat("mce_undefined", f"{what} leave out {', '.join(names)}: the reference loses no accuracy there.")
+            )
+    return found

@@ -1,18 +1,27 @@
-"""One image under one corruption, the same bytes whatever runs beside it; and many of them, over processes."""
+"""One image under one corruption, the same bytes whatever runs beside it; and many of them, over processes.
+
+The worker processes import this module: it must not import torch, which takes longer than many a suite.
+"""
 
 from __future__ import annotations
 
+import functools
 import multiprocessing as mp
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
+from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
 
-from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.core.errors import UserError
+from windtunnel.corruptions.glass import glass_blur
 from windtunnel.corruptions.shims import shim_imagecorruptions
 
 # ITU-R BT.601, as PIL's convert("L"): how a grey image comes back from RGB.
@@ -22,48 +31,110 @@ CHUNK = 16  # images a process is sent at a time: enough to outweigh the message
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Images to corrupt: uint8 (n, H, W, C), C 1 or 3, with the id of each, which is all its randomness depends on."""
+    """Images to corrupt: uint8 (n, H, W, C), C 1 or 3, with the seed of each, which is all its randomness depends on."""
 
     corruption: str
     severity: int
     images: np.ndarray
-    ids: tuple[str, ...]
-    run_seed: int
+    seeds: tuple[int, ...]
     upsample: int | None
 
 
-def image_seed(run_seed: int, sample: str, corruption: str, severity: int) -> int:
-    """The seed of one image under one corruption: by its id, so that neither order nor batch matters."""
-    return derive_seed(run_seed, "corruption", sample, corruption, severity)
-
-
 def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) -> np.ndarray:
-    """The library's corruption of one uint8 RGB image (H, W, 3), H and W at least 32; uint8 of the same shape."""
+    """The library's corruption of one uint8 RGB image (H, W, 3), H and W at least 32; uint8 of the same shape.
+
+    Seeds numpy's global stream, and leaves it where the library does.
+    """
     shim_imagecorruptions()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (DeprecationWarning, UserWarning, FutureWarning))
+        np.random.seed(seed)  # noqa: NPY002
+        if corruption == "glass_blur":
+            return glass_blur(image, severity)
         import imagecorruptions
-        from skimage.util import random_noise
 
-        with seeded(seed):
-            if corruption == "impulse_noise":
-                # scikit-image's random_noise has a generator of its own, which no global seed reaches.
-                amount = (0.03, 0.06, 0.09, 0.17, 0.27)[severity - 1]
-                noisy = random_noise(image / 255.0, mode="s&p", amount=amount, rng=np.random.default_rng(seed))
-                return np.asarray(np.clip(noisy, 0, 1) * 255, dtype=np.uint8)
-            return np.asarray(imagecorruptions.corrupt(image, severity=severity, corruption_name=corruption)).astype(
-                np.uint8
-            )
+        with _MENDED.get(corruption, _as_it_is)(seed):
+            try:
+                return np.asarray(imagecorruptions.corrupt(image, severity, corruption))
+            except FloatingPointError:  # only where `_no_division_by_zero` asks for it
+                return image.copy()
+
+
+@contextmanager
+def _as_it_is(_: int) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _own_generator_seeded(seed: int) -> Iterator[None]:
+    # scikit-image's random_noise makes a generator of its own, which no global seed reaches.
+    util = import_module("skimage.util")
+    with patch.object(util, "random_noise", functools.partial(util.random_noise, rng=seed)):
+        yield
+
+
+@contextmanager
+def _no_division_by_zero(_: int) -> Iterator[None]:
+    # On a small image it can happen that no drop falls; the library then divides 0 by 0 and blackens it.
+    with np.errstate(invalid="raise"):
+        yield
+
+
+@contextmanager
+def _textures_read_once(_: int) -> Iterator[None]:
+    # The library decodes a photograph of frost for every image: most of what a suite takes at 32 px.
+    cv2 = import_module("cv2")
+    with patch.object(cv2, "imread", _remembering(cv2.imread)):
+        yield
+
+
+@functools.cache
+def _remembering(read: Callable[[str], np.ndarray]) -> Callable[[str], np.ndarray]:
+    return functools.cache(read)
+
+
+@contextmanager
+def _zoomed_by_channel(_: int) -> Iterator[None]:
+    # The library interpolates over rows, columns and channels; the channels' weights are 1 and 0, and half of the work.
+    module = import_module("imagecorruptions.corruptions")
+    with patch.object(module, "scizoom", functools.partial(_by_channel, module.scizoom)):
+        yield
+
+
+def _by_channel(
+    zoom: Callable[..., np.ndarray], image: np.ndarray, factors: tuple[float, float, int], order: int
+) -> np.ndarray:
+    channels = np.ascontiguousarray(image.transpose(2, 0, 1))
+    return np.stack([zoom(channel, factors[:2], order=order) for channel in channels], axis=-1)
+
+
+_MENDED = {
+    "impulse_noise": _own_generator_seeded,
+    "spatter": _no_division_by_zero,
+    "frost": _textures_read_once,
+    "zoom_blur": _zoomed_by_channel,
+}
+
+
+@contextmanager
+def _global_stream_restored() -> Iterator[None]:
+    # As `core.seeds.seeded`, for the one stream the library draws from.
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
 
 
 def run_job(job: Job) -> np.ndarray:
-    """Corrupt every image of a job; uint8 of the same shape."""
-    return np.stack(
-        [
-            _adapted(image, job, image_seed(job.run_seed, sample, job.corruption, job.severity))
-            for image, sample in zip(job.images, job.ids, strict=True)
-        ]
-    )
+    """Corrupt every image of a job; uint8 of the same shape. Raises UserError where the library fails on one."""
+    try:
+        with _global_stream_restored():
+            return np.stack([_adapted(image, job, seed) for image, seed in zip(job.images, job.seeds, strict=True)])
+    except Exception as error:  # whatever the unmaintained library raises
+        raise UserError(
+            f"imagecorruptions {job.corruption} at severity {job.severity} failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _adapted(image: np.ndarray, job: Job, seed: int) -> np.ndarray:
@@ -81,19 +152,40 @@ def _adapted(image: np.ndarray, job: Job, seed: int) -> np.ndarray:
     return found
 
 
+def there_and_back(images: np.ndarray, side: int) -> np.ndarray:
+    """uint8 images (n, H, W, C) resized to `side` and back: what upsampling does to them without any corruption."""
+    height, width, channels = images.shape[1:]
+    colour = images.repeat(3, axis=3) if channels == 1 else images
+    back = np.stack([_resized(_resized(image, (side, side)), (width, height)) for image in colour])
+    return back[..., :channels]
+
+
 def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
 
 
-def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[np.ndarray]:
-    """The results of `jobs` in their order, over `workers` processes; a few at a time, so that memory stays bounded."""
-    if workers == 1 or len(jobs) == 1:
+def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[np.ndarray]:
+    """The results of `jobs` in their order, over `workers` processes; a few at a time, so that memory stays bounded.
+
+    Raises UserError, in one line, where a job fails or a process dies.
+    """
+    if workers == 1:
         yield from map(run_job, jobs)
         return
+    todo, where = iter(jobs), "the first"
     # spawn: forking a process that runs torch threads can hang.
     with ProcessPoolExecutor(workers, mp_context=mp.get_context("spawn")) as pool:
-        todo = iter(jobs)
-        pending = [pool.submit(run_job, job) for job in islice(todo, 4 * workers)]
-        while pending:
-            yield pending.pop(0).result()
-            pending += [pool.submit(run_job, job) for job in islice(todo, 1)]
+        pending: list[tuple[Job, Future[np.ndarray]]] = []
+        try:
+            while True:
+                pending += [(job, pool.submit(run_job, job)) for job in islice(todo, 4 * workers - len(pending))]
+                if not pending:
+                    return
+                job, future = pending.pop(0)
+                where = f"{job.corruption} at severity {job.severity}"
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"a process that corrupts images died ({where}): killed, perhaps for want of memory. What is finished is "
+                f"kept: run again, with workers: 1 if memory is short"
+            ) from error

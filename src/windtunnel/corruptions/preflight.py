@@ -6,6 +6,8 @@ from windtunnel.catalogue import find_algorithm
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.corruptions.reference import check_reference
+from windtunnel.corruptions.table import corruptions_of
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget, BudgetOverride
 
@@ -24,6 +26,12 @@ def preflight(where: str, entry: CorruptionEntry, budget: Budget, classifier: Cl
         raise UserError(f"{where}.budget: a corruption has severities (1 to 5), no budget; remove it")
     if not dataset.is_image:
         raise IncompatibleError(f"{where}: the data is tabular; corruptions work on images")
+    lowest, highest = (float(end) for end in dataset.inputs.aminmax())
+    if not (lowest >= 0 and highest <= 1):
+        raise IncompatibleError(
+            f"{where}: values run from {lowest:.4g} to {highest:.4g}; corruptions work on 8-bit images, scaled to [0, 1]. Scale "
+            f"the data, and put the model's own normalisation inside the model"
+        )
     channels, height, width = dataset.inputs.shape[1:]
     if channels not in {1, 3}:
         raise IncompatibleError(f"{where}: images have {channels} channels; corruptions work on 1 (grey) or 3 (colour)")
@@ -39,3 +47,5 @@ def preflight(where: str, entry: CorruptionEntry, budget: Budget, classifier: Cl
             f"{key}; imagecorruptions needs at least {SMALLEST} pixels a side. Set {where}.upsample: {SMALLEST} to resize, "
             f"corrupt and resize back"
         )
+    pairs = [(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities]
+    check_reference(where, entry, pairs, dataset)

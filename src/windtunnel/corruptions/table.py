@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Randomness, ThreatModel
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.corruptions import CHOICE, CorruptionEntry
 
 DEFAULT_VISUALISERS: tuple[str, ...] = (
     "CorruptionAccuracyVisualiser",
     "SeverityCurveVisualiser",
     "CorruptionHeatmapVisualiser",
     "CorruptionSheetVisualiser",
+    "PredictionFlipsVisualiser",
+    "MinimalSeverityVisualiser",
 )
 
 FAMILY: dict[str, tuple[str, ...]] = {
@@ -33,6 +37,18 @@ def family_of(corruption: str) -> str:
     return next(family for family, names in FAMILY.items() if corruption in names)
 
 
+def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
+    """The corruptions of an entry, each once. Raises UserError for a word in its list that is none."""
+    found: list[str] = []
+    for word in entry.corruptions or (entry.algorithm,):
+        if word not in ALL and word not in SUITES:
+            raise UserError(
+                unknown_word(f"{where}.corruptions", word, [*SUITES, *ALL], what="a corruption or a family of them")
+            )
+        found += SUITES.get(word, (word,))
+    return tuple(dict.fromkeys(found))
+
+
 def _row(name: str, families: frozenset[str], summary: str, *, deterministic: bool) -> Algorithm:
     return Algorithm(
         library="imagecorruptions",
@@ -53,4 +69,5 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         _row(suite, frozenset({"suite"}), ", ".join(names), deterministic=set(names) <= DETERMINISTIC)
         for suite, names in SUITES.items()
     ),
+    _row(CHOICE, frozenset({"suite"}), "those listed under `corruptions`", deterministic=False),
 )

@@ -1,8 +1,26 @@
-"""Registry rows of the latent family."""
+"""The registry row of the latent family."""
 
 from __future__ import annotations
 
-from windtunnel.core.contracts import Algorithm
+from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
 
-ALGORITHMS: tuple[Algorithm, ...] = ()
-DEFAULT_VISUALISERS: tuple[str, ...] = ()
+DEFAULT_VISUALISERS: tuple[str, ...] = (
+    "LatentMetricsVisualiser",
+    "LatentGridVisualiser",
+    "LatentDistributionsVisualiser",
+    "GeneratorSheetVisualiser",
+)
+
+LATENT_PGD = Algorithm(
+    library="windtunnel",
+    name="latent_pgd",
+    kind=AssessmentKind.EMPIRICAL_ATTACK,
+    threat_model=ThreatModel.WHITE_BOX,
+    norm=Norm.LATENT_L2,
+    families=frozenset({"latent", "gradient"}),
+    randomness=Randomness.SELF_SEEDED,
+    requires=frozenset({Capability.FORWARD, Capability.AUTOGRAD}),
+    minimum_norm=True,
+    summary="PGD over latent codes of generative models, and the metrics LGA, LRA, LLNA, LLAR, LAGS, LARS, LAGA, LARA",
+)
+ALGORITHMS: tuple[Algorithm, ...] = (LATENT_PGD,)

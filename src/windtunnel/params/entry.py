@@ -65,3 +65,7 @@ class Entry(Block):
     visualisers: list[str | dict[str, dict[str, Value]]] | None = Field(
         None, description="names, or {name: {option: value}}; the kind's defaults where absent"
     )
+
+    def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the visualisers of an entry that names none: those of its family, unless it knows better."""
+        return of_family

@@ -67,7 +67,8 @@ def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
     import windtunnel.visualisers  # noqa: F401  registers them
 
     kind = entry_kind(family, name, entry)
-    specs = entry.visualisers if entry.visualisers is not None else list(default_visualisers(family))
+    defaults = entry.visualisers_by_default(default_visualisers(family))
+    specs = entry.visualisers if entry.visualisers is not None else list(defaults)
     return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]
 
 
@@ -103,6 +104,11 @@ def _unknown_words(params: Params) -> Iterator[str]:
             visualisers_of(family, name, entry)
         except UserError as error:
             yield str(error)
+    for name, attack in params.attacks.items():
+        others = [other for other in params.attacks if other != name]
+        for prior in attack.on.survivors_of if attack.on else ():
+            if prior not in others:
+                yield unknown_word(f"attacks.{name}.on.survivors_of", prior, others, what="another entry of attacks")
 
 
 def _line(details: ErrorDetails, where: str) -> str:

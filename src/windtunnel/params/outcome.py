@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number
@@ -19,13 +19,49 @@ class Clean(Block):
 
 
 class Sanity(Block):
-    """Checks of the evaluation itself; no option yet, since none of them runs yet."""
+    """Checks of the evaluation itself; `windtunnel sanity --explain C3` says what one of them is for."""
+
+    profile: Literal["stored", "standard", "full"] = Field(
+        "standard", description="stored: tensors on disk; standard: a few passes too; full: attacks run anew too"
+    )
+    thresholds: dict[str, Number] = Field(
+        default_factory=dict, description="check id: threshold instead of the documented one, e.g. C3: 0.01"
+    )
+    samples: PositiveInt = Field(100, description="on how many samples attacks are run anew at most")
+    expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
+        None, description="what the model is known to reach on this data (A8)"
+    )
+    surrogate: str | None = Field(
+        None, description="directory of a second model for transfer (C6): an earlier reports/model"
+    )
+    benchmark: Literal["cifar10", "cifar100", "imagenet"] | None = Field(
+        None, description="whose best known robust accuracy is the ceiling (C21)"
+    )
+    adaptive: bool = Field(False, description="the attacks go through the model's defence (D12)")
+
+    @field_validator("thresholds")
+    @classmethod
+    def _known(cls, thresholds: dict[str, float]) -> dict[str, float]:
+        # The registry is in the library above; a check that is not in it would never be asked.
+        from windtunnel.core.errors import unknown_word
+        from windtunnel.sanity.run import registry
+
+        for name in thresholds:
+            if name not in registry():
+                raise ValueError(unknown_word("sanity.thresholds", name, registry(), what="a sanity check"))
+        return thresholds
 
 
 class Report(Block):
     """The PDF and the HTML report."""
 
     title: str = "Robustness assessment"
+    layout: Literal["compact", "full"] = Field(
+        "compact", description="compact: no clean image, perturbation map or metric twice; full: everything"
+    )
+    figure_scope: Literal["per_sample", "per_assessor"] = Field(
+        "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"
+    )
 
 
 class Tracking(Block):

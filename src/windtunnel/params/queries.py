@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Entry
 
 
 class QueryEntry(Entry):
-    """A black-box attack whose every model evaluation is counted."""
+    """A black-box attack whose every model evaluation is counted: EvoBA, EpsGreedy, SimBA, or one of a library's."""
 
     library: str = "windtunnel"
     target_classes: int | str | list[int] | None = Field(None, description="as for attacks")
+    max_queries: PositiveInt | None = Field(
+        None,
+        description="an image is given up before it would need more; no limit but the algorithm's own where absent",
+    )
+    batch_size: PositiveInt = Field(256, description="queries that are sent to the model together")

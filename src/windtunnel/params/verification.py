@@ -4,25 +4,63 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
-from windtunnel.params.entry import Entry
+from windtunnel.params.entry import Block, Entry
 from windtunnel.params.numbers import Number
 
-Step = Literal["attack", "ibp", "crown-ibp", "crown", "alpha-crown", "marabou"]
+Step = Literal["attack", "ibp", "forward", "crown-ibp", "forward+backward", "crown", "alpha-crown", "marabou"]
+
+
+class Radius(Block):
+    """The largest certified epsilon of each sample, by bisection."""
+
+    max: Number = Field(gt=0, description="the largest epsilon that is tried")
+    tolerance: Number = Field(gt=0, description="how near the search comes to the largest provable epsilon")
+    attack: bool = Field(True, description="Linf: search the smallest epsilon that PGD breaks too, the other side")
+
+    @model_validator(mode="after")
+    def _order(self) -> Radius:
+        if self.tolerance >= self.max:
+            raise ValueError(f"tolerance ({self.tolerance:g}) must be smaller than max ({self.max:g})")
+        return self
+
+
+class Smoothing(Block):
+    """`params` of algorithm: smoothing, named as in Cohen et al. 2019."""
+
+    sigma: Number = Field(0.25, gt=0, description="standard deviation of the noise, on [0, 1] pixels")
+    n0: PositiveInt = Field(100, description="noisy copies that choose the class")
+    n: PositiveInt = Field(10_000, description="noisy copies that certify it")
+    alpha: Number = Field(0.001, gt=0, lt=1, description="chance that a certificate is wrong, for each sample")
 
 
 class VerificationEntry(Entry):
-    """Formal verification by auto-LiRPA, Marabou, or a cascade of them."""
+    """Formal verification by auto-LiRPA, Marabou, a cascade of them, or randomised smoothing."""
 
     batch_size: PositiveInt = Field(
-        20, description="samples bounded together; small batches are faster with sparse bounds"
+        20, description="samples bounded together, fewer where memory is short; small batches are faster"
     )
     timeout: Number = Field(20, gt=0, description="Marabou, cascade: seconds for one sample")
-    time_budget: Number | None = Field(
-        None, gt=0, description="Marabou, cascade: seconds for all solver calls together"
-    )
+    time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
     workers: PositiveInt = Field(2, description="Marabou, cascade: solver processes at a time")
+    rivals: Literal["together", "one_by_one"] = Field(
+        "together", description="Marabou: all rivals in one disjunction, or a query for each, the nearest first"
+    )
+    output_bounds: bool = Field(
+        False, description="Marabou: bound every logit by bisection; hundreds of queries a sample"
+    )
     steps: tuple[Step, ...] = Field(
         ("attack", "ibp", "crown-ibp", "crown", "marabou"), description="cascade: which methods, cheapest first"
     )
+    radius: Radius | None = Field(None, description="certified epsilon of each sample: {max: ..., tolerance: ...}")
+    examples_from: tuple[str, ...] = Field(
+        (), description="cascade: attacks whose examples falsify; DVC sees no edge to them, see docs/verification.md"
+    )
+
+    def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
+        """What there is to draw depends on what is asked for."""
+        if self.algorithm == "smoothing":
+            return ("VerdictSummaryVisualiser", "CertifiedCurveVisualiser")
+        decided = ("DecidedByVisualiser",) if self.algorithm == "cascade" else ()
+        return (*of_family, *decided, *(("CertifiedCurveVisualiser",) if self.radius else ()))

@@ -18,6 +18,12 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("corruption", "an everyday disturbance of an image at severity 1 to 5 (Hendrycks and Dietterich 2019)"),
     ("critical epsilon", "the smallest budget at which a sample's prediction flips"),
     ("interval", "95 % confidence: Wilson's for rates, Clopper-Pearson's for certified claims"),
+    (
+        "latent-space metrics",
+        "how a classifier holds where a generative model moves along the data: accuracy on generated (LGA) and reconstructed "
+        "images (LRA), under latent noise (LLNA), the smallest class-changing change of a code (LLAR), its mean (LAGS, LARS), "
+        "the share without one within a radius (LAGA, LARA) (Buzhinsky et al. 2021)",
+    ),
     ("not broken", "no adversarial example is known; that none exists was not shown"),
     ("sandwich", "certified accuracy ≤ true robust accuracy ≤ worst-case accuracy, at one budget"),
     (

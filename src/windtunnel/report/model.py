@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
+
+from windtunnel.report.charts.scene import Scene
+
+Severity = Literal["invalid", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph. `code`: a command to type."""
+
+    text: str
+    code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence a reader must not miss."""
+
+    severity: Severity
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of plain text; the first column is left-aligned, numbers are already formatted."""
+    """A table of plain text; numbers are already formatted. `folded`: on screen behind a click."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,38 +46,67 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One sentence a reader must not miss. severity: `invalid`, `warning` or `info`."""
+class Chart:
+    """A drawing in vectors, with what it shows in words."""
 
-    severity: str
-    text: str
+    scene: Scene
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One small picture of a sample: a PNG, what it shows, and what stands below it."""
+
+    png: bytes
+    alt: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureGrid:
+    """Pictures in rows and columns; None is an empty cell."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Picture | None, ...]], ...]
+
+
+Block: TypeAlias = Text | Finding | Table | Figure | Chart | PictureGrid
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with what stands below it, in this order: findings, paragraphs, tables, figures."""
+    """A heading, what stands below it in its order, and its subsections."""
 
     title: str
-    findings: tuple[Finding, ...] = ()
-    paragraphs: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    children: tuple[Section, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One bar of the sandwich: shares in [0, 1] that add up to 1."""
+class Tile:
+    """One headline number: what it is, its value, its interval, and what it means in a few words."""
 
-    budget: str
-    certified: float
-    unknown: float
-    broken: float
-    misclassified: float
+    label: str
+    value: str
+    interval: str
+    meaning: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one assessment found of one sample, as text."""
+
+    verdict: str
+    prediction: str = ""
+    distance: str = ""
+    decided_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One sample of the appendix."""
+    """One sample: its tightest status, who decided it, and every assessment's outcome (None: not among its samples)."""
 
     name: str
     target: str
@@ -63,6 +114,31 @@ class SampleRow:
     status: str
     decided_by: str
     distance: str
+    outcomes: tuple[Outcome | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sprite:
+    """Thumbnails of some samples on one sheet: `slots[i]` is the row index of the sample on tile i, row by row.
+
+    `source`: index of the assessment whose perturbed inputs they are, -1 for the clean ones.
+    """
+
+    source: int
+    png: bytes
+    tile: tuple[int, int]
+    columns: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The per-sample appendix."""
+
+    note: str
+    rows: tuple[SampleRow, ...]
+    assessments: tuple[tuple[str, str], ...]
+    sprites: tuple[Sprite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +148,11 @@ class Report:
     title: str
     subtitle: str
     verdict: str
+    alarms: tuple[Finding, ...]
+    tiles: tuple[Tile, ...]
+    sandwich: Chart | None
     findings: tuple[Finding, ...]
-    layers: tuple[Layer, ...]
+    caveats: tuple[Finding, ...]
     sections: tuple[Section, ...]
-    samples: tuple[SampleRow, ...] = ()
-    samples_note: str = ""
-    glossary: tuple[tuple[str, str], ...] = field(default_factory=tuple)
+    samples: Samples | None
+    glossary: tuple[tuple[str, str], ...]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.contracts import AssessmentKind, Norm, Verdict
+from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
 from windtunnel.core.distances import DISTANCE, distance, within
 from windtunnel.core.errors import UserError
 
@@ -60,6 +60,19 @@ def region_of(artifacts: Artifacts) -> Region | None:
     return Region(Norm(norm), float(epsilon))
 
 
+def of_a_smoothed_model(artifacts: Artifacts) -> bool:
+    """Whether the certificates are of the smoothed model: they neither prove nor contradict anything of the model."""
+    semantics = artifacts.metadata.get("semantics")
+    families = semantics.get("families") if isinstance(semantics, dict) else None
+    return isinstance(families, list) and SMOOTHED_MODEL in families
+
+
+def in_latent_space(artifacts: Artifacts) -> bool:
+    """Whether an assessment looked at decoded images: what it found says nothing of the pixels around a sample."""
+    semantics = artifacts.metadata.get("semantics")
+    return isinstance(semantics, dict) and semantics.get("norm") == Norm.LATENT_L2
+
+
 def rows_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
     """Where the samples of an assessment stand among `ids`; int64 (n,). Raises UserError for a sample not there."""
     place = {name: i for i, name in enumerate(ids)}
@@ -91,7 +104,7 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
     for index, artifacts in enumerate(assessments):
         kind = artifacts.metadata["assessment_kind"]
         ball = region_of(artifacts)
-        if kind == AssessmentKind.STATISTICAL_SAMPLING:
+        if kind == AssessmentKind.STATISTICAL_SAMPLING or of_a_smoothed_model(artifacts) or in_latent_space(artifacts):
             continue
         rows = rows_of(artifacts, ids)
         same_norm = ball is not None and ball.norm is region.norm

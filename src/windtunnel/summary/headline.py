@@ -16,15 +16,17 @@ if TYPE_CHECKING:  # the table HEADLINE is read by commands that should not wait
 HEADLINE: dict[str, tuple[str, ...]] = {
     AssessmentKind.EMPIRICAL_ATTACK: (
         "adversarial_accuracy", "attack_success_rate", "queries_succ_mean", "area_under_curve", "median_critical_epsilon",
+        "lra", "lga", "llna_reconstruction", "llna_generation", "lars", "lags", "lara", "laga",
     ),
-    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate"),
+    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate",
+                                         "average_certified_radius"),
     AssessmentKind.STATISTICAL_SAMPLING: (
-        "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce", "lga", "lra", "lags", "lars", "laga", "lara",
+        "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce",
     ),
 }  # fmt: skip
 
 # The number that stands for an assessment in a bar chart, with its interval; the first that is there.
-ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "clean_accuracy")
+ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "lara", "clean_accuracy")
 
 
 def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:

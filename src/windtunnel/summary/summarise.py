@@ -10,7 +10,17 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.subject import Subject
-from windtunnel.summary.evidence import NOBODY, Outcome, Region, nearest_examples, outcome, region_of
+from windtunnel.sanity.check import Severity, Status
+from windtunnel.sanity.findings import rows_in
+from windtunnel.summary.evidence import (
+    NOBODY,
+    Outcome,
+    Region,
+    nearest_examples,
+    of_a_smoothed_model,
+    outcome,
+    region_of,
+)
 from windtunnel.summary.table import SUMMARY
 
 
@@ -69,7 +79,9 @@ def _regions(assessments: Sequence[Artifacts]) -> set[Region]:
     return {
         region
         for a in assessments
-        if a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING and (region := region_of(a))
+        if a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
+        and not of_a_smoothed_model(a)
+        and (region := region_of(a))
     }
 
 
@@ -119,13 +131,10 @@ def _contradictions(outcomes: Sequence[Outcome], clean: Artifacts, names: Sequen
 
 
 def _sanity_failures(sanity: Mapping[str, Json] | None) -> list[str]:
-    kwargs = sanity.get("kwargs") if sanity else None
-    checks = kwargs.get("checks") if isinstance(kwargs, dict) else None
-    rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
     return [
         f"sanity check {row['id']} failed: {row.get('title')} ({row.get('reason') or row.get('value')})"
-        for row in rows
-        if row.get("severity") == "HARD" and row.get("status") == "fail"
+        for row in rows_in(sanity)
+        if row.get("status") == Status.FAIL and row.get("severity") == Severity.HARD
     ]
 
 
@@ -148,6 +157,9 @@ def _caveats(first: Outcome, failures: Sequence[str], assessments: Sequence[Arti
                 f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
             )
         )
-    if not any(a.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION for a in assessments):
+    if not any(
+        a.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a)
+        for a in assessments
+    ):
         found.append(Caveat("nothing_proved", "No formal verification ran: nothing here is proved."))
     return found

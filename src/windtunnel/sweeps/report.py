@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import cast
+
 from rich.console import Console
 from rich.markup import escape
 
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.sweeps.curve import text_histogram
+from windtunnel.core.contracts import Json
 
 
-def print_report(artifacts: Artifacts, console: Console | None = None) -> None:
-    """Print the verdict, the curve and the histogram of critical epsilons."""
-    out, metrics = console or Console(), artifacts.metrics
-    epsilons, accuracies, counts = (
-        metrics[key] for key in ("epsilons", "accuracy_curve", "critical_epsilon_histogram")
+def print_report(metadata: Mapping[str, Json], console: Console | None = None) -> None:
+    """Print the verdict, the curve and the histogram of critical epsilons, from the metadata.json of a sweep."""
+    out, metrics = console or Console(), cast(Mapping[str, Json], metadata["metrics"])
+    epsilons, accuracies = (cast(list[float], metrics[key]) for key in ("epsilons", "accuracy_curve"))
+    drop, median, never = (
+        float(cast(float, metrics[key])) for key in ("accuracy_drop_at_median_epsilon", "median_epsilon", "never_flips")
     )
-    assert isinstance(epsilons, list)
-    assert isinstance(accuracies, list)
-    assert isinstance(counts, list)
-    drop = float(str(metrics["accuracy_drop_at_median_epsilon"]))
     out.print(
-        f"[bold]{artifacts.name}[/bold]: [bold]{metrics['verdict']}[/bold] (accuracy falls by {drop:.1%} at epsilon "
-        f"{float(str(metrics['median_epsilon'])):.4g}, the median of the menu)"
+        f"[bold]{metadata['name']}[/bold]: [bold]{metrics['verdict']}[/bold] (accuracy falls by {drop:.1%} at epsilon "
+        f"{median:.4g}, the median of the menu)"
     )
     for epsilon, accuracy in zip(epsilons, accuracies, strict=True):
-        out.print(f"  epsilon {float(str(epsilon)):8.4g}  accuracy {float(str(accuracy)):6.1%}", highlight=False)
-    survivors = int((~artifacts.tensor("critical_epsilon").isfinite()).sum())
-    largest = float(str(epsilons[-1]))
-    out.print(escape(text_histogram([int(str(c)) for c in counts], largest, survivors)), highlight=False)
+        out.print(f"  epsilon {epsilon:8.4g}  accuracy {accuracy:6.1%}", highlight=False)
+    counts = cast(list[int], metrics["critical_epsilon_histogram"])
+    survivors = int(cast(int, metrics["n_samples"])) - sum(counts)
+    out.print(f"critical epsilon, the smallest that flips the prediction ({never:.1%} never flip)", highlight=False)
+    out.print(escape(text_histogram(counts, epsilons[-1], survivors)), highlight=False)
+
+
+def text_histogram(counts: Sequence[int], largest: float, survivors: int, width: int = 40) -> str:
+    """The histogram of critical epsilons as text, a line per bin, survivors last."""
+    rows = [
+        (f"{largest * i / len(counts):7.4f}-{largest * (i + 1) / len(counts):6.4f}", n) for i, n in enumerate(counts)
+    ]
+    rows.append((" never flips  ".rjust(14), survivors))
+    top = max(1, *(n for _, n in rows))
+    return "\n".join(f"{label} {'█' * round(width * n / top)} {n}" for label, n in rows)

@@ -2,66 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from windtunnel.catalogue import find_algorithm
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, package_version
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import Algorithm, Json, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import Algorithm, Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
+from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.verification.bounding import Bounder
+from windtunnel.verification.examples import known_examples
 from windtunnel.verification.ledger import Ledger
-from windtunnel.verification.steps import Task, run_step
-from windtunnel.verification.table import CASCADE, MARABOU
+from windtunnel.verification.radius import broken_radius, certified_radius, curve_metrics
+from windtunnel.verification.rates import runtime_metrics, verdict_rates
+from windtunnel.verification.smoothing import assess_smoothing
+from windtunnel.verification.steps import BOUND_METHODS, Task, breaks, proves, run_steps
+from windtunnel.verification.table import CASCADE, MARABOU, SMOOTHING
 
 _PACKAGE = {"auto-LiRPA": "auto-LiRPA", "Marabou": "maraboupy"}
-_RATES = {"verified_rate": Verdict.VERIFIED, "falsified_rate": Verdict.FALSIFIED, "unknown_rate": Verdict.UNKNOWN,
-          "error_rate": Verdict.ERROR}  # fmt: skip
+_OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "rivals", "output_bounds", "radius"}
 
 
-def assess(name: str, entry: VerificationEntry, budget: Budget, subject: Subject) -> AssessmentResult:
+def assess(
+    name: str,
+    entry: VerificationEntry,
+    budget: Budget,
+    subject: Subject,
+    results: Mapping[str, Artifacts] | None = None,
+) -> AssessmentResult:
     """Verify that the target's class holds in the whole ball around each sample.
 
-    A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. Extra keys of
-    robustness_data.pt: `lower_margins` float32 (N,), `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none.
+    A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. `results`: of the
+    attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
+    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,); with `entry.radius`
+    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
+    if algorithm is SMOOTHING:
+        return assess_smoothing(name, entry, budget, subject)
     region = entry.budget.over(budget)
     assert region.epsilon is not None
-    task = Task(name, subject, region.norm, region.epsilon, entry)
-    ledger = Ledger.of(subject)
-    for step in steps_of(algorithm, entry):
-        run_step(step, ledger, task)
-    found = ledger.examples.flatten(1).isfinite().all(1)
-    predictions, far = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
-    if found.any():
-        predictions[found] = subject.classifier.predict(ledger.examples[found])
-        far[found] = distance(region.norm, ledger.examples[found], subject.dataset.inputs[found])
-    data: Tensors = {
-        **base_data(subject, ledger.verdicts),
-        "perturbed_inputs": ledger.examples,
-        "perturbed_predictions": predictions,
-        "perturbation_distance": far,
-        "output_bounds": {"lower": ledger.lower, "upper": ledger.upper},
-        "runtime_per_sample": ledger.seconds,
-        "lower_margins": ledger.lower_margins,
-        "decided_by": ledger.decided_by,
-    }
+    deadline = time.monotonic() + (entry.time_budget or float("inf"))
+    bounder = Bounder(subject, region.norm, entry.batch_size)
+    task = Task(name, subject, region.norm, region.epsilon, entry, deadline, bounder)
+    ledger, steps = Ledger.of(subject), steps_of(algorithm, entry)
+    if results:
+        left = ledger.undecided
+        found, examples = known_examples(subject, region.norm, region.epsilon, results)
+        ledger.falsify(left[found[left]], examples[left[found[left]]], "examples")
+    run_steps(steps, ledger, task)
+    data = _data(ledger, task)
+    largest = None
+    if entry.radius:
+        data |= _radii(data, bound_step(steps), task)
+        largest = entry.radius.max
+        if task.time_left <= 0:
+            text = "The time budget ended the search for certified radii: they are lower than need be."
+            ledger.caveats.append(Caveat("radius_cut_short", text))
     names: list[Json] = list(ledger.names)
+    used = {library: version for library, package in _PACKAGE.items() if (version := package_version(package))}
     return AssessmentResult(
         name=name,
         semantics=Semantics(algorithm, PerturbationBudget(region.norm, region.epsilon)),
         data=data,
-        metrics=verification_metrics(data, ledger.names, ledger.timeouts),
-        caveats=tuple(dict.fromkeys(ledger.caveats)),
-        kwargs={**base_kwargs(subject), "decided_by_names": names, **_options(entry)},
+        metrics=verification_metrics(data, ledger.names, largest),
+        caveats=(*dict.fromkeys(ledger.caveats), *bounder.caveats()),
+        kwargs={
+            **base_kwargs(subject),
+            "decided_by_names": names,
+            **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
+            "examples_from": {n: file_digest(a.directory / DATA_FILE) for n, a in (results or {}).items()},
+        },
         library_package=_PACKAGE.get(entry.library),
+        provenance={"verifiers": used} if algorithm is CASCADE else {},
     )
 
 
@@ -74,30 +95,69 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
     return (algorithm.name.removesuffix("-l2").removesuffix("-l1"),)
 
 
+def bound_step(steps: Sequence[str]) -> str | None:
+    """The method that searches the certified radius: the last of `steps` that gives bounds."""
+    return next((step for step in reversed(steps) if step in BOUND_METHODS), None)
+
+
+def _data(ledger: Ledger, task: Task) -> Tensors:
+    subject = task.subject
+    found = ledger.examples.flatten(1).isfinite().all(1)
+    predictions, far = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
+    if found.any():
+        predictions[found] = subject.classifier.predict(ledger.examples[found])
+        far[found] = distance(task.norm, ledger.examples[found], subject.dataset.inputs[found])
+    return {
+        **base_data(subject, ledger.verdicts),
+        "perturbed_inputs": ledger.examples,
+        "perturbed_predictions": predictions,
+        "perturbation_distance": far,
+        "output_bounds": {"lower": ledger.lower, "upper": ledger.upper},
+        "runtime_per_sample": ledger.seconds,
+        "lower_margins": ledger.lower_margins,
+        "decided_by": ledger.decided_by,
+        "timed_out": ledger.timed_out,
+    }
+
+
+def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
+    radius = task.entry.radius
+    assert radius is not None
+    assert method is not None  # preflight refuses a radius without a method that bounds
+    verdicts, far = cast(Tensor, data["verdicts"]), cast(Tensor, data["perturbation_distance"])
+    known = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
+    low = torch.where(task.subject.clean_correct, known, -1.0)
+    certified = certified_radius(proves(method, task), low, radius.max, radius.tolerance)
+    radii: Tensors = {"certified_radius": certified}
+    if radius.attack and task.norm is Norm.LINF:
+        holds = torch.where(low < 0, low, certified)
+        broken = broken_radius(breaks(task), torch.full_like(certified, radius.max), holds, radius.tolerance)
+        radii["broken_radius"] = torch.fmin(broken, far)  # what a step has found counts too
+    return radii
+
+
 def verification_metrics(
-    data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], timeouts: int
+    data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], largest_radius: float | None = None
 ) -> dict[str, Json]:
-    """The contract's rates with their intervals, certified accuracy, who decided, and solver times."""
-    verdicts, predictions, targets, seconds, decided = (
+    """The contract's rates with their intervals, certified accuracy, who decided, solver times, and the radii's curves.
+
+    `unknown_rate` counts every sample without a verdict, `timeout_rate` those of them for which time was over.
+    """
+    verdicts, predictions, targets, seconds, decided, late = (
         cast(Tensor, data[key])
-        for key in ("verdicts", "clean_predictions", "targets", "runtime_per_sample", "decided_by")
+        for key in ("verdicts", "clean_predictions", "targets", "runtime_per_sample", "decided_by", "timed_out")
     )
     n, correct = len(verdicts), predictions == targets
     metrics: dict[str, Json] = dict(binomial_rate(int(correct.sum()), n).metrics("clean_accuracy"))
-    certified = int(((verdicts == Verdict.VERIFIED) & correct).sum())
-    metrics |= binomial_rate(certified, n, method="clopper_pearson").metrics("certified_accuracy")
-    for key, verdict in _RATES.items():
-        metrics |= binomial_rate(int((verdicts == verdict).sum()), n).metrics(key)
+    metrics |= verdict_rates(verdicts, (verdicts == Verdict.VERIFIED) & correct)
     metrics |= {
         "n_samples": n,
         "decided_by": {name: int((decided == i).sum()) for i, name in enumerate(names)},
-        "timeouts": timeouts,
-        "mean_runtime": float(seconds.double().mean()),
-        "median_runtime": float(seconds.double().quantile(0.5)),
-        "p95_runtime": float(seconds.double().quantile(0.95)),
+        "timeouts": int(late.sum()),
+        "timeout_rate": int(late.sum()) / n,
+        **runtime_metrics(seconds),
     }
+    if largest_radius is not None:
+        broken = cast("Tensor | None", data.get("broken_radius"))
+        metrics |= curve_metrics(cast(Tensor, data["certified_radius"]), correct, largest_radius, broken)
     return metrics
-
-
-def _options(entry: VerificationEntry) -> dict[str, Json]:
-    return entry.model_dump(mode="json", include={"batch_size", "timeout", "time_budget", "steps"})

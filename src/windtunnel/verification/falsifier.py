@@ -14,10 +14,11 @@ ROUNDING = 1e-5
 
 
 def falsify(
-    classifier: Classifier, inputs: Tensor, targets: Tensor, epsilon: float, seed: int, norm: Norm = Norm.LINF
+    classifier: Classifier, inputs: Tensor, targets: Tensor, epsilon: float | Tensor, seed: int, norm: Norm = Norm.LINF
 ) -> tuple[Tensor, Tensor]:
     """(found (n,) bool, examples (n, ...)): misclassified points of the Linf ball inside [0, 1].
 
+    epsilon: one for all, or one a sample (n,).
     Objective: the margin logit(target) - max of the rivals, so that a saturated softmax hides nothing.
     Source: Madry et al. 2018, arXiv 1706.06083. Only Linf; for another norm nothing is found.
     """
@@ -25,24 +26,30 @@ def falsify(
     if norm is not Norm.LINF:
         return found, examples
     generator = torch.Generator().manual_seed(seed)
-    low, high = (inputs - epsilon).clamp(0, 1), (inputs + epsilon).clamp(0, 1)
+    radius = torch.as_tensor(epsilon, dtype=inputs.dtype).expand(len(inputs)).view(-1, *[1] * (inputs.ndim - 1))
+    low, high = (inputs - radius).clamp(0, 1), (inputs + radius).clamp(0, 1)
     for _ in range(RESTARTS):
         left = (~found).nonzero().flatten()
         if not len(left):
             break
         start = low[left] + (high - low)[left] * torch.rand(inputs[left].shape, generator=generator)
-        moved = _descend(classifier, start, targets[left], low[left], high[left], 2.5 * epsilon / STEPS)
-        logits, own = classifier.logits(moved), targets[left][:, None]
-        lead = logits.scatter(1, own, -torch.inf).amax(1) - logits.gather(1, own).squeeze(1)
-        hit = lead > ROUNDING
+        moved = _descend(classifier, start, targets[left], low[left], high[left], 2.5 * radius[left] / STEPS)
+        hit = leads(classifier, moved, targets[left])
         examples[left[hit]] = moved[hit]
         found[left[hit]] = True
     return found, examples
 
 
-def _descend(classifier: Classifier, x: Tensor, targets: Tensor, low: Tensor, high: Tensor, step: float) -> Tensor:
+def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
+    """Whether some rival leads the target at each of `points` (n, ...) by more than rounding; (n,) bool."""
+    logits, own = classifier.logits(points), targets[:, None]
+    lead = logits.scatter(1, own, -torch.inf).amax(1) - logits.gather(1, own).squeeze(1)
+    return lead > ROUNDING
+
+
+def _descend(classifier: Classifier, x: Tensor, targets: Tensor, low: Tensor, high: Tensor, step: Tensor) -> Tensor:
     device = classifier.device
-    x, y, low, high = (t.to(device) for t in (x, targets, low, high))
+    x, y, low, high, step = (t.to(device) for t in (x, targets, low, high, step))
     best, best_margin = x.clone(), torch.full((len(x),), torch.inf, device=device)
     for _ in range(STEPS + 1):
         x = x.detach().requires_grad_()

@@ -20,6 +20,7 @@ class Ledger:
     verdicts: int64 (N,), UNKNOWN until decided. decided_by: int64 (N,), index into `names`. lower_margins: float32
     (N,), best proven lower bound of the smallest margin, NaN where none was computed. examples: float32 (N, ...), NaN
     rows where there is no counter-example. seconds: float32 (N,). lower, upper: float32 (N, K), NaN where no bound.
+    timed_out: bool (N,), left undecided because time was over.
     """
 
     verdicts: Tensor
@@ -29,9 +30,9 @@ class Ledger:
     seconds: Tensor
     lower: Tensor
     upper: Tensor
+    timed_out: Tensor
     names: list[str] = field(default_factory=list)
     caveats: list[Caveat] = field(default_factory=list)
-    timeouts: int = 0
 
     @classmethod
     def of(cls, subject: Subject) -> Ledger:
@@ -45,6 +46,7 @@ class Ledger:
             seconds=torch.zeros(n),
             lower=torch.full((n, k), torch.nan),
             upper=torch.full((n, k), torch.nan),
+            timed_out=torch.zeros(n, dtype=torch.bool),
         )
         wrong = (~subject.clean_correct).nonzero().flatten()
         ledger.falsify(wrong, subject.dataset.inputs[wrong], "clean")
@@ -54,6 +56,12 @@ class Ledger:
     def undecided(self) -> Tensor:
         """Indices of the samples without a decision, int64."""
         return (self.decided_by == NOBODY).nonzero().flatten()
+
+    def bound(self, indices: Tensor, margins: Tensor, lower: Tensor, upper: Tensor) -> None:
+        """Keep the tighter of these bounds and those known already: all of them hold."""
+        self.lower_margins[indices] = torch.fmax(self.lower_margins[indices], margins)
+        self.lower[indices] = torch.fmax(self.lower[indices], lower)
+        self.upper[indices] = torch.fmin(self.upper[indices], upper)
 
     def verify(self, indices: Tensor, by: str) -> None:
         """These samples are proved."""

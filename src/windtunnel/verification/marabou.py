@@ -17,6 +17,7 @@ from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.subject import Subject
 from windtunnel.verification.falsifier import ROUNDING
 from windtunnel.verification.solver_process import Answer, Query, solve_query
 
@@ -27,28 +28,41 @@ _GRACE = 5.0
 CLEAR_LEAD = 1e-3
 
 
-def queries_of(
-    inputs: Tensor, targets: Tensor, epsilon: float, num_classes: int, indices: Sequence[int]
-) -> list[Query]:
-    """The Linf boxes around `inputs`, cut off at [0, 1], for the samples at `indices`."""
-    low, high = (inputs - epsilon).clamp(0, 1), (inputs + epsilon).clamp(0, 1)
-    return [
-        Query(i, low[i].flatten().numpy(), high[i].flatten().numpy(), int(targets[i]), num_classes) for i in indices
-    ]
+def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool) -> list[Query]:
+    """The Linf boxes around the samples at `indices`, cut off at [0, 1]; rivals by their margin, the nearest first."""
+    data = subject.dataset
+    low, high = (data.inputs - epsilon).clamp(0, 1), (data.inputs + epsilon).clamp(0, 1)
+    queries = []
+    for i in indices.tolist():
+        target = int(data.targets[i])
+        nearest = subject.clean_logits[i].argsort(descending=True, stable=True).tolist()
+        queries.append(
+            Query(
+                index=i,
+                lower=low[i].flatten().numpy(),
+                upper=high[i].flatten().numpy(),
+                clean=data.inputs[i].flatten().numpy(),
+                target=target,
+                logits=subject.clean_logits[i].numpy(),
+                rivals=tuple(rival for rival in nearest if rival != target),
+                one_by_one=one_by_one,
+            )
+        )
+    return queries
 
 
 def solve_all(
-    onnx: Path, queries: Sequence[Query], timeout: float, workers: int, time_budget: float | None, name: str
+    onnx: Path, queries: Sequence[Query], timeout: float, workers: int, time_left: float, name: str
 ) -> list[Answer]:
     """Answer every query, `workers` at a time. A time-out, a crash or a kill of one solver costs that sample alone.
 
-    Samples left when `time_budget` seconds are over are UNKNOWN, reason `time budget`.
+    Samples left, or at work, when `time_left` seconds are over are UNKNOWN, reason `time budget`.
     """
     # A server that holds Marabou and no torch: its forks start in milliseconds, and forking torch threads can hang.
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["windtunnel.verification.solver_server"])
     waiting, running, answers = list(queries), dict[Connection, tuple[BaseProcess, Query, float]](), list[Answer]()
-    deadline = time.monotonic() + time_budget if time_budget else float("inf")
+    deadline = time.monotonic() + time_left
     with progress_bar() as progress:
         task = progress.add_task(f"{name} Marabou", total=len(waiting))
         while waiting or running:
@@ -63,27 +77,29 @@ def solve_all(
                 running[ours] = (process, query, time.monotonic())
             if time.monotonic() >= deadline:
                 answers += [Answer(q.index, Verdict.UNKNOWN, 0.0, reason="time budget") for q in waiting]
-                progress.advance(task, len(waiting))
                 waiting.clear()
-            for connection in [*wait(list(running), timeout=0.2)]:
+            for connection in [*wait(list(running), timeout=min(0.2, max(0.0, deadline - time.monotonic())))]:
                 assert isinstance(connection, Connection)
                 process, query, started = running.pop(connection)
                 answers.append(_receive(connection, process, query, time.monotonic() - started))
-                progress.advance(task)
+            now = time.monotonic()
             for connection, (process, query, started) in list(running.items()):
-                if time.monotonic() - started > timeout + _GRACE:
+                late = now - started > timeout + _GRACE
+                if late or now > deadline:
                     process.kill()
                     process.join()
+                    connection.close()
                     running.pop(connection)
-                    answers.append(Answer(query.index, Verdict.UNKNOWN, time.monotonic() - started, reason="time-out"))
-                    progress.advance(task)
+                    reason = "time-out" if late else "time budget"
+                    answers.append(Answer(query.index, Verdict.UNKNOWN, now - started, reason=reason))
+            progress.update(task, completed=len(answers))
     return sorted(answers, key=lambda answer: answer.index)
 
 
 def _receive(connection: Connection, process: BaseProcess, query: Query, seconds: float) -> Answer:
     try:
         answer: Answer = connection.recv()
-    except EOFError:
+    except (EOFError, OSError):  # killed before, or while it spoke
         process.join()
         answer = Answer(
             query.index, Verdict.ERROR, seconds, reason=f"the solver ended without an answer (exit {process.exitcode})"

@@ -1,76 +1,177 @@
-"""What runs in a solver's own process: one query to Marabou. Imports no torch, so that a process starts in a moment."""
+"""What runs in a solver's own process: the queries of one sample to Marabou. Imports no torch, so that it starts quickly."""
 
 from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
 from windtunnel.core.contracts import Verdict
 
+# The search for a logit's bound starts this far from its value and doubles until the bound is proved.
+_FIRST_STEP, _MAX_STEP = 0.5, 512.0
+_BOUND_TOLERANCE = 0.05  # logits
+_READING_TOLERANCE = 1e-3  # of the largest logit
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One sample for the solver: is there an x in [lower, upper] where some rival leads `target` by `margin`?"""
+    """One sample for the solver: is there an x in [lower, upper] where some of `rivals` leads `target` by `margin`?
+
+    lower, upper, clean: float32, flat. logits: (K,), of the clean sample. rivals: in the order in which they are asked about,
+    each in a query of its own where `one_by_one`, all in one disjunction otherwise. bounds: bound every logit too.
+    """
 
     index: int
     lower: np.ndarray
     upper: np.ndarray
+    clean: np.ndarray
     target: int
-    num_classes: int
+    logits: np.ndarray
+    rivals: tuple[int, ...]
     margin: float = 0.0
+    one_by_one: bool = False
+    bounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The solver's word on one sample. counter_example: float32, flat, for FALSIFIED; reason: why not decided."""
+    """The solver's word on one sample. counter_example: float32, flat, for FALSIFIED; reason: why not decided.
+
+    lower, upper: float32 (1, K), proved bounds of the logits where they were asked for; NaN where none was proved.
+    """
 
     index: int
     verdict: Verdict
     seconds: float
     counter_example: np.ndarray | None = None
     reason: str = ""
+    lower: np.ndarray | None = None
+    upper: np.ndarray | None = None
 
 
 def solve_query(onnx: str, query: Query, timeout: float, out: Connection) -> None:
-    """In a process of its own: one disjunction over all rivals."""
+    """In a process of its own: answer `query` in `timeout` seconds, and send the answer to `out`."""
     started = time.monotonic()
+    lower = upper = None
     try:
-        verdict, example, reason = _ask(onnx, query, timeout)
+        solver = _Solver(onnx, query, started + timeout)
+        verdict, example, reason = solver.decide()
+        if query.bounds:
+            lower, upper = solver.logit_bounds()
     except Exception as error:  # whatever Marabou raises is this sample's error, with its reason, and no other's
         verdict, example, reason = Verdict.ERROR, None, f"{type(error).__name__}: {error}"
-    out.send(Answer(query.index, verdict, time.monotonic() - started, example, reason))
+    out.send(Answer(query.index, verdict, time.monotonic() - started, example, reason, lower, upper))
     out.close()
 
 
-def _ask(onnx: str, query: Query, timeout: float) -> tuple[Verdict, np.ndarray | None, str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # maraboupy regrets the absence of tensorflow, in every process
-        from maraboupy import Marabou, MarabouCore
+class _Solver:
+    def __init__(self, onnx: str, query: Query, deadline: float) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # maraboupy regrets the absence of tensorflow, in every process
+            from maraboupy import Marabou
+
+        self._query, self._deadline, self._marabou = query, deadline, Marabou
+        self._network: Any = Marabou.read_onnx(onnx)  # maraboupy has no types
+        self._inputs = self._network.inputVars[0].flatten()
+        self._outputs = self._network.outputVars[0].flatten()
+        # The parser sets bounds of its own, such as 0 below a ReLU; every query starts from them.
+        self._parsed = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
+
+    def decide(self) -> tuple[Verdict, np.ndarray | None, str]:
+        """Whether some rival can lead, with the point where it does, and why that is not known."""
+        query = self._query
+        self._check_reading()
+        groups = [[rival] for rival in query.rivals] if query.one_by_one else [list(query.rivals)]
+        undecided = ""
+        for group in groups:
+            leads = [[self._at_least({rival: 1.0, query.target: -1.0}, query.margin)] for rival in group]
+            code, values = self._solve(leads)
+            if code == "sat":
+                return Verdict.FALSIFIED, np.array([values[v] for v in self._inputs], dtype=np.float32), ""
+            if code != "unsat":  # another rival may still be shown to lead
+                undecided = "time-out" if "TIMEOUT" in code.upper() else code
+        return (Verdict.UNKNOWN, None, undecided) if undecided else (Verdict.VERIFIED, None, "")
+
+    def _check_reading(self) -> None:
+        """Raise ValueError where the graph as Marabou reads it is not the model: its parser skips what it does not know.
+
+        (Marabou 2.0.0 overlooks the padding of max pooling, for one.)
+        """
+        code, values = self._solve([], self._query.clean, self._query.clean)
+        if code == "sat":
+            read = np.array([values[v] for v in self._outputs])
+            off = float(np.abs(read - self._query.logits).max())
+            if off > _READING_TOLERANCE * max(1.0, float(np.abs(self._query.logits).max())):
+                raise ValueError(f"Marabou reads another graph: a logit of the clean sample differs by {off:.3g}")
+
+    def logit_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """(lower, upper), float32 (1, K): the tightest bounds that were proved in the time left."""
+        ends = [[side * self._largest(logit, side) for logit in range(len(self._outputs))] for side in (-1.0, 1.0)]
+        lower, upper = (np.array([row], dtype=np.float32) for row in ends)
+        return lower, upper
+
+    def _largest(self, logit: int, side: float) -> float:
+        """A proved upper bound of side * logit over the box; NaN where none was proved."""
+        known = side * float(self._query.logits[logit])  # a value that is taken
+        step, proved = _FIRST_STEP, float("nan")
+        while np.isnan(proved) and step <= _MAX_STEP:
+            code, _ = self._solve([[self._at_least({logit: side}, known + step)]])
+            if code == "unsat":
+                proved = known + step
+            elif code != "sat":
+                return proved
+            else:
+                step *= 2
+        while proved - known > _BOUND_TOLERANCE:
+            middle = (known + proved) / 2
+            code, _ = self._solve([[self._at_least({logit: side}, middle)]])
+            if code == "unsat":
+                proved = middle
+            elif code == "sat":
+                known = middle
+            else:
+                return proved
+        return proved
+
+    def _at_least(self, terms: dict[int, float], scalar: float) -> object:
+        """The constraint: the sum of weight * logit is at least `scalar`."""
+        from maraboupy import MarabouCore
         from maraboupy.MarabouUtils import Equation
 
-    network = Marabou.read_onnx(onnx)
-    variables = network.inputVars[0].flatten()
-    outputs = network.outputVars[0].flatten()
-    for variable, low, high in zip(variables, query.lower, query.upper, strict=True):
-        network.setLowerBound(variable, float(low))
-        network.setUpperBound(variable, float(high))
-    alternatives = []
-    for rival in range(query.num_classes):
-        if rival != query.target:
-            equation = Equation(MarabouCore.Equation.GE)  # logit(rival) - logit(target) >= margin
-            equation.addAddend(1.0, outputs[rival])
-            equation.addAddend(-1.0, outputs[query.target])
-            equation.setScalar(query.margin)
-            alternatives.append([equation])
-    network.addDisjunctionConstraint(alternatives)
-    options = Marabou.createOptions(verbosity=0, timeoutInSeconds=max(1, int(timeout)))
-    code, values, _ = network.solve(verbose=False, options=options)
-    if code == "unsat":
-        return Verdict.VERIFIED, None, ""
-    if code == "sat":
-        return Verdict.FALSIFIED, np.array([values[v] for v in variables], dtype=np.float32), ""
-    return Verdict.UNKNOWN, None, "time-out" if "TIMEOUT" in code.upper() else code
+        equation = Equation(MarabouCore.Equation.GE)
+        for logit, weight in terms.items():
+            equation.addAddend(weight, self._outputs[logit])
+        equation.setScalar(scalar)
+        return equation
+
+    def _solve(
+        self, alternatives: Sequence[Sequence[object]], lower: np.ndarray | None = None, upper: np.ndarray | None = None
+    ) -> tuple[str, dict[int, float]]:
+        """(Marabou's word, values): is there a point of the box, the query's own or another, where an alternative holds?"""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return "TIMEOUT", {}
+        network, query = self._network, self._query
+        network.clearProperty()
+        network.disjunctionList = []
+        network.lowerBounds.update(self._parsed[0])
+        network.upperBounds.update(self._parsed[1])
+        box = (query.lower if lower is None else lower, query.upper if upper is None else upper)
+        for variable, low, high in zip(self._inputs, *box, strict=True):
+            network.setLowerBound(variable, float(low))
+            network.setUpperBound(variable, float(high))
+        if len(alternatives) == 1:
+            for equation in alternatives[0]:
+                network.addEquation(equation, isProperty=True)
+        elif alternatives:
+            network.addDisjunctionConstraint([list(alternative) for alternative in alternatives])
+        # Marabou counts whole seconds.
+        options = self._marabou.createOptions(verbosity=0, timeoutInSeconds=max(1, int(left)))
+        code, values, _ = network.solve(verbose=False, options=options)
+        return str(code), values

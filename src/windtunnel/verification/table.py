@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
+from dataclasses import replace
+
+from windtunnel.core.contracts import (
+    SMOOTHED_MODEL,
+    Algorithm,
+    AssessmentKind,
+    Capability,
+    Norm,
+    Randomness,
+    ThreatModel,
+)
 
 DEFAULT_VISUALISERS: tuple[str, ...] = (
     "VerdictSummaryVisualiser",
@@ -25,11 +35,20 @@ def _row(library: str, name: str, norm: Norm, families: str, requires: set[Capab
     )
 
 
-# auto-LiRPA's own name of each bound method.
-LIRPA_METHOD = {"ibp": "IBP", "crown-ibp": "IBP+backward", "crown": "backward", "alpha-crown": "CROWN-Optimized"}
+# auto-LiRPA's own name of each bound method, the same in 0.3 and in 0.7.
+LIRPA_METHOD = {
+    "ibp": "IBP",
+    "forward": "Forward",
+    "crown-ibp": "CROWN-IBP",
+    "forward+backward": "Forward+Backward",
+    "crown": "CROWN",
+    "alpha-crown": "CROWN-Optimized",
+}
 _WORDS = {
     "ibp": "interval bounds (Gowal et al. 2018)",
+    "forward": "linear bounds carried forward (Xu et al. 2020); memory grows with the number of pixels",
     "crown-ibp": "intervals inside, linear bounds for the margins (Zhang et al. 2020)",
+    "forward+backward": "forward linear bounds inside, back-substituted margins (Xu et al. 2020)",
     "crown": "linear bounds by back-substitution (Zhang et al. 2018)",
     "alpha-crown": "linear bounds with optimised slopes (Xu et al. 2021)",
 }
@@ -49,4 +68,9 @@ CASCADE = _row(
     "windtunnel", "cascade", Norm.LINF, "complete ensemble sound", _GRADIENTS | {Capability.ONNX_GRAPH},
     "per sample the cheapest that decides: attack, ibp, crown-ibp, crown, Marabou",
 )  # fmt: skip
-ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, MARABOU, CASCADE)
+SMOOTHING = replace(
+    _row("windtunnel", "smoothing", Norm.L2, f"probabilistic sampling {SMOOTHED_MODEL}", {Capability.FORWARD},
+         "randomised smoothing: a certificate of the smoothed model, with probability 1 - alpha (Cohen et al. 2019)"),
+    randomness=Randomness.SELF_SEEDED,
+)  # fmt: skip
+ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, MARABOU, CASCADE, SMOOTHING)

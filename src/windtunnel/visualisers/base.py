@@ -87,15 +87,37 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     paths: list[Path] = []
     rows: list[Json] = []
     for index, visualiser in enumerate(visualisers):
-        name = type(visualiser).__name__
-        path = artifacts.directory / f"{name}_{index}.png"
+        path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
         with plotting_style():
             figure = visualiser.draw(artifacts)
             # No software version in the file: equal figures must be equal bytes.
             figure.savefig(path, metadata={"Software": None})
             pyplot.close(figure)
         paths.append(path)
-        rows.append({"name": name, "file": path.name, "scope": visualiser.scope, "title": visualiser.title})
+        rows.append(_row(visualiser, path, str(figure.get_label())))
     artifacts.metadata["visualisers"] = rows
     write_json(artifacts.metadata, artifacts.directory / METADATA_FILE)
     return paths
+
+
+def _row(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
+    """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
+    from windtunnel.core.files import plain_json
+
+    row: dict[str, Json] = {
+        "name": type(visualiser).__name__,
+        "file": path.name,
+        "scope": visualiser.scope,
+        "title": visualiser.title,
+    }
+    changed = {f.name: v for f in fields(visualiser) if (v := getattr(visualiser, f.name)) != f.default}
+    if options := {name: plain_json(v) for name, v in changed.items() if _is_option(v)}:
+        row["options"] = options
+    row |= {key: True for key in ("embeds_clean_input", "embeds_perturbation_map") if getattr(visualiser, key)}
+    return {**row, "empty": empty} if empty else row
+
+
+def _is_option(value: object) -> bool:
+    """Whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
+    values = value if isinstance(value, tuple) else (value,)
+    return all(v is None or isinstance(v, bool | int | float | str) for v in values)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from windtunnel.core.contracts import Json
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
+_ENDS = ("", "_ci_low", "_ci_high")
 _NO_SUITE = "A single corruption: there is no suite to compare."
 
 
@@ -28,7 +29,7 @@ def _pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
 @register
 @dataclass(frozen=True)
 class CorruptionAccuracyVisualiser(Visualiser):
-    """Clean accuracy against corrupted accuracy, per corruption of a suite, with the interval of a single one."""
+    """Clean accuracy against corrupted accuracy, per corruption of a suite, with their intervals."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     title: ClassVar[str] = "Clean against corrupted accuracy"
@@ -38,29 +39,27 @@ class CorruptionAccuracyVisualiser(Visualiser):
         from matplotlib import pyplot
 
         metrics = artifacts.metrics
-        clean = float(str(metrics["clean_accuracy"]))
-        by = cast(dict[str, float], metrics.get("accuracy_by_corruption", {"corrupted": metrics["corrupted_accuracy"]}))
-        order = sorted(by, key=lambda c: by[c])
-        figure, axes = pyplot.subplots(figsize=(6.8, 0.9 + 0.27 * len(order)))
-        errors = None
-        if "corrupted_accuracy_ci_low" in metrics:
-            value = float(str(metrics["corrupted_accuracy"]))
-            errors = [
-                [value - float(str(metrics["corrupted_accuracy_ci_low"]))],
-                [float(str(metrics["corrupted_accuracy_ci_high"])) - value],
-            ]
-        axes.barh(
-            order,
-            [by[c] for c in order],
-            color=style.CORRUPTED,
-            xerr=errors,
-            capsize=3,
-            label="corrupted, mean of severities",
+        by, low, high = (
+            {**_by_corruption(metrics, end), "clean": _number(metrics, f"clean_accuracy{end}")} for end in _ENDS
         )
-        axes.axvline(clean, color=style.CLEAN, linestyle="--", label=f"clean {clean:.1%}")
-        axes.set(xlabel=f"accuracy on {metrics['n_samples']} samples", xlim=(0, 1.02))
-        figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+        order = [*sorted(by.keys() - {"clean"}, key=lambda name: by[name]), "clean"]
+        figure, axes = pyplot.subplots(figsize=(6.8, 0.9 + 0.27 * len(order)))
+        errors = [[by[name] - low[name] for name in order], [high[name] - by[name] for name in order]]
+        colours = [style.CLEAN if name == "clean" else style.CORRUPTED for name in order]
+        axes.barh(order, [by[name] for name in order], color=colours, xerr=errors, capsize=2, ecolor="#444444")
+        axes.axvline(by["clean"], color=style.CLEAN, linestyle="--", linewidth=1)
+        mean = " (mean of the severities)" if "accuracy_by_corruption" in metrics else ""
+        axes.set(xlabel=f"accuracy{mean} on {metrics['n_samples']} samples", xlim=(0, 1.02))
         return figure
+
+
+def _by_corruption(metrics: dict[str, Json], end: str) -> dict[str, float]:
+    single = {"corrupted": metrics[f"corrupted_accuracy{end}"]}
+    return cast(dict[str, float], metrics.get(f"accuracy_by_corruption{end}", single))
+
+
+def _number(metrics: dict[str, Json], key: str) -> float:
+    return float(cast(float, metrics[key]))
 
 
 @register
@@ -79,7 +78,7 @@ class SeverityCurveVisualiser(Visualiser):
         if not pairs:
             return style.placeholder(_NO_SUITE)
         accuracy = cast(list[float], metrics["accuracy_by_pair"])
-        zero = float(str(metrics["severity_0_accuracy"]))
+        zero = _number(metrics, "severity_0_accuracy")
         figure, axes = pyplot.subplots(figsize=(6, 3.8))
         for corruption in dict.fromkeys(c for c, _ in pairs):
             points = [(s, a) for (c, s), a in zip(pairs, accuracy, strict=True) if c == corruption]
@@ -91,8 +90,13 @@ class SeverityCurveVisualiser(Visualiser):
                 linewidth=0.9,
             )
         severities = cast(list[int], metrics["severities"])
-        axes.plot([0, *severities], [zero, *cast(list[float], metrics["accuracy_by_severity"])], "o-", color=style.CORRUPTED,
-                  linewidth=2, label="mean; thin lines are single corruptions")  # fmt: skip
+        mean, low, high = (
+            [_number(metrics, f"severity_0_accuracy{end}"), *cast(list[float], metrics[f"accuracy_by_severity{end}"])]
+            for end in _ENDS
+        )
+        axes.fill_between([0, *severities], low, high, color=style.CORRUPTED, alpha=0.2, linewidth=0)
+        axes.plot([0, *severities], mean, "o-", color=style.CORRUPTED, linewidth=2,
+                  label="mean with interval; thin lines are single corruptions")  # fmt: skip
         axes.set(
             xlabel="severity (0: 8-bit rounding alone)", ylabel="accuracy", ylim=(0, 1.02), xticks=[0, *severities]
         )
@@ -174,4 +178,74 @@ class CorruptionSheetVisualiser(Visualiser):
         for axes, (label, image) in zip(grid.flat, tiles, strict=False):
             show_image(axes, image)
             axes.set_title(label, fontsize=8)
+        return figure
+
+
+@register
+@dataclass(frozen=True)
+class PredictionFlipsVisualiser(Visualiser):
+    """How predictions change against clean: right to wrong, wrong to right, and from one wrong class to another."""
+
+    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    title: ClassVar[str] = "Prediction flips"
+
+    def draw(self, artifacts: Artifacts) -> Figure:
+        """The figure; a row per corruption, as shares of the samples, the mean over its severities."""
+        from matplotlib import pyplot
+
+        targets, clean = artifacts.tensor("targets"), artifacts.tensor("clean_predictions")
+        pairs = _pairs(artifacts) or [("corrupted", 0)]
+        key = "corruption_predictions" if _pairs(artifacts) else "perturbed_predictions"
+        predictions = artifacts.tensor(key).reshape(len(pairs), -1)
+        right, was_right, moved = predictions == targets, clean == targets, predictions != clean
+        parts = (
+            ("right to wrong", moved & was_right, style.ATTACKED, "//"),
+            ("wrong to another wrong", moved & ~was_right & ~right, style.UNKNOWN, ".."),
+            ("wrong to right", moved & right, style.CERTIFIED, ""),
+        )
+        names = list(dict.fromkeys(c for c, _ in pairs))
+        rows = {name: [i for i, (c, _) in enumerate(pairs) if c == name] for name in names}
+        names.sort(key=lambda name: float(moved[rows[name]].double().mean()))
+        figure, axes = pyplot.subplots(figsize=(6.8, 1.3 + 0.27 * len(names)))
+        left = [0.0] * len(names)
+        for label, flips, colour, hatch in parts:
+            widths = [float(flips[rows[name]].double().mean()) for name in names]
+            axes.barh(names, widths, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=label)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        axes.set(xlabel="share of samples whose prediction flips", xlim=(0, max(*left, 0.05) * 1.05))
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+        return figure
+
+
+@register
+@dataclass(frozen=True)
+class MinimalSeverityVisualiser(Visualiser):
+    """Histogram of the mildest severity at which any corruption of the suite breaks a sample."""
+
+    kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    title: ClassVar[str] = "Minimal severity"
+
+    def draw(self, artifacts: Artifacts) -> Figure:
+        """The figure."""
+        from matplotlib import pyplot
+
+        if "minimal_severity" not in artifacts.data:
+            return style.placeholder(_NO_SUITE)
+        minimal = artifacts.tensor("minimal_severity")
+        wrong = artifacts.tensor("clean_predictions") != artifacts.tensor("targets")
+        severities = cast(list[int], artifacts.metrics["severities"])
+        bins, labels = [*severities, 6], [*(str(s) for s in severities), "never"]
+        before, broken = ([int(((minimal == s) & mine).sum()) for s in bins] for mine in (wrong, ~wrong))
+        figure, axes = pyplot.subplots(figsize=(6, 3.4))
+        colours = [*[style.CORRUPTED] * len(severities), style.CERTIFIED]
+        axes.bar(labels, broken, color=colours)
+        top = axes.bar(labels, before, bottom=broken, color=style.UNKNOWN, hatch="//", edgecolor="white", linewidth=0,
+                       label="misclassified without corruption")  # fmt: skip
+        axes.bar_label(top, labels=[str(a + b) for a, b in zip(before, broken, strict=True)], fontsize=8)
+        axes.set(
+            xlabel=f"mildest severity that breaks the sample ({len(dict(_pairs(artifacts)))} corruptions)",
+            ylabel="samples",
+        )
+        if any(before):
+            axes.legend()
         return figure

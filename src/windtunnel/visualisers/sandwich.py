@@ -56,10 +56,18 @@ class SandwichVisualiser(Visualiser):
                         color="white",
                         weight="bold",
                     )
+            for key, level in (("worst_case_accuracy", row - 0.38), ("certified_accuracy", row + 0.38)):
+                if f"{key}_ci_low" in layer:
+                    ends = [float(layer[f"{key}_ci_{end}"]) for end in ("low", "high")]
+                    axes.plot(ends, [level, level], "|-", color="black", linewidth=1, markersize=5)
         axes.set_yticks(range(len(layers)), [f"{layer['norm']} ≤ {layer['epsilon']:.4g}" for layer in layers])
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
-        axes.set_xlabel(f"share of the {artifacts.metrics['n_samples']} assessed samples")
+        axes.set_xlabel(
+            f"share of the {artifacts.metrics['n_samples']} assessed samples; whiskers: 95 % intervals, above the bar of "
+            "worst-case accuracy, below it of certified accuracy",
+            fontsize=8,
+        )
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.grid(visible=False)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)

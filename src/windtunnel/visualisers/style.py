@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,24 +26,7 @@ VERDICT_COLOUR = {
     "misclassified_under_perturbation": ORANGE,
 }
 
-_RC: dict[Any, object] = {  # matplotlib types its keys as one huge Literal
-    "figure.dpi": 110,
-    "savefig.dpi": 150,
-    "savefig.bbox": "tight",
-    "figure.constrained_layout.use": True,
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "svg.hashsalt": "windtunnel",
-}
+_SHEET = Path(__file__).with_name("windtunnel.mplstyle")
 
 
 @contextmanager
@@ -51,19 +35,18 @@ def plotting_style() -> Iterator[None]:
     import matplotlib
 
     matplotlib.use("Agg", force=False)
-    from cycler import cycler
+    from matplotlib import style
 
-    with matplotlib.rc_context(
-        {**_RC, "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY])}
-    ):
+    with style.context(_SHEET):
         yield
 
 
 def placeholder(text: str) -> Figure:
-    """A figure that says in words why there is nothing to draw."""
+    """A figure that says in words why there is nothing to draw; its label holds the words."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 2))
+    figure.set_label(text)
     axes.axis("off")
     axes.text(0.5, 0.5, text, ha="center", va="center", wrap=True)
     return figure

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.core.artifacts import Artifacts
+    from windtunnel.core.contracts import Json
 
 _FORMAL = frozenset({AssessmentKind.FORMAL_VERIFICATION})
 _ORDER = (Verdict.VERIFIED, Verdict.FALSIFIED, Verdict.UNKNOWN, Verdict.ERROR)
@@ -71,7 +72,11 @@ class DecidedByVisualiser(Visualiser):
         counts = {name: int(str(n)) for name, n in decided.items()}
         counts["not decided"] = len(artifacts.tensor("verdicts")) - sum(counts.values())
         colours = [
-            style.ATTACKED if n in {"clean", "attack"} else style.GREY if n == "not decided" else style.CERTIFIED
+            style.ATTACKED
+            if n in {"clean", "examples", "attack"}
+            else style.GREY
+            if n == "not decided"
+            else style.CERTIFIED
             for n in counts
         ]
         figure, axes = pyplot.subplots(figsize=(6.5, 0.7 + 0.42 * len(counts)))
@@ -216,3 +221,46 @@ class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
             "margin (interval against interval)",
             centred=True,
         )
+
+
+@register
+@dataclass(frozen=True)
+class CertifiedCurveVisualiser(Visualiser):
+    """Certified accuracy against epsilon, and what PGD left beside it: the sandwich as a picture."""
+
+    kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
+    title: ClassVar[str] = "Certified curve"
+
+    def draw(self, artifacts: Artifacts) -> Figure:
+        """The figure."""
+        from matplotlib import pyplot
+
+        metrics = artifacts.metrics
+        if "certified_curve" not in metrics:
+            return style.placeholder("No certified radii: the entry has no `radius: {max: ..., tolerance: ...}`.")
+        keys = ("curve_epsilons", "certified_curve", "certified_curve_ci_low", "certified_curve_ci_high")
+        epsilons, certified, low, high = (_numbers(metrics[key]) for key in keys)
+        figure, axes = pyplot.subplots(figsize=(6.5, 3.8))
+        if "empirical_curve" in metrics:
+            attacked = _numbers(metrics["empirical_curve"])
+            axes.plot(epsilons, attacked, color=style.ATTACKED, linestyle="--", label="not broken by PGD")
+            axes.fill_between(epsilons, certified, attacked, color=style.UNKNOWN, alpha=0.2, label="not known")
+        axes.fill_between(epsilons, low, high, color=style.CERTIFIED, alpha=0.25, label="95 % interval")
+        axes.plot(epsilons, certified, color=style.CERTIFIED, label="certified accuracy")
+        semantics = artifacts.metadata["semantics"]
+        assert isinstance(semantics, dict)
+        region = semantics["perturbation"]
+        assert isinstance(region, dict)
+        budget = float(str(region["epsilon"]))
+        if budget <= epsilons[-1]:
+            axes.axvline(budget, color=style.BLUE, linestyle=":", label=f"budget {budget:.4g}")
+        axes.set(
+            xlabel=f"epsilon ({region['norm']})", ylabel="share of samples", ylim=(0, 1.02), xlim=(0, epsilons[-1])
+        )
+        axes.legend()
+        return figure
+
+
+def _numbers(value: Json) -> list[float]:
+    assert isinstance(value, list)
+    return [float(str(v)) for v in value]

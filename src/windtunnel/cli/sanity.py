@@ -1,0 +1,130 @@
+"""`windtunnel sanity`: should the numbers of the last run be believed?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.sanity.check import GROUPS, Status
+from windtunnel.sanity.findings import Row, counts, overall, read_sanity, rows_in
+from windtunnel.workspace import SANITY
+
+if TYPE_CHECKING:
+    from windtunnel.sanity.check import Check
+
+_COLOUR = {
+    Status.PASS: "green",
+    Status.WARN: "yellow",
+    Status.FAIL: "bold red",
+    Status.NOT_RUN: "cyan",
+    Status.NOT_APPLICABLE: "dim",
+}
+
+
+@click.command()
+@click.option("--explain", metavar="ID", help="What one check looks at, why, and its source.")
+@click.option("--group", type=click.Choice(list(GROUPS)), help="Only the checks of one group.")
+@click.option("--flagged", is_flag=True, help="Only failures and warnings.")
+def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
+    """Show the sanity checks of the last run: every check, its value against its threshold, and what to do.
+
+    Two checks are about this moment and are asked now: G5 (MLflow) and G6 (git).
+
+    \b
+    Examples:
+      windtunnel sanity
+      windtunnel sanity --flagged
+      windtunnel sanity --explain C3
+    """  # noqa: D301
+    console = Console()
+    if explain:
+        _explain(explain, console)
+        return
+    found = read_sanity(SANITY)
+    if found is None:
+        raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
+    rows = _asked_now(rows_in(found))
+    console.print(
+        _table(
+            [
+                r
+                for r in rows
+                if (group is None or str(r["id"])[0] == group)
+                and (not flagged or r["status"] in (Status.FAIL, Status.WARN))
+            ]
+        )
+    )
+    number = counts(rows)
+    console.print(
+        f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: "
+        + ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in number.items() if n)
+    )
+    console.print(escape(str(cast(dict[str, Json], found["kwargs"]).get("meaning", ""))))
+
+
+def _asked_now(rows: list[Row]) -> list[Row]:
+    from windtunnel.sanity.moment import ASKED_NOW
+
+    return [{**row, **ASKED_NOW[str(row["id"])]()} if str(row["id"]) in ASKED_NOW else row for row in rows]
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(header_style="bold", title="Sanity checks: should these numbers be believed?")
+    for column in ("id", "check", "", "value", "limit", "what was seen, and what to do"):
+        table.add_column(column, justify="right" if column in ("value", "limit") else "left", overflow="fold")
+    last = ""
+    for row in rows:
+        letter, status = str(row["id"])[0], Status(str(row["status"]))
+        if letter != last:
+            table.add_section()
+            table.add_row("", f"[bold]{GROUPS[letter]}[/bold]")
+            last = letter
+        words = escape(str(row.get("reason", "")))
+        if status in (Status.FAIL, Status.WARN):
+            words = f"{words}. {escape(str(row['remedy']))}" if words else escape(str(row["remedy"]))
+        colour = _COLOUR[status]
+        shown = (
+            f"{status.value.replace('_', ' ')} ({row['severity']})"
+            if status in (Status.FAIL, Status.WARN)
+            else status.value.replace("_", " ")
+        )
+        table.add_row(
+            str(row["id"]),
+            escape(str(row["title"])),
+            f"[{colour}]{shown}[/]",
+            _number(row.get("value")),
+            _number(row.get("threshold")),
+            words,
+        )
+    return table
+
+
+def _number(value: Json) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _explain(name: str, console: Console) -> None:
+    from windtunnel.sanity.run import registry
+
+    rows = registry()
+    row = rows.get(name.upper())
+    if row is None:
+        raise UserError(unknown_word("--explain", name, rows, what="a sanity check"))
+    console.print(Panel(escape(_words(row)), title=f"{row.id} {row.title}", title_align="left"))
+
+
+def _words(row: Check) -> str:
+    limit = (
+        "none" if row.threshold is None else f"{row.threshold:g}   (sanity.thresholds: {{{row.id}: ...}} sets another)"
+    )
+    return (
+        f"{row.reasoning}\n\nWhen it flags: {row.severity.value}. What to do: {row.remedy}\n"
+        f"Group {row.group}: {GROUPS[row.group]}. Cost: {row.tier.value}. Threshold: {limit}\nSource: {row.source}"
+    )

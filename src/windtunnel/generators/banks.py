@@ -1,0 +1,136 @@
+"""Networks for all classes at once: one small network per class, run side by side as one batched product.
+
+A bank of K networks takes (k, B, ...): B rows for each of the k classes asked for. K separate modules would cost K times
+the calls, and a search takes thousands of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, log2, prod
+
+import torch
+from torch import Tensor, nn
+
+HIDDEN = 128  # units of a hidden layer where images are too small for strided convolutions
+SMALLEST_MAP = 8  # feature maps are halved until they are at most this large
+
+
+class Bank(nn.Module):
+    """Layers of K networks. forward(x (k, B, ...), which): row block i of x goes through network `which[i]`; None for all K."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, which: Tensor | None = None) -> Tensor:
+        """The outputs, (k, B, ...)."""
+        for layer in self.layers:
+            x = layer(x, which) if isinstance(layer, BankLayer) else layer(x)
+        return x
+
+
+class BankLayer(nn.Module):
+    """A layer with weights of its own for each class: weight (K, ...), bias (K, out)."""
+
+    def __init__(self, weight: Tensor, out: int, fan_in: int) -> None:
+        super().__init__()
+        bound = fan_in**-0.5  # torch's own initialisation of linear and convolution layers
+        self.weight = nn.Parameter(weight.uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(len(weight), out).uniform_(-bound, bound))
+
+    def chosen(self, which: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(weight, bias) of the networks asked for."""
+        return (self.weight, self.bias) if which is None else (self.weight[which], self.bias[which])
+
+
+class BankLinear(BankLayer):
+    """x (k, B, in) -> (k, B, out)."""
+
+    def __init__(self, k: int, n_in: int, n_out: int) -> None:
+        super().__init__(torch.empty(k, n_in, n_out), n_out, n_in)
+
+    def forward(self, x: Tensor, which: Tensor | None = None) -> Tensor:
+        """One batched product."""
+        weight, bias = self.chosen(which)
+        return torch.baddbmm(bias[:, None], x.flatten(2), weight)
+
+
+class BankConv(BankLayer):
+    """x (k, B, c, h, w) -> (k, B, c', h / 2, w / 2): a 4x4 convolution of stride 2, grouped by class."""
+
+    transposed = False
+
+    def __init__(self, k: int, n_in: int, n_out: int) -> None:
+        shape = (n_in, n_out) if self.transposed else (n_out, n_in)
+        super().__init__(torch.empty(k, *shape, 4, 4), n_out, n_in * (4 if self.transposed else 16))
+
+    def forward(self, x: Tensor, which: Tensor | None = None) -> Tensor:
+        """One grouped convolution."""
+        weight, bias = self.chosen(which)
+        k, rows = x.shape[:2]
+        convolve = nn.functional.conv_transpose2d if self.transposed else nn.functional.conv2d
+        merged = x.transpose(0, 1).flatten(1, 2)
+        found = convolve(merged, weight.flatten(0, 1), bias.flatten(), stride=2, padding=1, groups=k)
+        return found.unflatten(1, (k, -1)).transpose(0, 1) if rows else x.new_zeros(k, 0, *found.shape[1:])
+
+
+class BankUpConv(BankConv):
+    """x (k, B, c, h, w) -> (k, B, c', 2 h, 2 w): the transposed convolution."""
+
+    transposed = True
+
+
+class Shape(nn.Module):
+    """x (k, B, ...) -> (k, B, *shape), cropped where x has more rows and columns."""
+
+    def __init__(self, shape: tuple[int, ...], raw: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.shape, self.raw = shape, raw or shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """View and crop."""
+        full = x.reshape(*x.shape[:2], *self.raw)
+        return full if self.raw == self.shape else full[..., : self.shape[-2], : self.shape[-1]]
+
+
+def decoder_bank(k: int, latent_dim: int, shape: tuple[int, ...], width: int) -> Bank:
+    """Codes (k, B, latent_dim) -> inputs (k, B, *shape) in (0, 1).
+
+    Images of more than 8 pixels a side are made by strided transposed convolutions of `width` times 1, 2, 4, ...
+    channels, everything else by two hidden layers.
+    """
+    halvings = _halvings(shape)
+    if not halvings:
+        layers = [*_hidden(k, latent_dim), BankLinear(k, HIDDEN, prod(shape)), nn.Sigmoid(), Shape(shape)]
+        return Bank(layers)
+    channels, height, width_px = shape
+    top = width * 2 ** (halvings - 1)
+    small = tuple(ceil(side / 2**halvings) for side in (height, width_px))
+    layers = [BankLinear(k, latent_dim, top * prod(small)), nn.LeakyReLU(0.2), Shape((top, *small))]
+    for level in range(halvings - 1):
+        layers += [BankUpConv(k, top // 2**level, top // 2 ** (level + 1)), nn.LeakyReLU(0.2)]
+    full = (channels, *(side * 2**halvings for side in small))
+    return Bank([*layers, BankUpConv(k, width, channels), nn.Sigmoid(), Shape(shape, full)])
+
+
+def feature_bank(k: int, shape: tuple[int, ...], out: int, width: int) -> Bank:
+    """Inputs (k, B, *shape) -> (k, B, out): the mirror image of `decoder_bank`, as an encoder or as a critic."""
+    halvings = _halvings(shape)
+    if not halvings:
+        return Bank([*_hidden(k, prod(shape)), BankLinear(k, HIDDEN, out)])
+    channels, *sides = shape
+    layers: list[nn.Module] = []
+    for level in range(halvings):
+        before = channels if level == 0 else width * 2 ** (level - 1)
+        layers += [BankConv(k, before, width * 2**level), nn.LeakyReLU(0.2)]
+        sides = [side // 2 for side in sides]
+    return Bank([*layers, BankLinear(k, width * 2 ** (halvings - 1) * prod(sides), out)])
+
+
+def _halvings(shape: tuple[int, ...]) -> int:
+    return max(0, ceil(log2(max(shape[1:]) / SMALLEST_MAP))) if len(shape) == 3 else 0
+
+
+def _hidden(k: int, n_in: int) -> list[nn.Module]:
+    return [BankLinear(k, n_in, HIDDEN), nn.LeakyReLU(0.2), BankLinear(k, HIDDEN, HIDDEN), nn.LeakyReLU(0.2)]

@@ -1,0 +1,104 @@
+"""What a generative model is, to everything that uses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class GenerativeModel(Protocol):
+    """What a user brings: anything with these two; a torch module where its weights are to be loaded from a file.
+
+    Optional attributes: `encode(images, classes) -> latents` (N, latent_dim); `value_range`, what the images span
+    ((0, 1) where absent); `classes`, the class indices it knows (all of the data's where absent).
+    """
+
+    latent_dim: int
+
+    def decode(self, latents: Tensor, classes: Tensor) -> Tensor:
+        """Images (N, C, H, W) of codes (N, latent_dim) ~ N(0, I) and class indices (N,); differentiable in the codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generators:
+    """A generative model that fits the data, seen through the data's value range.
+
+    model: in its own value range `span`; `inputs_span` is what the classifier's inputs span, [0, 1] for images.
+    """
+
+    model: GenerativeModel
+    num_classes: int
+    span: tuple[float, float]
+    inputs_span: tuple[float, float]
+    digest: str
+    source: str
+
+    @property
+    def latent_dim(self) -> int:
+        """n_L, the dimension of the latent space."""
+        return self.model.latent_dim
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the model can encode; else codes are searched."""
+        return callable(getattr(self.model, "encode", None))
+
+    def decode(self, latents: Tensor, classes: Tensor) -> Tensor:
+        """Inputs of the classifier (N, ...) for codes (N, n_L) of `classes` (N,); differentiable in the codes."""
+        return _moved(self.model.decode(latents, classes), self.span, self.inputs_span)
+
+    def encode(self, inputs: Tensor, classes: Tensor) -> Tensor:
+        """Codes (N, n_L) by the model's own encoder. Raises AttributeError where it has none."""
+        encoder: Callable[[Tensor, Tensor], Tensor] = self.model.encode  # type: ignore[attr-defined]  # optional
+        return encoder(_moved(inputs, self.inputs_span, self.span), classes)
+
+    def to(self, device: torch.device) -> Generators:
+        """Move the weights, in place; a model that is no torch module stays where it is."""
+        if isinstance(self.model, nn.Module):
+            self.model.to(device)
+        return self
+
+
+class PerClass(nn.Module):
+    """One model per class, joined: `decoders[i]` maps codes (N, latent_dim) to images of class i, `encoders[i]` back.
+
+    For generators trained one by one, as those of the paper; the built-in ones are banks instead.
+    """
+
+    def __init__(
+        self,
+        decoders: Sequence[nn.Module],
+        latent_dim: int,
+        encoders: Sequence[nn.Module] = (),
+        value_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__()
+        self.decoders, self.encoders = nn.ModuleList(decoders), nn.ModuleList(encoders)
+        self.latent_dim, self.value_range, self.classes = latent_dim, value_range, range(len(decoders))
+        if encoders:
+            self.encode = self._encode
+
+    def decode(self, latents: Tensor, classes: Tensor) -> Tensor:
+        """Images of the codes, each by the decoder of its class."""
+        return _by_class(self.decoders, latents, classes)
+
+    def _encode(self, images: Tensor, classes: Tensor) -> Tensor:
+        return _by_class(self.encoders, images, classes)
+
+
+def _by_class(modules: nn.ModuleList, x: Tensor, classes: Tensor) -> Tensor:
+    order = classes.argsort(stable=True)
+    sizes = torch.bincount(classes, minlength=len(modules)).tolist()
+    parts = zip(modules, x[order].split(sizes), strict=True)
+    return torch.cat([module(part) for module, part in parts if len(part)])[order.argsort()]
+
+
+def _moved(values: Tensor, given: tuple[float, float], wanted: tuple[float, float]) -> Tensor:
+    if given == wanted:
+        return values
+    return (values - given[0]) / (given[1] - given[0]) * (wanted[1] - wanted[0]) + wanted[0]

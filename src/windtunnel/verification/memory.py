@@ -1,0 +1,74 @@
+"""How many samples fit into memory at once, found by measuring one of them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+import torch
+
+_SHARE = 0.5  # of the free memory: allocators fragment, and other processes grow
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class PeakMemory:
+    """Measures by how many `bytes` the memory in use grew, at its peak, while the block ran."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.bytes = 0
+        self._device = device
+        self._done = threading.Event()
+        self._before = 0
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        else:
+            self._before = _resident()
+            self._sampler.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._device.type == "cuda":
+            self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
+        else:
+            self._done.set()
+            self._sampler.join()
+
+    def _sample(self) -> None:
+        while not self._done.wait(0.001):
+            self.bytes = max(self.bytes, _resident() - self._before)
+
+
+def samples_that_fit(bytes_per_sample: int, device: torch.device) -> int:
+    """How many samples of this size half of the free memory holds; at least 1."""
+    return max(1, int(_SHARE * free_memory(device) / max(1, bytes_per_sample)))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be allocated on `device`: of the accelerator, or of the machine and the container."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return min(int(psutil.virtual_memory().available), _left_in_container())
+
+
+def _left_in_container() -> int:
+    try:
+        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return int(limit) - int(used)
+    except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
+        return 2**62
+
+
+def _resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory is short; on the CPU torch raises a plain RuntimeError for it."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)

@@ -1,0 +1,88 @@
+"""The largest epsilon at which each sample is proved, the smallest at which it is broken, and the curves of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.contracts import Json
+
+CURVE_POINTS = 21
+# Whether each of `rows` (int64, n) is proved, or broken, at its own epsilon (n,): (n,) bool.
+Decide = Callable[[Tensor, Tensor], Tensor]
+
+
+def certified_radius(proved: Decide, low: Tensor, largest: float, tolerance: float) -> Tensor:
+    """The largest epsilon in [low, largest] at which `proved` holds, to within `tolerance`; float32 (N,).
+
+    low: (N,), an epsilon at which each sample is proved already, 0 where none is; negative leaves the sample out, at
+    radius 0. All samples are bisected together, each at its own epsilon. What is returned was proved itself, so it is
+    sound even where `proved` is not monotone; it never exceeds `largest`, which censors it.
+    """
+    return _bisect(proved, low, torch.full_like(low, largest), tolerance)[0]
+
+
+def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -> Tensor:
+    """The smallest epsilon in [low, high] at which `broken` holds, to within `tolerance`; float32 (N,), inf for none.
+
+    high: (N,), the largest epsilon to try. low: (N,), an epsilon at which each sample is known to hold; negative leaves
+    the sample out, at 0: it is broken without any perturbation.
+    """
+    found = _bisect(lambda rows, epsilons: ~broken(rows, epsilons), low, high, tolerance)[1]
+    return torch.where(low < 0, 0.0, found)
+
+
+def _bisect(holds: Decide, low: Tensor, high: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """(largest epsilon that was seen to hold, smallest that was seen not to hold or inf), both float32 (N,)."""
+    holding, failing = low.clamp(min=0).float(), torch.full_like(low, torch.inf, dtype=torch.float32)
+    open_ = ((low >= 0) & (holding < high)).nonzero().flatten()
+    probes = high.float().clone()  # first the largest: where that holds, the search is over
+    while len(open_):
+        good = holds(open_, probes[open_])
+        holding[open_[good]] = probes[open_[good]]
+        failing[open_[~good]] = probes[open_[~good]]
+        open_ = open_[(failing[open_] - holding[open_] > tolerance) & (holding[open_] < high[open_])]
+        probes[open_] = (holding[open_] + failing[open_]) / 2
+    return holding, failing
+
+
+def accuracy_curve(radii: Tensor, correct: Tensor, epsilons: Tensor) -> Tensor:
+    """Accuracy against epsilon from radii: the share of samples that are `correct` and whose radius reaches epsilon.
+
+    radii (N,), correct (N,) bool, epsilons (E,); float64 (E,), never rising along ascending epsilons. Of certified radii
+    this is the certified accuracy (Cohen et al. 2019); an abstention counts as not correct.
+    """
+    return (correct & (radii >= epsilons.to(radii)[:, None])).double().mean(1)
+
+
+def empirical_curve(broken: Tensor, epsilons: Tensor) -> Tensor:
+    """Accuracy left against epsilon by examples at the distances `broken` (N,), inf for none, 0 for misclassified."""
+    return (broken > epsilons.to(broken)[:, None]).double().mean(1)
+
+
+def curve_metrics(radii: Tensor, correct: Tensor, largest: float, broken: Tensor | None = None) -> dict[str, Json]:
+    """The curves as plain lists over `CURVE_POINTS` epsilons from 0 to `largest`, and the mean certified radius.
+
+    `average_certified_radius` counts a sample that is not correct as 0 (ACR, Zhai et al. 2020, arXiv 2001.02378).
+    """
+    epsilons = torch.linspace(0, largest, CURVE_POINTS)
+    certified, n = accuracy_curve(radii, correct, epsilons), len(radii)
+    ends = [binomial_interval(round(share * n), n, method="clopper_pearson") for share in certified.tolist()]
+    metrics: dict[str, Json] = {
+        "curve_epsilons": _rounded(epsilons.tolist()),
+        "certified_curve": certified.tolist(),
+        "certified_curve_ci_low": [low for low, _ in ends],
+        "certified_curve_ci_high": [high for _, high in ends],
+        "average_certified_radius": float((radii.double() * correct).mean()) if n else 0.0,
+        "median_certified_radius": float(radii.double().quantile(0.5)) if n else 0.0,
+    }
+    if broken is not None:
+        metrics["empirical_curve"] = empirical_curve(broken, epsilons).tolist()
+    return metrics
+
+
+def _rounded(values: Sequence[float]) -> list[Json]:
+    return [float(f"{value:.9g}") for value in values]

@@ -1,0 +1,32 @@
+"""The numbers that every verification has: rates of the verdicts, and times."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.contracts import Json, Verdict
+
+_RATES = {"verified_rate": Verdict.VERIFIED, "falsified_rate": Verdict.FALSIFIED, "unknown_rate": Verdict.UNKNOWN,
+          "error_rate": Verdict.ERROR}  # fmt: skip
+
+
+def verdict_rates(verdicts: Tensor, certified: Tensor) -> dict[str, Json]:
+    """`certified_accuracy`, of `certified` (N,) bool, and the rate of each verdict (N,), with their intervals."""
+    n = len(verdicts)
+    metrics: dict[str, Json] = {
+        **binomial_rate(int(certified.sum()), n, method="clopper_pearson").metrics("certified_accuracy")
+    }
+    for key, verdict in _RATES.items():
+        metrics |= binomial_rate(int((verdicts == verdict).sum()), n).metrics(key)
+    return metrics
+
+
+def runtime_metrics(seconds: Tensor) -> dict[str, Json]:
+    """Mean, median and 95th percentile of the seconds (N,) a sample took."""
+    times = seconds.double()
+    return {
+        "mean_runtime": float(times.mean()),
+        "median_runtime": float(times.quantile(0.5)),
+        "p95_runtime": float(times.quantile(0.95)),
+    }

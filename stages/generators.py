@@ -1,0 +1,26 @@
+"""Stage `generators`: train the generative models, or import the user's, and say how good they are."""
+
+from __future__ import annotations
+
+from windtunnel.core.files import write_json
+from windtunnel.data.load import read_assessed, read_train
+from windtunnel.generators.load import load_generators, make_generators
+from windtunnel.generators.quality import quality
+from windtunnel.models.load import pick_device
+from windtunnel.params.load import load_params
+from windtunnel.workspace import DATA, GENERATORS, user_errors
+
+
+def main() -> None:
+    """Write reports/generators; with `generators.source: none` only that there is nothing."""
+    params, train = load_params(), read_train(DATA)
+    make_generators(params.generators, train, params.seed, params.device, GENERATORS)
+    device = pick_device(params.device)
+    generators = load_generators(GENERATORS, device, read_assessed(DATA))
+    facts = quality(generators, train, params.seed, device) if generators else {}
+    write_json(facts, GENERATORS / "quality.json")
+
+
+if __name__ == "__main__":
+    with user_errors():
+        main()

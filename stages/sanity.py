@@ -1,0 +1,23 @@
+"""Stage `sanity`: whether the numbers of the assessments should be believed."""
+
+from __future__ import annotations
+
+import time
+
+from windtunnel.core.artifacts import read_artifacts, write_artifacts
+from windtunnel.params.load import load_params
+from windtunnel.sanity.assess import assess
+from windtunnel.sanity.evidence import collect
+from windtunnel.workspace import CLEAN, ROBUSTNESS, SANITY, load_subject, user_errors
+
+
+def main() -> None:
+    """Read every assessment that params.yaml names, and write reports/sanity."""
+    started, params = time.time(), load_params()
+    evidence = collect(params, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS)
+    write_artifacts(assess(evidence, params.sanity), SANITY, evidence.subject, started=started)
+
+
+if __name__ == "__main__":
+    with user_errors():
+        main()
