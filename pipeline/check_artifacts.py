@@ -8,13 +8,13 @@ from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
 from windtunnel.params.load import entries, load_params
-from windtunnel.workspace import CLEAN, GATE, METRICS, REPORTS, ROBUSTNESS, SUMMARY, user_errors
+from windtunnel.workspace import CLEAN, GATE, METRICS, REPORTS, ROBUSTNESS, SANITY, SUMMARY, user_errors
 
 
 def main() -> None:
     """Read every artifact back. Raises UserError at the first that is missing, damaged or empty."""
     params = load_params()
-    directories = [CLEAN, SUMMARY, *(ROBUSTNESS / name for _, name, _ in entries(params))]
+    directories = [CLEAN, SANITY, SUMMARY, *(ROBUSTNESS / name for _, name, _ in entries(params))]
     for directory in directories:
         artifacts = read_artifacts(directory)
         rows = artifacts.metadata["visualisers"]

@@ -7,6 +7,7 @@ import time
 
 from windtunnel.attacks.assess import assess
 from windtunnel.attacks.survivors import read_prior
+from windtunnel.models.others import named_classifier
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.load import load_params
 from windtunnel.workspace import ROBUSTNESS, finish, prepare_entry, user_errors
@@ -18,7 +19,14 @@ def main(name: str) -> None:
     params = load_params()
     entry, subject = prepare_entry(params, "attacks", name)
     assert isinstance(entry, AttackEntry)
-    result = assess(name, entry, params.budget, subject, read_prior(entry, ROBUSTNESS))
+    prior = read_prior(f"attacks.{name}", entry, ROBUSTNESS, params.attacks, params.budget)
+    others = {
+        key: named_classifier(
+            f"attacks.{name}.transfer_to.{key}", place, subject.dataset, params.device, params.tracking.uri
+        )
+        for key, place in entry.transfer_to.items()
+    }
+    result = assess(name, entry, params.budget, subject, prior, others)
     finish(params, "attacks", result, subject, started)
 
 

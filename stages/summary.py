@@ -16,6 +16,7 @@ from windtunnel.summary.summarise import summarise
 from windtunnel.visualisers.base import draw_figures
 from windtunnel.visualisers.queries import SuccessCurvesVisualiser
 from windtunnel.visualisers.sandwich import SandwichVisualiser
+from windtunnel.visualisers.security import SecurityCurvesVisualiser
 from windtunnel.workspace import CLEAN, METRICS, PLOTS, ROBUSTNESS, SANITY, SUMMARY, load_subject, user_errors
 
 
@@ -28,7 +29,8 @@ def main() -> None:
     result = summarise(subject, budget, clean, assessments, read_sanity(SANITY))
     summary = write_artifacts(result, SUMMARY, subject, started=started)
     counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
-    draw_figures(summary, [SandwichVisualiser(), *([SuccessCurvesVisualiser(counted)] if counted else [])])
+    figures = [SandwichVisualiser(), SecurityCurvesVisualiser(tuple(assessments))]
+    draw_figures(summary, [*figures, *([SuccessCurvesVisualiser(counted)] if counted else [])])
     write_json(headline_metrics(summary, clean, assessments), METRICS)
     write_record(record_outcomes(params, summary, clean, assessments), SUMMARY / OUTCOMES_FILE)
     write_series(summary, assessments, PLOTS / "summary")

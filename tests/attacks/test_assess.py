@@ -11,6 +11,7 @@ import windtunnel.attacks.assess as pipeline
 from windtunnel.attacks.assess import MISCLASSIFIED, NOBODY, assess
 from windtunnel.attacks.judge import judge, project
 from windtunnel.attacks.metrics import attack_metrics, transfer_metrics
+from windtunnel.attacks.survivors import read_prior
 from windtunnel.attacks.table import ROWS
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
@@ -175,6 +176,16 @@ def test_attack_on_survivors_spares_what_others_broke(digits_subject: Subject, t
     assert torch.equal(tensor(tight, "attacked"), digits_subject.clean_correct)
 
 
+def test_survivors_of_a_result_of_other_params_are_refused(digits_subject: Subject, tmp_path: Path) -> None:
+    first, entry = entry_of(algorithm="FGSM"), entry_of(on={"survivors_of": ["fgsm"]})
+    write_artifacts(assess("fgsm", first, LINF, digits_subject), tmp_path / "fgsm", digits_subject, started=0.0)
+    assert set(read_prior("attacks.pgd", entry, tmp_path, {"fgsm": first}, LINF)) == {"fgsm"}
+    with pytest.raises(
+        UserError, match=r"attacks\.pgd\.on\.survivors_of: the result of attacks\.fgsm on disk is of other"
+    ):
+        read_prior("attacks.pgd", entry, tmp_path, {"fgsm": first}, Budget(norm=Norm.LINF, epsilon=0.5))
+
+
 @pytest.mark.parametrize("rule", ["next", "least_likely", "random", 3])
 def test_targeted_success_is_the_target_and_nothing_else(rule, digits_subject: Subject) -> None:
     budget = Budget(norm=Norm.LINF, epsilon=0.2)
@@ -217,9 +228,27 @@ def test_epsilon_of_nothing_leaves_clean_accuracy(digits_subject: Subject) -> No
 
 
 def test_transfer_to_the_same_model_is_complete(digits_subject: Subject) -> None:
-    result = assess("it", entry_of(), LINF, digits_subject)
-    assert transfer_metrics(result.data, tensor(result, "perturbed_logits"))["transfer_rate"] == 1
-    assert transfer_metrics(result.data, digits_subject.clean_logits)["transfer_rate"] == 0
+    others = {"itself": digits_subject.classifier}
+    result = assess("it", entry_of(), LINF, digits_subject, None, others)
+    assert result.metrics["transfer"]["itself"]["transfer_rate"] == 1
+    assert result.metrics["transfer"]["itself"]["n_examples"] == result.metrics["n_succeeded"]
+
+
+def test_transfer_counts_what_the_other_model_had_right(digits_subject: Subject, mlp_subject: Subject) -> None:
+    result = assess(
+        "it", entry_of(), Budget(norm=Norm.LINF, epsilon=0.3), digits_subject, None, {"mlp": mlp_subject.classifier}
+    )
+    wins = (
+        (tensor(result, "verdicts") == Verdict.ATTACK_SUCCEEDED)
+        & tensor(result, "attacked")
+        & mlp_subject.clean_correct
+    )
+    wrong = mlp_subject.classifier.predict(tensor(result, "perturbed_inputs")) != mlp_subject.dataset.targets
+    found = result.metrics["transfer"]["mlp"]
+    assert found["n_examples"] == int(wins.sum())
+    assert found["transfer_rate"] == pytest.approx(float(wrong[wins].double().mean()))
+    assert 0 < found["transfer_rate"] < 1
+    assert transfer_metrics(result.data, ["mlp"]) == {"transfer": {"mlp": found}}
 
 
 def test_nothing_to_attack_is_said_and_not_a_crash(digits_subject: Subject) -> None:

@@ -177,7 +177,7 @@ def test_the_command_turns_the_decision_into_an_exit_code(tmp_path, monkeypatch,
         done = CliRunner().invoke(gate_command, options)
         assert done.exit_code == code, done.output
         assert all(line in done.output for line in failures)
-    assert f"{WORST} | 0.4 | at least {minimum}" in done.output
+    assert f"{WORST} | 0.4 | ≥ {minimum}" in done.output
     assert json.loads(GATE.read_text())["exit_code"] == code
 
 

@@ -19,8 +19,9 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import subject_of
 from windtunnel.models.backends import OnnxModule, PredictFunction
-from windtunnel.models.load import export_onnx
+from windtunnel.models.load import export_onnx, import_model, load_classifier
 from windtunnel.params.entry import Budget
+from windtunnel.params.model import Model
 from windtunnel.params.queries import QueryEntry
 from windtunnel.queries import assess as assess_module
 from windtunnel.queries.assess import assess
@@ -347,6 +348,29 @@ def test_an_onnx_model_is_attacked_as_the_torch_one(few, tmp_path):
     preflight("queries.q", entry, BUDGET, onnx, few.dataset)
     there, here = run(entry, replace(few, classifier=onnx)), run(entry, few)
     assert (there.data["queries"] == here.data["queries"]).double().mean() > 0.8  # other kernels round otherwise
+
+
+def test_a_forest_behind_a_predict_function_is_attacked(digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "forest_model.py").write_text(
+        "from sklearn.datasets import load_digits\n"
+        "from sklearn.ensemble import RandomForestClassifier\n"
+        "x, y = load_digits(return_X_y=True)\n"
+        "forest = RandomForestClassifier(20, random_state=0).fit(x / 16, y)\n"
+        "def predict(batch):\n"
+        "    return forest.predict_proba(batch.reshape(len(batch), -1))\n"
+    )
+    model = Model(source="function", function="forest_model:predict")
+    import_model(model, None, 0, "cpu", tmp_path / "model")
+    assessed = digits[0].subset(torch.arange(12))
+    classifier = load_classifier(tmp_path / "model", "cpu", assessed)
+    entry = QueryEntry(algorithm="EvoBA", params={"generation_size": 10, "generations": 60})
+    preflight("queries.q", entry, BUDGET, classifier, assessed)
+    result = run(entry, subject_of(classifier, assessed))
+    assert result.metrics["clean_accuracy"] == 1
+    assert result.metrics["count_succ"] >= 8
+    wrong = classifier.predict(result.data["perturbed_inputs"]) != assessed.targets
+    assert int(wrong.sum()) == result.metrics["count_succ"]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     assert (worse.status, worse.exit_code) == (Status.KEPT, 10)
     assert (number(registry, CHAMPION), number(registry, CHALLENGER)) == ("1", "2")
     reasons = registry.version("2").tags["gate.reasons"]
-    assert "clean/accuracy against the champion" in reasons
+    assert "clean/accuracy vs champion" in reasons
     assert "cannot be ruled out, 0.1 is allowed" in reasons
     text = summary_markdown(worse)
     assert "windtunnel version 1 stays: windtunnel version 2 did not pass the gate" in text

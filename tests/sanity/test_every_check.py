@@ -30,7 +30,7 @@ from tests.sanity.tamper import (
     with_model,
     with_params,
 )
-from windtunnel.core.contracts import Verdict
+from windtunnel.core.contracts import SMOOTHED_MODEL, Verdict
 from windtunnel.models.load import export_onnx
 from windtunnel.sanity.check import Status
 from windtunnel.sanity.evidence import Evidence, collect
@@ -207,8 +207,8 @@ def tight_bounds(d: dict) -> None:
 
 def impossible_radius(e: Evidence) -> Evidence:
     meta = {
-        "algorithm": "randomized-smoothing",
-        "kwargs": {**piece_of(e, "crown").options, "sigma": 0.25, "n": 100, "alpha": 0.001},
+        "call_kwargs": {"sigma": 0.25, "n": 100, "alpha": 0.001},
+        "semantics": {**piece_of(e, "crown").semantics, "families": [SMOOTHED_MODEL]},
     }
     e = fake(e, "smooth", "verification", {"certified_radius": torch.full((60,), 5.0)}, meta)
     return e

@@ -178,7 +178,14 @@ def test_the_cumulative_curve_never_rises_and_never_lies_above_the_raw_one(seed)
 
 
 def test_the_area_of_a_straight_fall_is_one_half():
-    assert area_under_curve(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.5, 0.0])) == pytest.approx(0.5)
+    assert float(area_under_curve(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.5, 0.0]))) == pytest.approx(0.5)
+
+
+def test_the_area_of_many_samples_is_the_mean_of_theirs_and_the_trapezoid_of_their_mean():
+    epsilons = torch.tensor([0.0, 0.1, 0.4, 0.5])
+    correct = torch.rand(4, 30, generator=torch.Generator().manual_seed(0)) < 0.6
+    whole = torch.trapezoid(correct.double().mean(1), epsilons.double()) / 0.5
+    assert float(area_under_curve(epsilons, correct).mean()) == pytest.approx(float(whole))
 
 
 def test_the_text_histogram_has_a_line_per_bin_and_one_for_survivors():

@@ -77,6 +77,8 @@ def test_equal_content_gives_equal_digests_and_other_tensors_another(project):
     assert read_state().digest == first
     Path("reports/robustness/pgd/runtime.json").write_text('{"data_digest": "of other tensors"}')
     assert read_state().digest == first
+    Path("params.yaml").write_text("# a comment\n" + Path("params.yaml").read_text())
+    assert read_state().digest == first
     Path("reports/robustness/pgd/robustness_data.pt").write_bytes(b"other")
     assert read_state().digest != first
 
@@ -205,6 +207,78 @@ def test_a_kill_in_the_middle_is_continued_without_a_run_left_over(project, fres
     # Two files called metadata.json, of the summary and of the sanity checks, must not overwrite each other.
     assert "summary/metadata.json" in {f.path for f in client.list_artifacts(found[0].info.run_id, "summary")}
     assert client.get_run(found[0].info.run_id).data.tags["mlflow.note.content"].count(found[0].info.run_id) == 2
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_in_the_middle_leaves_a_run_that_the_next_delivery_completes(
+    project, fresh_database, monkeypatch
+):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    log_artifact = MlflowClient.log_artifact
+
+    def dies(self, run, path, **where):
+        if path.endswith("pgd/metadata.json"):
+            raise ConnectionError("the server is gone")
+        log_artifact(self, run, path, **where)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", dies)
+    assert "the server is gone" in track().reason
+    monkeypatch.setattr(MlflowClient, "log_artifact", log_artifact)
+    write_state("2/10", 0.2)  # the work tree moves on
+    assert track().delivered_from_outbox == 1
+    found, runs = parents(store.connect(store.tracking_uri(None)))
+    assert {r.data.params["budget.epsilon"] for r in found} == {"1/10", "2/10"}
+    assert len(runs) == 2 * 3
+    assert all(r.info.status == "FINISHED" and r.data.tags["windtunnel.complete"] == "true" for r in runs)
+
+
+@pytest.mark.slow
+def test_a_run_id_in_the_environment_is_not_resumed(project, fresh_database, monkeypatch):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    first = track().run
+    monkeypatch.setenv("MLFLOW_RUN_ID", first)
+    write_state("2/10", 0.2)
+    second = track().run
+    client = store.connect(store.tracking_uri(None))
+    assert first != second
+    assert [client.get_run(r).data.params["budget.epsilon"] for r in (first, second)] == ["1/10", "2/10"]
+
+
+@pytest.mark.slow
+def test_names_and_values_that_mlflow_refuses_do_not_lose_the_run(project, fresh_database):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    file = Path("reports/robustness/pgd/metadata.json")
+    metadata = read_json(file)
+    odd = {"acc@8/255": 0.5, "eps=0.03": 0.25, "infinite": float("inf"), "not_a_number": float("nan"), "big": 1e300}
+    write_json({**metadata, "metrics": {**metadata["metrics"], **odd}}, file)
+    Path("params.yaml").write_text(Path("params.yaml").read_text() + 'tracking: {tags: {"team@x": a, "size": 3}}\n')
+    run = track(strict=True).run
+    client = store.connect(store.tracking_uri(None))
+    assert client.get_run(run).data.tags["team_x"] == "a"
+    _, runs = parents(client)
+    (pgd,) = (r for r in runs if r.info.run_name == "pgd")
+    assert pgd.data.metrics["acc_8/255"] == 0.5
+    assert pgd.data.metrics["eps_0.03"] == 0.25
+    assert pgd.data.metrics["big"] == 1e300
+    assert not {"infinite", "not_a_number"} & set(pgd.data.metrics)  # JSON keeps them as words: absent beats wrong
+
+
+@pytest.mark.slow
+def test_tensors_stay_in_dvc_unless_asked_for(project, fresh_database):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    client = store.connect(store.tracking_uri(None))
+
+    def files():
+        _, runs = parents(client)
+        newest = max((r for r in runs if r.info.run_name == "pgd"), key=lambda r: r.info.start_time)
+        assert newest.data.tags["tensors"] == "reports/robustness/pgd/robustness_data.pt (in DVC)"
+        return {f.path for f in client.list_artifacts(newest.info.run_id)}
+
+    track()
+    assert files() == {"metadata.json"}
+    Path("params.yaml").write_text(Path("params.yaml").read_text() + "tracking: {log_tensors: true}\n")
+    track()
+    assert files() == {"metadata.json", "robustness_data.pt"}
 
 
 @pytest.mark.slow

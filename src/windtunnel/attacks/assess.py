@@ -15,15 +15,15 @@ from torch import Tensor
 from windtunnel.attacks.adapters import CountedModel, Request, adapter_of, perturb
 from windtunnel.attacks.caveats import caveats_of
 from windtunnel.attacks.judge import Judgement, judge
-from windtunnel.attacks.metrics import attack_metrics
+from windtunnel.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.attacks.plan import Run, plan_of
-from windtunnel.attacks.survivors import Prior, prior_of
+from windtunnel.attacks.survivors import Prior, entry_digest, prior_of
 from windtunnel.attacks.table import ROWS
 from windtunnel.attacks.targets import target_summary, targets_for
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
-from windtunnel.core.classifier import argmax_or_invalid
+from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
@@ -34,16 +34,23 @@ NOBODY, MISCLASSIFIED = -1, -2  # codes of `broken_by` beside the index of a run
 
 
 def assess(
-    name: str, entry: AttackEntry, budget: Budget, subject: Subject, prior: Mapping[str, Artifacts] | None = None
+    name: str,
+    entry: AttackEntry,
+    budget: Budget,
+    subject: Subject,
+    prior: Mapping[str, Artifacts] | None = None,
+    others: Mapping[str, Classifier] | None = None,
 ) -> AssessmentResult:
     """Attack the samples that the model gets right; the others count as not robust without being attacked.
 
     prior: the results that `entry.on.survivors_of` names; samples they broke within this budget are not attacked again.
+    others: the models of `entry.transfer_to`, on which the finished examples are tried.
 
     Keys of robustness_data.pt beside the contract's: `perturbed_logits` float32 (N, K); `attacked` bool (N,);
     `broken_by` int64 (N,), index into kwargs.runs, -1 for nobody, -2 for samples misclassified without perturbation;
     `forward_passes`, `backward_passes` float32 (N,), the mean over the sample's batch; `target_classes` int64 (N,) for
-    a targeted attack. A sample that was not attacked keeps its clean input, at distance 0, or the example of `prior`.
+    a targeted attack; `transfer_predictions`, `transfer_clean_predictions` int64 (M, N) of M others. A sample that was
+    not attacked keeps its clean input, at distance 0, or the example of `prior`.
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     where = f"attacks.{name}"
@@ -68,6 +75,10 @@ def assess(
     for checkpoint in kept:
         checkpoint.clear()
     data = _data(subject, state, aims)
+    if others:
+        examples, clean = state.perturbed, subject.dataset.inputs
+        data["transfer_predictions"] = torch.stack([other.predict(examples) for other in others.values()])
+        data["transfer_clean_predictions"] = torch.stack([other.predict(clean) for other in others.values()])
     in_force = [run.settings.in_force for run in runs]
     region = judged_budget if len({r.row.algorithm.key for r in runs}) == 1 else _region(effective)
     targeted = aims is not None
@@ -80,18 +91,25 @@ def assess(
             target_summary(entry.target_classes),
         ),
         data=data,
-        metrics=attack_metrics(data, effective.norm, algorithm, subject.dataset.num_classes),
+        metrics={
+            **attack_metrics(data, effective.norm, algorithm, subject.dataset.num_classes),
+            **(transfer_metrics(data, list(others)) if others else {}),
+        },
         caveats=tuple(caveats_of(algorithm, runs, state.beyond, state.repaired, data, subject, before)),
         kwargs={
             **base_kwargs(subject),
             "batch_size": entry.batch_size,
             "runs": [run.name for run in runs],
             "restarts": entry.restarts,
+            **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
             **({"survivors_of": list(entry.on.survivors_of)} if entry.on else {}),
         },
         call_kwargs=in_force[0] if len(runs) == 1 else {f"{i} {runs[i].name}": k for i, k in enumerate(in_force)},
         library_package=None if entry.library == "windtunnel" else entry.library,
-        provenance={"attack_libraries": sorted({run.row.algorithm.library for run in runs})},
+        provenance={
+            "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
+            "entry": entry_digest(entry, budget),
+        },
     )
 
 

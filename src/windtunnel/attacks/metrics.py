@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -77,12 +78,20 @@ def _spread(name: str, values: Tensor) -> dict[str, Json]:
     return {f"{name}_{key}": value for key, value in _summary(values).items()}
 
 
-def transfer_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], logits_of_other: Tensor) -> dict[str, Json]:
-    """How many of an attack's successes another model gets wrong too; `logits_of_other` (N, K) are of the examples."""
-    verdicts, targets, attacked = (data[key] for key in ("verdicts", "targets", "attacked"))
-    assert isinstance(verdicts, Tensor)
-    assert isinstance(targets, Tensor)
-    assert isinstance(attacked, Tensor)
+def transfer_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], names: Sequence[str]) -> dict[str, Json]:
+    """`transfer`: per further model, how many of the attack's successes it gets wrong too, with the interval.
+
+    From `transfer_predictions` int64 (M, N) for M names. A success that the other model misclassifies without any
+    perturbation (`transfer_clean_predictions`) is left out: nothing was transferred to it.
+    """
+    verdicts, targets, attacked, fooled, before = (
+        cast(Tensor, data[key])
+        for key in ("verdicts", "targets", "attacked", "transfer_predictions", "transfer_clean_predictions")
+    )
     wins = (verdicts == Verdict.ATTACK_SUCCEEDED) & attacked
-    fooled = wins & (logits_of_other.argmax(1) != targets)
-    return {**binomial_rate(int(fooled.sum()), int(wins.sum())).metrics("transfer_rate")}
+    rates: dict[str, Json] = {}
+    for name, predictions, clean in zip(names, fooled, before, strict=True):
+        tried = wins & (clean == targets)
+        rate = binomial_rate(int((tried & (predictions != targets)).sum()), int(tried.sum()))
+        rates[name] = {**rate.metrics("transfer_rate"), "n_examples": rate.n}
+    return {"transfer": rates} if rates else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,34 @@ class Prior:
         return hashlib.sha256(self.broken.numpy().tobytes() + self.perturbed.numpy().tobytes()).hexdigest()
 
 
-def read_prior(entry: AttackEntry, root: Path) -> dict[str, Artifacts]:
-    """The results on disk that `entry.on` names, under `root`; what is not there is left out, for `prior_of` to refuse."""
-    names = entry.on.survivors_of if entry.on else []
-    return {name: read_artifacts(root / name) for name in names if (root / name / METADATA_FILE).is_file()}
+def entry_digest(entry: AttackEntry, budget: Budget) -> str:
+    """sha256 of everything in params that decides what an attack does: kept in its provenance as `entry`."""
+    text = json.dumps(
+        [entry.model_dump(mode="json", exclude={"visualisers"}), str(entry.budget.over(budget))], sort_keys=True
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_prior(
+    where: str, entry: AttackEntry, root: Path, attacks: Mapping[str, AttackEntry], budget: Budget
+) -> dict[str, Artifacts]:
+    """The results on disk, under `root`, that `entry.on` names; what is not there is left out, for `prior_of` to refuse.
+
+    DVC's foreach cannot make one entry depend on another's output, so a result of other params is told apart here.
+    Raises UserError for a result of other params than those in force.
+    """
+    found = {}
+    for name in entry.on.survivors_of if entry.on else []:
+        if not (root / name / METADATA_FILE).is_file():
+            continue
+        found[name] = read_artifacts(root / name)
+        facts = found[name].metadata.get("provenance")
+        if not isinstance(facts, dict) or facts.get("entry") != entry_digest(attacks[name], budget):
+            raise UserError(
+                f"{where}.on.survivors_of: the result of attacks.{name} on disk is of other params; run "
+                f"`dvc repro attack@{name}` first"
+            )
+    return found
 
 
 def prior_of(
@@ -49,7 +75,7 @@ def prior_of(
 ) -> Prior:
     """What the attacks named in `entry.on` broke within `budget`, measured and asked about anew.
 
-    Raises UserError where a result is missing, and for a targeted attack, whose objective the others did not have.
+    Raises UserError where a result is missing or of another model, and for a targeted attack, whose objective the others did not have.
     """
     inputs = subject.dataset.inputs
     broken = torch.zeros(len(inputs), dtype=torch.bool)
@@ -66,6 +92,12 @@ def prior_of(
                 f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
             )
         found = results[name]
+        facts = found.metadata.get("provenance")
+        if isinstance(facts, dict) and facts.get("model_digest") != subject.classifier.digest:
+            raise UserError(
+                f"{where}.on.survivors_of: the result of attacks.{name} on disk is of another model; run "
+                f"`dvc repro attack@{name}` first"
+            )
         rows = [(place[s], i) for i, s in enumerate(found.sample_names) if s in place]
         if not rows:
             continue

@@ -59,6 +59,7 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
             preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
         except UserError as error:
             mistakes.append(str(error))
+    mistakes += _transfer_mistakes(params, assessed)
     return mistakes + check_model(params, classifier, assessed, console)
 
 
@@ -82,6 +83,22 @@ def check_model(params: Params, classifier: Classifier, assessed: Dataset, conso
         for f in flagged
         if f.status is Status.FAIL
     ]
+
+
+def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:
+    """What is wrong with the further models that attacks are tried on."""
+    from windtunnel.models.others import named_classifier
+
+    mistakes = []
+    for name, entry in params.attacks.items():
+        for key, place in entry.transfer_to.items():
+            try:
+                named_classifier(
+                    f"attacks.{name}.transfer_to.{key}", place, assessed, params.device, params.tracking.uri
+                )
+            except UserError as error:
+                mistakes.append(str(error))
+    return mistakes
 
 
 def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None) -> list[str]:

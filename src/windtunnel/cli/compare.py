@@ -1,33 +1,78 @@
-"""`windtunnel compare`: two runs, paired on the same samples."""
+"""`windtunnel compare`: two runs or more, paired on the same samples."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from windtunnel.compare.comparison import Comparison
+    from windtunnel.compare.document import Part
+
+_WIDTH = 120  # where there is no terminal that has one
 
 
 @click.command()
-@click.argument("first", type=click.Path(path_type=Path))
-@click.argument("second", type=click.Path(path_type=Path))
-def compare(*, first: Path, second: Path) -> None:
-    """Compare two directories of results, as a Markdown table: rates, flips either way, McNemar's exact p-value.
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, for the comment of a pull request.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write HTML with pictures to FILE.")
+def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None) -> None:
+    """Compare runs with the first: params and metrics that differ, paired statistics, and which samples flipped.
+
+    A run is a directory of results, `workspace`, a git revision, a DVC experiment, or an MLflow run (its id or name).
+    The artifacts of revisions and runs come from DVC's cache, or its remote. With one run, the workspace is compared
+    with it. Assessments of other samples are not paired, and the output says so.
 
     \b
-    Example:
-      windtunnel compare ../before/reports reports
+    Examples:
+      windtunnel compare HEAD                      what did my changes do?
+      windtunnel compare main my-experiment
+      windtunnel compare main HEAD --markdown      for a pull request
+      windtunnel compare old/reports reports --html comparison.html
     """  # noqa: D301
-    from windtunnel.compare.paired import compare_runs
+    from windtunnel.cli.resolve import resolve
+    from windtunnel.compare.comparison import compare_runs
 
-    rows = compare_runs(first, second)
-    click.echo("| assessment | n | first | second | gained | lost | p (McNemar) | settings |")
-    click.echo("| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
-    for row in rows:
-        click.echo(
-            f"| {row.name} | {row.n} | {row.first:.1%} | {row.second:.1%} | {len(row.gained)} | {len(row.lost)} "
-            f"| {row.p_value:.3g} | {'same' if row.same_protocol else 'differ'} |"
-        )
-    for row in rows:
-        for word, samples in (("gained", row.gained), ("lost", row.lost)):
-            if samples:
-                click.echo(f"\n{row.name} {word}: {', '.join(samples)}")
+    names = runs if len(runs) > 1 else (*runs, "workspace")
+    with tempfile.TemporaryDirectory() as scratch:
+        found = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(names)]
+        show_comparison(compare_runs(found), as_markdown=as_markdown, html=html)
+
+
+def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | None) -> None:
+    """Print a comparison, and write it as HTML where `html` is given."""
+    from windtunnel.compare.document import document, title
+    from windtunnel.compare.html import render_html
+    from windtunnel.compare.markdown import markdown
+
+    heading, parts = title(comparison), document(comparison)
+    if as_markdown:
+        click.echo(markdown(heading, parts), nl=False)
+    else:
+        _print(heading, parts)
+    if html is not None:
+        render_html(comparison, html)
+        click.echo(f"with pictures: {html}", err=as_markdown)
+
+
+def _print(heading: str, parts: list[Part]) -> None:
+    console = Console() if Console().is_terminal else Console(width=_WIDTH)
+    console.print(f"[bold]{escape(heading)}[/bold]")
+    for part in parts:
+        console.print(f"\n[bold]{escape(part.title)}[/bold]")
+        for content in part.tables:
+            table = Table(title=escape(content.caption) or None, title_justify="left", header_style="bold", box=SIMPLE)
+            for i, cell in enumerate(content.header):
+                table.add_column(escape(cell), justify="left" if i == 0 else "right", overflow="fold")
+            for row in content.rows:
+                table.add_row(*map(escape, row))
+            console.print(table)
+        for line in part.lines:
+            console.print(escape(line), style="dim")

@@ -49,15 +49,21 @@ def gate(ctx: click.Context, *, as_markdown: bool) -> None:
 def show_verdict(verdict: dict[str, Json], console: Console) -> None:
     """The verdict as a table. Raises KeyError where it is damaged."""
     table = Table(header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in {"value", "threshold", "interval"} else "left")
+    for column in COLUMNS[:-1]:
+        right = column in {"value", "threshold", "interval"}
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    notes = []
     for *cells, outcome, why in rows(verdict):
         colour = "green" if outcome == "holds" else "red"
-        table.add_row(*map(escape, cells), f"[{colour}]{outcome}[/{colour}]", escape(why))
+        table.add_row(*map(escape, cells), f"[{colour}]{outcome}[/{colour}]")
+        notes += [f"[{colour}]{outcome}[/{colour}] {escape(cells[0])}: {escape(why)}"] if why else []
     console.print(table)
+    # Reasons are sentences: below the table they keep its columns readable in a narrow terminal.
+    for note in notes:
+        console.print(note, soft_wrap=True)
     for line in cast(list[Json], verdict["hard_failures"]):
         console.print(f"[bold red]NOT VALID[/bold red] {escape(str(line))}")
     champion = verdict.get("champion")
     if isinstance(champion, dict):
         console.print(f"champion: {champion['model']} version {champion['version']}")
-    console.print(f"decision: [bold]{verdict['decision']}[/bold]  {escape(sentence(verdict))}")
+    console.print(f"decision: [bold]{verdict['decision']}[/bold] ({escape(sentence(verdict))})")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import click
@@ -26,7 +28,8 @@ COMMANDS = {
     "promote": "make the model of the last run the champion, if the gate says so",
     "rollback": "make the champion before this one champion again",
     "retrain": "run what changed and promote the model if it is not worse than the champion",
-    "compare": "two runs, paired on the same samples",
+    "sweep": "the same assessment at several budgets, side by side",
+    "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "ui": "open the MLflow UI on the right store",
 }
 
@@ -86,4 +89,5 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
+    sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     cli(args=list(arguments) if arguments is not None else None, prog_name="windtunnel")

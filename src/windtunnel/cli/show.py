@@ -12,9 +12,10 @@ from rich.table import Table
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
 from windtunnel.summary.headline import ACCURACY, HEADLINE
 from windtunnel.sweeps.report import print_report
-from windtunnel.workspace import GATE, ROBUSTNESS, SUMMARY
+from windtunnel.workspace import GATE, ROBUSTNESS, SANITY, SUMMARY
 
 
 @click.command()
@@ -30,7 +31,8 @@ def show(*, name: str | None, caveats: bool) -> None:
     """  # noqa: D301
     console = Console()
     if name:
-        _show_one(_metadata(ROBUSTNESS / name if name != "summary" else SUMMARY), console)
+        metadata = _metadata(ROBUSTNESS / name if name != "summary" else SUMMARY)
+        _show_one(with_caveats(metadata, rows_in(read_sanity(SANITY))), console)
         return
     summary = _metadata(SUMMARY)
     for failure in _list(_block(summary, "kwargs").get("hard_failures")):
@@ -38,8 +40,13 @@ def show(*, name: str | None, caveats: bool) -> None:
     console.print(_sandwich(summary))
     found = sorted(path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}"))
     order = [str(n) for n in _list(_block(summary, "kwargs").get("assessments")) if n in found]
-    rows = {n: _metadata(ROBUSTNESS / n) for n in ["clean", *order]}
+    checks = rows_in(read_sanity(SANITY))
+    rows = {n: with_caveats(_metadata(ROBUSTNESS / n), checks) for n in ["clean", *order]}
     console.print(_assessments(rows))
+    if checks:
+        number = counts(checks)
+        words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in number.items() if count)
+        console.print(f"sanity: [bold]{overall(number)}[/bold], {words}  (windtunnel sanity)")
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)

@@ -1,33 +1,48 @@
-"""Two runs on the same samples: which held in one and not in the other, and whether chance explains it."""
+"""One assessment in two runs on the same samples: which held in one and not in the other, and whether chance explains it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.contracts import Verdict
+from windtunnel.compare.curves import CurveDifference, compare_curves
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Json, Verdict
 from windtunnel.core.errors import UserError
+from windtunnel.gate.non_inferiority import Paired, paired_interval
 
 _HELD = (Verdict.ATTACK_FAILED, Verdict.VERIFIED, Verdict.CORRECT_UNDER_PERTURBATION)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """One assessment in two runs. Rates are fractions in [0, 1] of `n` paired samples; `p_value` is McNemar's."""
+class Pair:
+    """One yes-or-no outcome per sample, in two runs.
+
+    table: counts of the pairs. interval: of the difference second minus first, 95 %, Newcombe's method 10.
+    p_value: McNemar's, exact. gained, lost: rows that hold in the second run alone, in the first alone.
+    settings: what differs in how it was assessed, as paths into metadata.json. curve: None where there is none in both.
+    """
 
     name: str
-    n: int
-    first: float
-    second: float
-    gained: tuple[str, ...]
-    lost: tuple[str, ...]
+    first: Artifacts
+    second: Artifacts
+    table: Paired
+    interval: tuple[float, float]
     p_value: float
-    same_protocol: bool
+    gained: tuple[int, ...]
+    lost: tuple[int, ...]
+    settings: tuple[str, ...]
+    curve: CurveDifference | None = None
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Share of the n samples that hold in the first and in the second run."""
+        table = self.table
+        return (table.both + table.lost) / table.n, (table.both + table.gained) / table.n
 
 
 def mcnemar_exact(gained: int, lost: int) -> float:
@@ -40,45 +55,86 @@ def mcnemar_exact(gained: int, lost: int) -> float:
 
 def held(artifacts: Artifacts) -> Tensor:
     """Bool (N,): classified rightly, and neither broken nor left open by this assessment."""
-    verdicts = artifacts.tensor("verdicts")
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
-    return right & torch.isin(verdicts, torch.tensor([int(v) for v in _HELD]))
+    return right & torch.isin(artifacts.tensor("verdicts"), torch.tensor([int(v) for v in _HELD]))
 
 
-def compare_runs(first: Path, second: Path) -> list[Comparison]:
-    """Every assessment that two directories `reports/` share, in the order of their names.
+def compare_assessment(name: str, first: Artifacts, second: Artifacts) -> list[Pair]:
+    """The outcomes of one assessment, paired: one, or for the summary the worst case and the certified share.
 
-    Raises UserError where they share none, or where a name stands for other samples in the two.
+    Raises UserError where the two were not made on the same samples: paired statistics on other samples would look
+    right and mean nothing, so names alone are not trusted.
     """
-    names = [_names(run) for run in (first, second)]
-    shared = sorted(names[0] & names[1])
-    if not shared:
-        raise UserError(f"compare: {first} and {second} share no assessment")
-    return [_compare(name, first, second) for name in shared]
+    if reason := _why_not(first, second):
+        raise UserError(f"{name}: {reason}")
+    settings = tuple(_differing(first, second))
+    return [
+        _pair(outcome, first, second, *rows, settings)
+        for outcome, rows in _outcomes(name, first, second)
+        if len(rows[0])
+    ]
 
 
-def _names(run: Path) -> set[str]:
-    found = {path.parent.name for path in (run / "robustness").glob("*/metadata.json")}
-    if not found:
-        raise UserError(f"compare: {run} is no directory of results (no robustness/*/metadata.json)")
-    return found
-
-
-def _compare(name: str, first: Path, second: Path) -> Comparison:
-    one, two = (read_artifacts(run / "robustness" / name) for run in (first, second))
-    # Paired statistics on other samples would look right and mean nothing, so names alone are not trusted.
-    same = one.sample_names == two.sample_names and all(
-        torch.equal(one.tensor(key), two.tensor(key)) for key in ("clean_inputs", "targets")
-    )
-    if not same:
-        raise UserError(
-            f"compare: {name} was assessed on other samples in {second} than in {first}; assess both on the same"
+def _why_not(first: Artifacts, second: Artifacts) -> str:
+    if first.sample_names != second.sample_names:
+        both = len({*first.sample_names} & {*second.sample_names})
+        return (
+            f"assessed on other samples ({len(first.sample_names)} and {len(second.sample_names)}, {both} of them in "
+            f"both, or in another order); assess both on the same"
         )
-    before, after = held(one), held(two)
-    ids = one.sample_names
-    gained = tuple(ids[int(i)] for i in (after & ~before).nonzero())
-    lost = tuple(ids[int(i)] for i in (before & ~after).nonzero())
-    protocol = [[a.metadata[key] for key in ("library", "algorithm", "semantics", "call_kwargs")] for a in (one, two)]
-    rates = [float(rows.double().mean()) if len(rows) else 0.0 for rows in (before, after)]
-    p_value = mcnemar_exact(len(gained), len(lost))
-    return Comparison(name, len(ids), rates[0], rates[1], gained, lost, p_value, protocol[0] == protocol[1])
+    if not torch.equal(first.tensor("clean_inputs"), second.tensor("clean_inputs")):
+        return "the samples have the same names and other values: the data or its preparation changed"
+    if not torch.equal(first.tensor("targets"), second.tensor("targets")):
+        return (
+            "the samples have other reference labels in the two (without labels these are the model's own predictions)"
+        )
+    return ""
+
+
+def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    pair = (first, second)
+    if name != "summary":
+        # One outcome per sample, so for many perturbations of each it is the worst of them.
+        scope = " (every corruption)" if "corruption_predictions" in first.data else ""
+        yield name + scope, (held(first), held(second))
+        return
+    if all("certified_accuracy" in a.metrics for a in pair):
+        one, two = (a.tensor("certified_verdicts") == Verdict.VERIFIED for a in pair)
+        yield "certified", (one, two)
+    if all("worst_case_accuracy" in a.metrics for a in pair):
+        yield "worst case", (held(first), held(second))
+
+
+def _pair(
+    name: str, first: Artifacts, second: Artifacts, before: Tensor, after: Tensor, settings: tuple[str, ...]
+) -> Pair:
+    gained, lost = (tuple(rows.nonzero().flatten().tolist()) for rows in (after & ~before, before & ~after))
+    table = Paired(int((before & after).sum()), len(gained), len(lost), int((~before & ~after).sum()))
+    return Pair(
+        name,
+        first,
+        second,
+        table,
+        paired_interval(table, 0.025, "newcombe"),
+        mcnemar_exact(len(gained), len(lost)),
+        gained,
+        lost,
+        settings,
+        compare_curves(first, second),
+    )
+
+
+def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:
+    """`semantics.perturbation.epsilon`: where the two records of how they were made differ; the model is no setting."""
+    keys = ("library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs")
+    one, two = (dict(_leaves({key: a.metadata.get(key) for key in keys})) for a in (first, second))
+    # The numbers of a summary's kwargs are results; those of an assessment's are its options.
+    return (path for path in sorted({*one, *two}) if one.get(path) != two.get(path) and "hard_failures" not in path)
+
+
+def _leaves(value: Json, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, repr(value)

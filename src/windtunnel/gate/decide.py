@@ -133,12 +133,13 @@ def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, 
     # scipy takes a second to import; most who read this module's verdicts need none of it.
     from windtunnel.gate.non_inferiority import paired_interval, samples_needed
 
-    title, method, alpha = f"{name} against the champion", gate.non_inferiority.method, gate.non_inferiority.alpha
+    title, method, alpha = f"{name} vs champion", gate.non_inferiority.method, gate.non_inferiority.alpha
+    bound = "lower end above"
     if champion is None:
-        return Condition(title, None, -margin, None, True, reason="no champion to compare with")
+        return Condition(title, None, -margin, None, True, bound, "no champion to compare with")
     refusal = _refusal(name, challenger, champion)
     if refusal:
-        return Condition(title, None, -margin, None, False, reason=refusal)
+        return Condition(title, None, -margin, None, False, bound, refusal)
     table = _pair(champion.outcomes[name].held, challenger.outcomes[name].held)
     low, high = paired_interval(table, alpha, method)
     holds = low > -margin
@@ -146,7 +147,7 @@ def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, 
     why = f"{flips}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
     if not holds and table.n < (needed := samples_needed(margin, alpha)):
         why += f"; even equal outcomes need {needed} samples to show that"
-    return Condition(title, table.difference, -margin, (low, high), holds, "lower end above", flips if holds else why)
+    return Condition(title, table.difference, -margin, (low, high), holds, bound, flips if holds else why)
 
 
 def _refusal(name: str, challenger: Record, champion: Record) -> str:

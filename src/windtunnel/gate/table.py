@@ -8,9 +8,10 @@ from typing import cast
 from windtunnel.core.contracts import Json
 
 COLUMNS = ("condition", "value", "threshold", "interval", "verdict", "why")
+_SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
 _WORDS = {
     "promoted": "promoted: every condition holds",
-    "not_promoted": "not promoted",
+    "not_promoted": "not promoted: a condition fails",
     "evaluation_not_sound": "no verdict on the model: the evaluation is not sound",
 }
 
@@ -21,10 +22,9 @@ def rows(verdict: Mapping[str, Json]) -> list[tuple[str, ...]]:
 
 
 def sentence(verdict: Mapping[str, Json]) -> str:
-    """The decision in words, with the reasons of every condition that fails."""
+    """The decision in words."""
     decision = str(verdict["decision"])
-    reasons = failing(verdict)
-    return _WORDS.get(decision, decision) + (f" ({'; '.join(reasons)})" if reasons else "")
+    return _WORDS.get(decision, decision)
 
 
 def failing(verdict: Mapping[str, Json]) -> list[str]:
@@ -35,9 +35,9 @@ def failing(verdict: Mapping[str, Json]) -> list[str]:
 
 def markdown(verdict: Mapping[str, Json]) -> str:
     """The whole verdict as Markdown."""
-    lines = [f"**{sentence(verdict)}**", ""]
-    lines += [f"- NOT VALID: {line}" for line in cast(list[str], verdict["hard_failures"])]
-    lines += ["", "| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
+    failures = [f"- NOT VALID: {line}" for line in cast(list[str], verdict["hard_failures"])]
+    lines = [f"**{sentence(verdict)}**", "", *failures, *([""] if failures else [])]
+    lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(verdict)]
     champion = verdict.get("champion")
     if isinstance(champion, Mapping):
@@ -50,7 +50,7 @@ def _row(condition: Mapping[str, Json]) -> tuple[str, ...]:
     return (
         str(condition["name"]),
         "-" if value is None else f"{float(str(value)):.4g}",
-        f"{condition['bound']} {float(str(condition['threshold'])):.4g}",
+        f"{_SIGN[str(condition['bound'])]} {float(str(condition['threshold'])):.4g}",
         f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "",
         "holds" if condition["holds"] else "fails",
         str(condition["reason"]),

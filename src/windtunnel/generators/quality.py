@@ -14,7 +14,7 @@ from windtunnel.models.training import train_classifier
 from windtunnel.params.model import Recipe
 
 ENOUGH = 20  # images a side below which a covariance says nothing
-MOST = 5000
+MOST = 5000  # and above which nothing is gained
 
 
 def quality(generators: Generators, train: Dataset | None, seed: int, device: torch.device) -> dict[str, Json]:
@@ -26,11 +26,11 @@ def quality(generators: Generators, train: Dataset | None, seed: int, device: to
     """
     if train is None or not train.labelled or len(train) < 2 * ENOUGH:
         return {}
-    recipe = Recipe(architecture="mlp", epochs=10)
-    features = nn.Sequential(*list(train_classifier(recipe, train, seed, device).children())[:-1]).to(device)
     generator = torch.Generator().manual_seed(derive_seed(seed, "generators", "quality"))
     order = torch.randperm(len(train), generator=generator)[: 2 * MOST]
     one, other = order[: len(order) // 2], order[len(order) // 2 :]
+    network = train_classifier(Recipe(architecture="mlp", epochs=10), train.subset(order), seed, device)
+    features = nn.Sequential(*list(network.children())[:-1]).to(device)
     codes = torch.randn(len(one), generators.latent_dim, generator=generator).to(device)
     with torch.no_grad():
         generated = generators.decode(codes, train.targets[one].to(device))

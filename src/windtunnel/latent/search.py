@@ -141,13 +141,12 @@ def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> 
     for restarts in _groups(plan.restarts):
         todo = (found.distances > 0).nonzero().flatten()
         rows = todo.repeat(len(restarts))
-        before = found.distances.clone()
         radii = found.distances.clamp(max=plan.rho)[rows]
         aims = torch.cat([_aim(rivals[todo], restart) for restart in restarts])
         from_centre = (aims >= 0) | (restarts[0] == 0)
         changes = _starts(problem, rows, radii, generator) * _column(~from_centre, problem.centres)
-        _descend(problem, plan, Restarts(rows, changes, aims), found, minimum=True)
-        _bisect(problem, found, (found.distances < before).nonzero().flatten())
+        hits = _bisect(problem, *_descend(problem, plan, Restarts(rows, changes, aims), found, minimum=True))
+        found.add(*hits, problem.geometry.norm(hits[1]))
     return found
 
 
@@ -207,11 +206,12 @@ class Restarts:
         return Restarts(self.rows[which], self.changes[which], self.aims[which])
 
 
-def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, minimum: bool) -> None:
-    """Run restarts to their end; `found` gets every change of class on the way."""
+def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, minimum: bool) -> tuple[Tensor, Tensor]:
+    """Run restarts to their end; (rows (H,), changes (H, ...)) where each first changed the class, also in `found`."""
+    hits = [(going.rows[:0], going.changes[:0])]
     for step in range(plan.steps + 1):
         if not len(going.rows):
-            return
+            break
         points, changes = _inside(problem, going.rows, going.changes)
         points.requires_grad_()
         scores, classes = problem.scores(points, going.rows), problem.classes[going.rows]
@@ -223,13 +223,15 @@ def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, min
         (gradient,) = torch.autograd.grad(loss.sum(), points)
         going = replace(going, changes=changes)
         if hit.any():
-            found.add(going.rows[hit], changes[hit], problem.geometry.norm(changes[hit]))
+            hits.append((going.rows[hit], changes[hit]))
+            found.add(*hits[-1], problem.geometry.norm(changes[hit]))
             on = ~hit if minimum else found.distances[going.rows].isinf()
             going, gradient = going.keep(on), gradient[on]
         if step < plan.steps:
             radii = found.distances[going.rows].clamp(max=plan.rho)
             moved = going.changes - _column(plan.step_size * radii, gradient) * problem.geometry.direction(gradient)
             going = replace(going, changes=problem.geometry.project(moved, radii))
+    return torch.cat([rows for rows, _ in hits]), torch.cat([changes for _, changes in hits])
 
 
 def _inside(problem: Problem, rows: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,17 +243,15 @@ def _inside(problem: Problem, rows: Tensor, changes: Tensor) -> tuple[Tensor, Te
     return points, points - centres
 
 
-def _bisect(problem: Problem, found: Found, rows: Tensor) -> None:
-    """Move what was found towards the centre for as long as the class stays changed."""
-    far = found.changes[rows]
-    low, high = torch.zeros(len(rows)).to(found.distances), torch.ones(len(rows)).to(found.distances)
+def _bisect(problem: Problem, rows: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
+    """Move changes (H, ...) of samples `rows` towards the centre for as long as the class stays changed."""
+    low, high = torch.zeros(len(rows)).to(changes), torch.ones(len(rows)).to(changes)
     with torch.no_grad():
-        for _ in range(BISECTIONS):
+        for _ in range(BISECTIONS if len(rows) else 0):
             middle = (low + high) / 2
-            changed = problem.margins(problem.centres[rows] + far * _column(middle, far), rows) < -ROUNDING
+            changed = problem.margins(problem.centres[rows] + changes * _column(middle, changes), rows) < -ROUNDING
             high, low = torch.where(changed, middle, high), torch.where(changed, low, middle)
-    found.changes[rows] = far * _column(high, far)
-    found.distances[rows] = problem.geometry.norm(found.changes[rows])
+    return rows, changes * _column(high, changes)
 
 
 def _refuse_nan(values: Tensor) -> None:

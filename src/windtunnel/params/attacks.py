@@ -20,4 +20,8 @@ class AttackEntry(Entry):
         None, description="targeted: one class, a list (one per sample), or least_likely, random, next"
     )
     restarts: PositiveInt = Field(1, description="runs under further seeds, each on the samples not broken yet")
+    transfer_to: dict[str, str] = Field(
+        default_factory=dict,
+        description="further models the examples are tried on: {name: an earlier reports/model, or an MLflow URI}",
+    )
     on: On | None = Field(None, description="run only where other attacks failed")

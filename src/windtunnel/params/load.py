@@ -104,6 +104,11 @@ def _unknown_words(params: Params) -> Iterator[str]:
             visualisers_of(family, name, entry)
         except UserError as error:
             yield str(error)
+    for name, attack in params.attacks.items():
+        others = [other for other in params.attacks if other != name]
+        for prior in attack.on.survivors_of if attack.on else ():
+            if prior not in others:
+                yield unknown_word(f"attacks.{name}.on.survivors_of", prior, others, what="another entry of attacks")
 
 
 def _line(details: ErrorDetails, where: str) -> str:

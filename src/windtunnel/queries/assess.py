@@ -76,7 +76,11 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         data=data,
         metrics=query_metrics(data),
         caveats=tuple(_caveats(algorithm, region, entry, data)),
-        kwargs={**base_kwargs(subject), "batch_size": entry.batch_size, "max_queries": entry.max_queries},
+        kwargs={
+            **base_kwargs(subject),
+            "batch_size": entry.batch_size,
+            **({"max_queries": entry.max_queries} if entry.max_queries else {}),
+        },
         call_kwargs=in_force,
         library_package=None if entry.library == "windtunnel" else entry.library,
     )

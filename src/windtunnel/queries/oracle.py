@@ -24,10 +24,10 @@ class Oracle:
         self._module, self._device, self._batch_size = classifier.module, classifier.device, batch_size
         self._min_rows = 1 if classifier.capabilities == {Capability.FORWARD} else MIN_ROWS
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """Logits float32 (m, K) on the CPU of images (m, C, H, W)."""
-        return torch.cat([self._batch(part) for part in images.split(self._batch_size)]).clone()
+        return torch.cat([self._batch(part) for part in images.split(self._batch_size)])
 
     def _batch(self, images: Tensor) -> Tensor:
         rows = len(images)

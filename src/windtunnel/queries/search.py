@@ -72,21 +72,24 @@ def search_images(
 
     What it gets beside the state: `succeeded` bool (n,). The check of the clean image is the first query of each.
     """
-    waiting = rows
-    state = _enter(search, task, waiting[:0])
-    while len(waiting) or len(state["row"]):
-        room = capacity - len(state["row"])
-        if room and len(waiting):
-            entering = _enter(search, task, waiting[:room])
-            waiting = waiting[room:]
-            state = {key: torch.cat([value, entering[key]]) for key, value in state.items()}
+    waiting = rows[capacity:]
+    state = _enter(search, task, rows[:capacity])
+    while len(state["row"]):
         succeeded = _round(search, oracle, task, state)
         done = succeeded | (state["step"] >= search.steps)
         if task.max_queries is not None:
             done |= state["queries"] + search.width > task.max_queries
         if done.any():
             finished({**{key: value[done] for key, value in state.items()}, "succeeded": succeeded[done]})
-            state = {key: value[~done] for key, value in state.items()}
+            places = done.nonzero().flatten()
+            entering, waiting = waiting[: len(places)], waiting[len(places) :]
+            if len(entering):
+                taken, places = places[: len(entering)], places[len(entering) :]
+                for key, value in _enter(search, task, entering).items():
+                    state[key].index_copy_(0, taken, value)
+            if len(places):
+                kept = torch.ones_like(done).index_fill_(0, places, False)
+                state = {key: value[kept] for key, value in state.items()}
 
 
 def _enter(search: Search, task: Task, rows: Tensor) -> State:
@@ -105,16 +108,15 @@ def _enter(search: Search, task: Task, rows: Tensor) -> State:
 
 def _round(search: Search, oracle: Oracle, task: Task, state: State) -> Tensor:
     """One round of every image in flight, which changes `state`; returns who reached the goal, (n,) bool."""
-    candidates = search.propose(state)
-    logits = oracle.logits(candidates.flatten(0, 1)).unflatten(0, candidates.shape[:2])
-    losses = task.goal.loss(logits, state["row"])
+    candidates = search.propose(state).flatten(0, 1)
+    logits = oracle.logits(candidates)
+    losses = task.goal.loss(logits.view(-1, search.width, logits.shape[1]), state["row"])
     state["queries"] += search.width
     chosen = search.learn(state, losses)
     moved = (chosen != NONE).nonzero().flatten()
-    choice = chosen[moved]
-    state["image"][moved] = candidates[moved, choice]
-    state["logits"][moved] = logits[moved, choice]
-    state["loss"][moved] = losses[moved, choice]
+    best = moved * search.width + chosen[moved]
+    for key, found in (("image", candidates), ("logits", logits), ("loss", losses.flatten())):
+        state[key].index_copy_(0, moved, found.index_select(0, best))
     reached = (chosen != NONE) & task.goal.reached(state["logits"], state["row"])
     if task.budget.epsilon is not None and reached.any():
         rows = reached.nonzero().flatten()

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import cast
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.gate.decide import EXIT_CODE, Decision, regression_mismatch
@@ -156,11 +156,11 @@ def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
 
 
 def _require_compared(registry: Registry, verdict: Mapping[str, Json]) -> None:
-    """Raise UserError unless the gate compared with the champion of now, where it was asked to compare at all."""
+    """Raise InfrastructureError unless the gate compared with the champion of now, where it was asked to compare at all."""
     champion = registry.alias(CHAMPION)
     compared = cast(dict[str, Json] | None, verdict.get("champion")) or {}
     if champion and load_params().gate.maximum_regression and compared.get("version") != champion.number:
-        raise UserError(
+        raise InfrastructureError(
             f"promote: the gate did not compare with {champion}, which is the champion now; run windtunnel champion "
             f"--fetch, then dvc repro"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +19,7 @@ from windtunnel.sanity.attack import perturbing
 from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
 from windtunnel.sanity.evidence import Evidence, Piece, numbers
 from windtunnel.sanity.masking import significantly_more
-from windtunnel.summary.evidence import Region, examples_of
+from windtunnel.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
 
 COMPLETE = "complete"
 POINTS = 100
@@ -34,7 +34,9 @@ def _falsified(piece: Piece) -> Tensor:
 
 
 def _proofs(evidence: Evidence) -> list[tuple[Piece, Region]]:
-    found = [(p, p.region) for p in evidence.verifications if p.region is not None]
+    found = [
+        (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
+    ]
     if not found:
         raise NotApplicable("no verification has a ball")
     return found
@@ -56,6 +58,8 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
         certified = evidence.everywhere(proof, _verified(proof))
         seen += int(certified.sum())
         for piece in perturbing(evidence):
+            if in_latent_space(piece.artifacts):
+                continue
             far = distance(ball.norm, piece.tensor("perturbed_inputs"), piece.tensor("clean_inputs"))
             hit = (
                 evidence.everywhere(
@@ -357,18 +361,13 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
 
     HARD where a radius exceeds it; WARN for fewer draws than the threshold.
     """
-    found = [
-        p for p in evidence.verifications if "smoothing" in str(p.metadata["algorithm"]) and p.has("certified_radius")
-    ]
+    found = [p for p in evidence.verifications if of_a_smoothed_model(p.artifacts) and p.has("certified_radius")]
     if not found:
         raise NotApplicable("no randomised smoothing among the verifications")
     worst, bad, few = 0.0, [], []
     for proof in found:
-        options = {
-            **proof.options,
-            **cast(dict[str, object], proof.metadata.get("call_kwargs", {})),
-        }
-        sigma, draws, alpha = (float(cast(float, options[k])) for k in ("sigma", "n", "alpha"))
+        options = cast(Mapping[str, float], proof.calls[0])
+        sigma, draws, alpha = options["sigma"], options["n"], options["alpha"]
         ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
         radius = float(proof.tensor("certified_radius").nan_to_num(0).max())
         worst = max(worst, radius / ceiling)

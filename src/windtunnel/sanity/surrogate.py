@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from windtunnel.core.classifier import CPU, Classifier
 from windtunnel.core.errors import UserError
-from windtunnel.models.load import fit, load_classifier
+from windtunnel.models.load import fit
 from windtunnel.models.loaders import TORCH, Loaded
+from windtunnel.models.others import named_classifier
 from windtunnel.sanity.check import NotApplicable, NotRun
 from windtunnel.sanity.evidence import Evidence
 
@@ -18,11 +17,14 @@ def surrogate_of(evidence: Evidence) -> Classifier:
     from windtunnel.models.training import train_classifier
 
     settings, model, dataset = evidence.params.sanity, evidence.params.model, evidence.subject.dataset
+    device = str(evidence.subject.classifier.device)
     if settings.surrogate:
         try:
-            return load_classifier(Path(settings.surrogate), str(evidence.subject.classifier.device), dataset)
+            return named_classifier(
+                "sanity.surrogate", settings.surrogate, dataset, device, evidence.params.tracking.uri
+            )
         except UserError as error:
-            raise NotRun(f"sanity.surrogate: {error}") from error
+            raise NotRun(str(error)) from error
     if model.source != "train":
         raise NotApplicable("no second model: sanity.surrogate names the directory of one (an earlier reports/model)")
     _, train = load_dataset(evidence.params.data, evidence.params.seed)

@@ -10,7 +10,7 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.subject import Subject
-from windtunnel.sanity.check import Status
+from windtunnel.sanity.check import Severity, Status
 from windtunnel.sanity.findings import rows_in
 from windtunnel.summary.evidence import (
     NOBODY,
@@ -134,7 +134,7 @@ def _sanity_failures(sanity: Mapping[str, Json] | None) -> list[str]:
     return [
         f"sanity check {row['id']} failed: {row.get('title')} ({row.get('reason') or row.get('value')})"
         for row in rows_in(sanity)
-        if row.get("status") == Status.FAIL
+        if row.get("status") == Status.FAIL and row.get("severity") == Severity.HARD
     ]
 
 

@@ -92,9 +92,11 @@ def _run_menu(name: str, engine: Engine, menu: list[float], subject: Subject) ->
                     f"sweeps.{name}: the model gives NaN for sample {subject.dataset.ids[bad]} at epsilon {epsilon:g}; "
                     f"a curve over such predictions would mean nothing"
                 )
-            kept[still_right] = perturbed[still_right]
-            still_right = still_right & (predictions == targets)
+            broken = still_right & (predictions != targets)
+            kept[broken] = perturbed[broken]
+            still_right = still_right & ~broken
             rows.append(predictions)
+    kept[still_right] = perturbed[still_right]
     return kept, torch.stack(rows)
 
 

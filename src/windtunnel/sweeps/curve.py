@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core.binomial import binomial_interval, binomial_rate
+from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
 from windtunnel.sweeps.menu import median_index
 
@@ -67,9 +68,16 @@ def verdict_of(drop: float, robust: float, moderately_fragile: float) -> str:
     return "moderately fragile" if drop < moderately_fragile else "fragile"
 
 
-def area_under_curve(epsilons: Tensor, accuracy: Tensor) -> float:
-    """Trapezoid area under accuracy against epsilon, divided by the largest epsilon: in [0, 1]."""
-    return float(torch.trapezoid(accuracy.double(), epsilons.double()) / epsilons[-1].double())
+def area_under_curve(epsilons: Tensor, accuracy: Tensor) -> Tensor:
+    """Trapezoid area under accuracy against epsilon, divided by the largest epsilon, in [0, 1]: (E,) -> (), (E, N) -> (N,).
+
+    The area under a curve of many samples is the mean of the areas under theirs.
+    """
+    # By hand: torch.trapezoid over the first axis would want the epsilons spread out to (E, N).
+    steps = epsilons.double().diff()
+    middles = (accuracy[1:].double() + accuracy[:-1].double()) / 2
+    area: Tensor = torch.tensordot(steps, middles, dims=1) / epsilons[-1].double()
+    return area
 
 
 def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dict[str, Json]:
@@ -77,7 +85,8 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     n = len(sweep.targets)
     counts = sweep.cumulative_correct.sum(1).tolist()
     intervals = [binomial_interval(k, n) for k in counts]
-    cumulative = torch.tensor(counts, dtype=torch.float64) / max(n, 1)
+    areas = area_under_curve(sweep.epsilons, sweep.cumulative_correct)
+    area_low, area_high = percentile_interval(bootstrap_means(areas[None].numpy())[:, 0])
     middle = median_index(sweep.epsilons.tolist())
     drop = max(0.0, float(sweep.raw_accuracy[0] - sweep.raw_accuracy[middle]))
     flips = sweep.critical_epsilon.isfinite()
@@ -99,7 +108,9 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
         "median_epsilon": float(f"{float(sweep.epsilons[middle]):.9g}"),
         "accuracy_drop_at_median_epsilon": drop,
         "verdict": verdict_of(drop, robust, moderately_fragile),
-        "area_under_curve": area_under_curve(sweep.epsilons, cumulative),
+        "area_under_curve": float(areas.mean()),
+        "area_under_curve_ci_low": area_low,
+        "area_under_curve_ci_high": area_high,
         "curve_has_come_down": bool(intervals[-1][0] <= chance),
         "per_class_accuracy_at_median_epsilon": per_class(sweep, middle),
         **_confidence(sweep),

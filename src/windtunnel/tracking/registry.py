@@ -20,6 +20,7 @@ from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.params.outcome import Tracking
 from windtunnel.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.tracking.store import connect, deliver, public_address, tracking_uri
+from windtunnel.workspace import REPORTS, SUMMARY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -88,7 +89,8 @@ class Registry:
     def record(self, version: Version) -> Record:
         """The outcomes of a version's own assessment, as a gate reads them."""
         with self._asked(), tempfile.TemporaryDirectory() as folder:
-            path = Path(self.client.download_artifacts(version.run_id, OUTCOMES_FILE, folder))
+            kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS).as_posix()
+            path = Path(self.client.download_artifacts(version.run_id, kept, folder))
             found = read_record(path)
         origin: dict[str, Json] = {"model": version.model, "version": version.number, "run_id": version.run_id}
         return Record(found.model_digest, found.samples, found.outcomes, origin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.gate.decide import flatten
 from windtunnel.params.flat import flat_params
 from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
 from windtunnel.tracking.describe import describe
 from windtunnel.tracking.stages import LOCK, StageState, read_stages
 from windtunnel.workspace import CLEAN, DATA, GATE, METRICS, MODEL, REPORTS, ROBUSTNESS, SANITY, SUMMARY
@@ -93,8 +95,9 @@ def read_state(*, tensors: bool = True) -> State:
     params = load_params()
     stages = [stage for stage in read_stages() if stage.name != "track"]
     names = ["clean", *(name for _, name, _ in entries(params))]
+    checks = rows_in(read_sanity(SANITY))
     children = [
-        _child(CLEAN if name == "clean" else ROBUSTNESS / name, name, stages, tensors=tensors) for name in names
+        _child(CLEAN if name == "clean" else ROBUSTNESS / name, name, stages, checks, tensors=tensors) for name in names
     ]
     summary = cast(dict[str, Json], read_json(SUMMARY / METADATA_FILE))
     metrics = flatten(cast(dict[str, Json], read_json(METRICS)))
@@ -103,19 +106,22 @@ def read_state(*, tensors: bool = True) -> State:
     files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE, LOCK,
              *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
     digest = hashlib.sha256()
-    for part in (*(path.read_bytes() for path in (PARAMS_FILE, METRICS, GATE)), *(c.digest.encode() for c in children)):
+    # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
+    values = json.dumps(flat_params(PARAMS_FILE), sort_keys=True).encode()
+    for part in (values, METRICS.read_bytes(), GATE.read_bytes(), *(c.digest.encode() for c in children)):
         digest.update(hashlib.sha256(part).digest())
     failures = [str(f) for f in cast(list[Json], cast(dict[str, Json], summary["kwargs"])["hard_failures"])]
     caveats = [
         (name, c) for name, m in [("summary", summary), *((c.name, c.metadata) for c in children)] for c in _caveats(m)
     ]
+    counted = counts(checks)
     dataset = cast(dict[str, Json], read_json(DATA / "dataset.json"))
     model_digest = str(cast(dict[str, Json], summary["provenance"])["model_digest"])
     tags = {
         "windtunnel.state": digest.hexdigest(),
         "windtunnel.decision": str(gate["decision"]),
         "sanity.hard_fails": str(len(failures)),
-        "sanity.status": "fail" if failures else "pass" if (SANITY / METADATA_FILE).is_file() else "not_run",
+        "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
         "caveat_count": str(len(caveats)),
         "data.digest": str(dataset["digest"]),
         "model.digest": model_digest,
@@ -123,6 +129,8 @@ def read_state(*, tensors: bool = True) -> State:
         **{k: str(v) for k, v in params.tracking.tags.items()},
     }
     assessments = {child.name: child.metadata for child in children}
+    if checks:
+        metrics |= {f"sanity/checks_{status}": float(number) for status, number in counted.items()}
     return State(
         digest=digest.hexdigest(),
         experiment=params.tracking.experiment,
@@ -158,8 +166,10 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _child(directory: Path, name: str, stages: Sequence[StageState], *, tensors: bool) -> ChildState:
-    metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
+def _child(
+    directory: Path, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
+) -> ChildState:
+    metadata = with_caveats(cast(dict[str, Json], read_json(directory / METADATA_FILE)), checks)
     stage = next((s for s in stages if directory.as_posix() in s.outs), None)
     if not tensors:
         return ChildState(name, directory, metadata, "", stage)

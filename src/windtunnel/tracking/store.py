@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,6 +61,7 @@ def connect(uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     # A run id in the environment would make MLflow resume that run and mix two states.
     os.environ.pop("MLFLOW_RUN_ID", None)
     import mlflow
@@ -133,7 +135,13 @@ def _find(client: MlflowClient, experiment: str, query: str) -> str | None:
 
 
 def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str]) -> str:
-    return str(client.create_run(experiment, tags=dict(tags), run_name=name).info.run_id)
+    allowed = {_name(key): value for key, value in tags.items()}
+    return str(client.create_run(experiment, tags=allowed, run_name=name).info.run_id)
+
+
+def _name(given: str) -> str:
+    """A name that MLflow takes for a metric, a parameter or a tag: one that it refuses would lose the whole run."""
+    return re.sub(r"[^\w\-./: ]", "_", given)[:250]
 
 
 def _is_complete(client: MlflowClient, run: str) -> bool:
@@ -213,7 +221,7 @@ def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> No
     from mlflow.entities import Param
 
     known = client.get_run(run).data.params
-    rows = [Param(key, value[:6000]) for key, value in params.items() if key not in known]
+    rows = [Param(key, value[:6000]) for name, value in params.items() if (key := _name(name)) not in known]
     for start in range(0, len(rows), _PARAMS_AT_ONCE):
         client.log_batch(run, params=rows[start : start + _PARAMS_AT_ONCE])
 
@@ -221,7 +229,7 @@ def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> No
 def _log_metrics(client: MlflowClient, run: str, series: Mapping[str, list[tuple[int, float]]]) -> None:
     from mlflow.entities import Metric
 
-    rows = [Metric(name, value, 0, step) for name, points in series.items() for step, value in points]
+    rows = [Metric(_name(name), value, 0, step) for name, points in series.items() for step, value in points]
     for start in range(0, len(rows), 1000):
         client.log_batch(run, metrics=rows[start : start + 1000])
 

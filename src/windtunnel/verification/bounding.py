@@ -12,7 +12,7 @@ from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.verification.lirpa import Bounds, bound_batch
-from windtunnel.verification.memory import PeakMemory, samples_that_fit
+from windtunnel.verification.memory import PeakMemory, out_of_memory, samples_that_fit
 
 # A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.
 WEAKER = {
@@ -78,7 +78,7 @@ class Bounder:
                 self._unsupported[method] = str(error)
                 continue
             except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
+                if not out_of_memory(error):
                     raise
                 if len(part) > 1:
                     self._fits[method] = len(part) // 2
@@ -93,11 +93,27 @@ class Bounder:
         epsilon = epsilons if self.norm is Norm.LINF else float(epsilons[0])
         arguments = (classifier, data.inputs[rows], data.targets[rows], self.norm, epsilon, method)
         if method in self._fits:
-            return bound_batch(*arguments, logits=logits)
-        with PeakMemory(classifier.device) as peak:
             bounds = bound_batch(*arguments, logits=logits)
-        self._fits[method] = min(self.batch_size, samples_that_fit(peak.bytes, classifier.device))
+        else:
+            with PeakMemory(classifier.device) as peak:
+                bounds = bound_batch(*arguments, logits=logits)
+            self._fits[method] = min(self.batch_size, samples_that_fit(peak.bytes, classifier.device))
+        self._check(method, rows, bounds)
         return bounds
+
+    def _check(self, method: str, rows: Tensor, bounds: Bounds) -> None:
+        """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""
+        clean = self.subject.clean_logits[rows]
+        own = clean.gather(1, self.subject.dataset.targets[rows, None])
+        rivals = clean.scatter(1, self.subject.dataset.targets[rows, None], -torch.inf).amax(1, keepdim=True)
+        slack = 1e-3 * clean.abs().amax(1, keepdim=True).clamp(min=1)
+        wrong = bounds.worst_margin[:, None] > own - rivals + slack
+        wrong = wrong | (bounds.lower > clean + slack).any(1, True) | (bounds.upper < clean - slack).any(1, True)
+        if wrong.any():
+            sample = self.subject.dataset.ids[int(rows[int(wrong.flatten().nonzero()[0])])]
+            raise IncompatibleError(
+                f"auto-LiRPA {method} gives bounds that exclude the clean sample {sample}: they are wrong"
+            )
 
     def _give_way(self, method: str, rows: Tensor, epsilons: Tensor, reason: str, *, logits: bool) -> Iterator[Part]:
         weaker = WEAKER.get(method)
@@ -112,8 +128,3 @@ class Bounder:
 def _alike(epsilons: Tensor) -> list[Tensor]:
     """Indices of equal epsilons: under L2 and L1 auto-LiRPA takes one for all."""
     return [(epsilons == value).nonzero().flatten() for value in epsilons.unique()]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    # On the CPU torch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)

@@ -36,9 +36,18 @@ def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one:
     for i in indices.tolist():
         target = int(data.targets[i])
         nearest = subject.clean_logits[i].argsort(descending=True, stable=True).tolist()
-        rivals = tuple(rival for rival in nearest if rival != target)
-        box = (low[i].flatten().numpy(), high[i].flatten().numpy())
-        queries.append(Query(i, *box, target, subject.clean_logits[i].numpy(), rivals, one_by_one=one_by_one))
+        queries.append(
+            Query(
+                index=i,
+                lower=low[i].flatten().numpy(),
+                upper=high[i].flatten().numpy(),
+                clean=data.inputs[i].flatten().numpy(),
+                target=target,
+                logits=subject.clean_logits[i].numpy(),
+                rivals=tuple(rival for rival in nearest if rival != target),
+                one_by_one=one_by_one,
+            )
+        )
     return queries
 
 

@@ -67,3 +67,8 @@ def _left_in_container() -> int:
 
 def _resident() -> int:
     return int(psutil.Process().memory_info().rss)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory is short; on the CPU torch raises a plain RuntimeError for it."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)

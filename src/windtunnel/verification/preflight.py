@@ -15,7 +15,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.subject import Subject
+from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Smoothing, VerificationEntry
 from windtunnel.verification.assess import bound_step, steps_of
@@ -98,9 +98,7 @@ def _try_bounds(
     """One sample through each method: that none has a bound for an operator shows here, not after hours."""
     assert region.epsilon is not None
     one = dataset.subset(torch.arange(1))
-    subject = Subject(
-        classifier, replace(one, targets=torch.zeros(1, dtype=torch.int64)), torch.empty(0), torch.empty(0)
-    )
+    subject = subject_of(classifier, replace(one, targets=torch.zeros(1, dtype=torch.int64)))
     bounder = Bounder(subject, region.norm, 1)
     for method in dict.fromkeys(methods):
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ def shim_auto_lirpa() -> None:
     _numpy_arraysetops()
     _onnx_opset_setter()
     _node_getitem()
+    _named_members_keyword()
 
 
 def _numpy_arraysetops() -> None:
@@ -44,3 +47,17 @@ def _node_getitem() -> None:
     if not hasattr(torch._C.Node, "__getitem__"):
         node_get = vars(helper)["_node_get"]
         setattr(torch._C.Node, "__getitem__", lambda node, key: node_get(node, key))  # noqa: B010  mypy refuses the plain form
+
+
+def _named_members_keyword() -> None:
+    # torch 2 passes remove_duplicate, which auto-LiRPA 0.3's override lacks; CROWN meets it where nearly all units are unstable.
+    from auto_LiRPA import BoundedModule
+
+    original: Callable[..., Iterator[object]] = BoundedModule._named_members
+    if "remove_duplicate" in inspect.signature(original).parameters:
+        return
+
+    def named_members(self: object, *args: object, remove_duplicate: bool = True, **kwargs: object) -> Iterator[object]:
+        return original(self, *args, **kwargs)
+
+    BoundedModule._named_members = named_members

@@ -34,8 +34,10 @@ def solve(
     data = subject.dataset
     with tempfile.TemporaryDirectory() as folder:
         exported = subject.classifier.onnx_path or _exported(subject, Path(folder) / "model.onnx")
+        check_equivalence(subject.classifier, exported, data.inputs)
         onnx = readable_by_marabou(exported, Path(folder) / "readable.onnx")
-        check_equivalence(subject.classifier, onnx, data.inputs)
+        if onnx != exported:
+            check_equivalence(subject.classifier, onnx, data.inputs)
         asked = queries_of(subject, epsilon, ledger.undecided, one_by_one=entry.rivals == "one_by_one")
         if entry.output_bounds:
             asked = [replace(query, bounds=True) for query in asked]

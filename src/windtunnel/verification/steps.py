@@ -98,23 +98,28 @@ _STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {"attack": _attack, "ma
 
 
 def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """Whether `method` proves each of some rows at its own epsilon, for the search of the certified radius."""
+    """Whether `method` proves each of some rows at its own epsilon; when time is over it proves no more."""
 
     def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
         proved = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
-        for part, _, bounds in task.bounder.bound(method, rows, epsilons, logits=False):
-            if bounds is not None:
-                proved[part] = bounds.proved
+        if task.time_left > 0:
+            for part, _, bounds in task.bounder.bound(method, rows, epsilons, logits=False):
+                if bounds is not None:
+                    proved[part] = bounds.proved
+                if task.time_left <= 0:
+                    break
         return proved[rows]
 
     return decide
 
 
 def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """Whether the falsifier breaks each of some rows at its own epsilon."""
+    """Whether the falsifier breaks each of some rows at its own epsilon; when time is over it breaks no more."""
 
     def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
         data = task.subject.dataset
+        if task.time_left <= 0:
+            return torch.zeros(len(rows), dtype=torch.bool)
         found = [
             falsify(task.subject.classifier, data.inputs[part], data.targets[part], radii,
                     derive_seed(task.subject.seed, task.name, "radius", int(part[0])), task.norm)[0]

@@ -187,7 +187,8 @@ class GeneratorSheetVisualiser(_LatentVisualiser):
     title: ClassVar[str] = "Sample sheet of the generative models"
 
     def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure; the real images are right of the gap."""
+        """The figure: one picture of all tiles, since an axes for each would take seconds."""
+        import torch
         from matplotlib import pyplot
 
         made = cast("dict[str, Tensor]", artifacts.data["generated"])
@@ -195,23 +196,22 @@ class GeneratorSheetVisualiser(_LatentVisualiser):
         if inputs.ndim != 4:
             return style.placeholder(NOT_IMAGES)
         names = artifacts.class_names[: self.max_classes]
-        ratios = [1.0] * self.columns + [0.35] + [1.0] * self.real
-        figure, grid = pyplot.subplots(
-            len(names), len(ratios), figsize=(0.75 * sum(ratios) + 0.5, 0.78 * len(names) + 0.3), squeeze=False,
-            width_ratios=ratios,
-        )  # fmt: skip
-        for label, row in enumerate(grid):
-            images = [*made["inputs"][made["classes"] == label][: self.columns]]
-            shown: list[Tensor | None] = [*images, *[None] * (self.columns + 1 - len(images))]
-            shown += [*inputs[targets == label][: self.real]]
-            for axes in row:
-                bare(axes)
-            for axes, image in zip(row, shown, strict=False):
-                if image is not None:
-                    show_image(axes, image)
-            row[0].set_ylabel(names[label], rotation=0, ha="right", va="center")
-        grid[0][0].set_title("generated", fontsize=9, loc="left")
-        grid[0][self.columns + 1].set_title("real", fontsize=9, loc="left")
+        channels, height, width = inputs.shape[1:]
+        gap = max(1, width // 12)
+        columns = self.columns + self.real
+        sheet = torch.ones(channels, len(names) * (height + gap), columns * (width + gap) + width // 2)
+        for label in range(len(names)):
+            tiles = [*enumerate(made["inputs"][made["classes"] == label][: self.columns])]
+            tiles += [*enumerate(inputs[targets == label][: self.real], self.columns)]
+            for column, tile in tiles:
+                left = column * (width + gap) + (width // 2 if column >= self.columns else 0)
+                sheet[:, label * (height + gap) : label * (height + gap) + height, left : left + width] = tile
+        figure, axes = pyplot.subplots(figsize=(0.62 * columns + 0.8, 0.6 * len(names) * (height / width) + 0.5))
+        show_image(axes, sheet)
+        axes.set_yticks([label * (height + gap) + height / 2 for label in range(len(names))], names)
+        starts = (0, self.columns * (width + gap) + width // 2)
+        axes.set_xticks([start + width / 2 for start in starts], ["generated", "real"])
+        axes.tick_params(length=0, labeltop=True, labelbottom=False)
         return figure
 
 
@@ -262,6 +262,7 @@ def _histograms(axes: Axes, groups: dict[str, Tensor], bins: int) -> None:
 class LatentCorrelationVisualiser(_LatentVisualiser):
     """Accuracy against robustness over several classifiers, with Pearson's and Spearman's coefficients."""
 
+    against: tuple[str, ...] = ("lags", "lars", "laga", "lara", "noise_accuracy", "adversarial_severity_linf")
     title: ClassVar[str] = "Accuracy against latent robustness over classifiers"
 
     def draw_latent(self, artifacts: Artifacts) -> Figure:
@@ -271,6 +272,7 @@ class LatentCorrelationVisualiser(_LatentVisualiser):
         lines = {
             (str(row["x"]), str(row["y"])): row
             for row in cast("list[dict[str, Json]]", artifacts.metrics.get("correlations", []))
+            if row["y"] in self.against
         }
         if not lines:
             return style.placeholder("Correlations need three classifiers: latent.<name>.models names further ones.")
@@ -283,7 +285,7 @@ class LatentCorrelationVisualiser(_LatentVisualiser):
                 axes = grid[i][j]
                 for k, row in enumerate(models):
                     if x in row and y in row:
-                        axes.plot(_number(row, x), _number(row, y), markers[k % len(markers)], markersize=7,
+                        axes.plot(_number(row, y), _number(row, x), markers[k % len(markers)], markersize=7,
                                   label=str(row["model"]))  # fmt: skip
                 line = lines.get((x, y), {})
                 words = (
@@ -295,7 +297,7 @@ class LatentCorrelationVisualiser(_LatentVisualiser):
                 axes.tick_params(labelsize=7)
                 axes.locator_params(nbins=3)
                 if j == 0:
-                    axes.set_ylabel(f"{x}\n", fontsize=8)
+                    axes.set_ylabel(x.replace("_", " "), fontsize=8)
                 if i == len(xs) - 1:
                     axes.set_xlabel(y.replace("adversarial_", "").replace("_", " "), fontsize=8)
         handles, labels = grid[0][0].get_legend_handles_labels()

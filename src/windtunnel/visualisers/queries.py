@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.visualisers import style
 from windtunnel.visualisers.attacks import bare, show_image
@@ -92,8 +90,7 @@ class SuccessCurvesVisualiser(Visualiser):
             x, y = (_numbers(one.metrics[key]) for key in ("query_budgets", "success_rate_curve"))
             low, high = (_numbers(one.metrics[f"success_rate_curve_ci_{end}"]) for end in ("low", "high"))
             axes.fill_between(x, low, high, step="post", alpha=0.12, color=f"C{line}")
-            region = f"{one.metadata['algorithm']}, n = {one.metrics['n_attacked']}"
-            axes.step(x, y, where="post", color=f"C{line}", linestyle=_DASHES[line % 4], label=f"{one.name} ({region})")
+            axes.step(x, y, where="post", color=f"C{line}", linestyle=_DASHES[line % 4], label=_label(one))
         axes.set(xscale="log", xlabel="queries per image", ylabel="success rate", ylim=(0, 1.02))
         axes.legend(loc="upper left", fontsize=8)
         return figure
@@ -160,6 +157,8 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         return figure
 
     def _chosen(self, artifacts: Artifacts) -> list[int]:
+        import torch
+
         attacked, queries = artifacts.tensor("attacked"), artifacts.tensor("queries")
         broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
         successes = (attacked & broken).nonzero().flatten()
@@ -170,6 +169,15 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         kept = artifacts.tensor("perturbed_logits")[failures].softmax(1)
         certainty = kept.gather(1, artifacts.tensor("targets")[failures][:, None])[:, 0]
         return [*successes[shown].tolist(), *failures[certainty.argsort(stable=True)][: self.max_failures].tolist()]
+
+
+def _label(artifacts: Artifacts) -> str:
+    """Name, algorithm and what bounds a success: curves of different bounds are not of one race."""
+    semantics = artifacts.metadata["semantics"]
+    region = semantics["perturbation"] if isinstance(semantics, dict) else None
+    assert isinstance(region, dict)
+    bound = f"{region['norm']} ≤ {float(str(region['epsilon'])):.4g}" if "epsilon" in region else "no bound"
+    return f"{artifacts.name} ({artifacts.metadata['algorithm']}, {bound})"
 
 
 def _caption(axes: Axes, artifacts: Artifacts, key: str, index: int, text: str) -> None:

@@ -1,0 +1,104 @@
+"""A grid of params as DVC experiments: checked first, queued, run, and named so that they are found again."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from windtunnel.core.errors import UserError
+from windtunnel.params.load import PARAMS_FILE, validate_params
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One point of the grid: its DVC name, and the params that it overrides, as written."""
+
+    name: str
+    overrides: tuple[tuple[str, str], ...]
+
+
+def grid(prefix: str, axes: Mapping[str, Sequence[str]], path: Path = PARAMS_FILE) -> list[Experiment]:
+    """Every combination of the values of `axes` (`budget.epsilon` -> `2/255`, `4/255`), the last axis fastest.
+
+    Raises UserError, naming the combination, where params.yaml with these values would be refused.
+    """
+    experiments: dict[str, Experiment] = {}
+    for values in itertools.product(*(dict.fromkeys(column) for column in axes.values())):
+        overrides = tuple(zip(axes, values, strict=True))
+        words = "-".join(f"{key.rsplit('.', 1)[-1]}-{value}" for key, value in overrides)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{prefix}-{words}")
+        if name in experiments:
+            raise UserError(
+                f"sweep: {dict(overrides)} and {dict(experiments[name].overrides)} would share the name {name}"
+            )
+        validate_params(_overridden(path, overrides), f"{path} with {', '.join(f'{k}={v}' for k, v in overrides)}")
+        experiments[name] = Experiment(name, overrides)
+    return list(experiments.values())
+
+
+def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
+    """Queue the experiments, run them `jobs` at a time, and return the names of those that failed.
+
+    An experiment of the same name, from an earlier sweep, is replaced.
+    Each runs in a work tree of its own, so they share nothing but the cache and the tracking store, which locks. DVC's
+    own output goes to stderr. Raises UserError where DVC refuses, or where something else is queued already.
+    """
+    if queued := _queued():
+        raise UserError(
+            f"sweep: {len(queued)} other experiments are queued ({', '.join(queued[:5])}) and would run along; run them "
+            f"(dvc queue start) or drop them (dvc queue remove --queued) first"
+        )
+    for experiment in experiments:
+        # Not --force, which would also compute everything anew: what the replaced one computed comes from the cache.
+        if is_kept(experiment.name):
+            _dvc("exp", "remove", experiment.name)
+        sets = [part for key, value in experiment.overrides for part in ("--set-param", f"{key}={value}")]
+        _dvc("exp", "run", "--queue", "--name", experiment.name, *sets)
+    run_all = [sys.executable, "-m", "dvc", "exp", "run", "--run-all", "--jobs", str(jobs)]
+    subprocess.run(run_all, stdout=sys.stderr, check=False)
+    return [experiment.name for experiment in experiments if not is_kept(experiment.name)]
+
+
+def is_kept(experiment: str) -> bool:
+    """Whether DVC keeps an experiment of this name."""
+    from dvc.repo import Repo
+    from dvc.repo.experiments.utils import resolve_name
+
+    with Repo() as repo:
+        return bool(resolve_name(repo.scm, experiment).get(experiment))
+
+
+def _overridden(path: Path, overrides: Sequence[tuple[str, str]]) -> dict[str, object]:
+    loader = YAML(typ="safe", pure=True)
+    raw: dict[str, object] = loader.load(path.read_text(encoding="utf-8"))
+    for key, text in overrides:
+        *parents, last = key.split(".")
+        block = raw
+        for part in parents:
+            inner = block.get(part)
+            if not isinstance(inner, dict):
+                given = "is not there" if inner is None else f"is '{inner}', no map of keys"
+                raise UserError(f"sweep: {key}: {part} {given} in {path}")
+            block = inner
+        block[last] = loader.load(text)
+    return raw
+
+
+def _queued() -> list[str]:
+    from dvc.repo import Repo
+
+    with Repo() as repo:
+        return [str(entry.name or entry.stash_rev[:7]) for entry in repo.experiments.celery_queue.iter_queued()]
+
+
+def _dvc(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"sweep: dvc {arguments[0]} {arguments[1]}: {' '.join(done.stderr.split())[:400]}")

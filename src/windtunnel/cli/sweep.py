@@ -1,0 +1,73 @@
+"""`windtunnel sweep`: the same assessment at several budgets, side by side."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from windtunnel.core.errors import UserError
+
+
+@click.command()
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="KEY=V1,V2,...",
+    help="Values of a key of `budget`, or names of `budgets`.",
+)
+@click.option("--set", "sets", multiple=True, metavar="KEY=V1,V2,...", help="Values of any other key of params.yaml.")
+@click.option("--name", default="sweep", show_default=True, help="What the names of the experiments begin with.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many run at once.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the comparison as Markdown.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as HTML with pictures.")
+def sweep(
+    *, budgets: tuple[str, ...], sets: tuple[str, ...], name: str, jobs: int, as_markdown: bool, html: Path | None
+) -> None:
+    """Run params.yaml at every combination of values as DVC experiments, and compare them with the first.
+
+    Every combination is checked before the first one runs; what DVC has cached is not computed again. The experiments
+    see files that git or DVC tracks, and write to this project's MLflow store.
+
+    \b
+    Examples:
+      windtunnel sweep --budget epsilon=2/255,4/255,8/255
+      windtunnel sweep --budget tight,wide --jobs 2
+      windtunnel sweep --set model.train.recipe=standard,adversarial --html recipes.html
+    """  # noqa: D301
+    from pipeline.revisions import run_at
+    from pipeline.sweep import grid, run_experiments
+    from windtunnel.cli.compare import show_comparison
+    from windtunnel.compare.comparison import compare_runs
+
+    axes = dict([_axis(text, "budget") for text in budgets] + [_axis(text, "") for text in sets])
+    if not axes:
+        raise UserError("sweep: nothing to vary; for example --budget epsilon=2/255,4/255")
+    experiments = grid(name, axes)
+    failed = run_experiments(experiments, jobs)
+    names = [e.name for e in experiments if e.name not in failed]
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = [run for i, done in enumerate(names) if (run := run_at(done, Path(scratch) / str(i)))]
+        if len(runs) > 1:
+            show_comparison(compare_runs(runs), as_markdown=as_markdown, html=html)
+        elif runs:
+            click.echo(f"one experiment, {names[0]}: see windtunnel compare HEAD {names[0]}", err=True)
+    if failed:
+        raise UserError(f"sweep: {', '.join(failed)} failed; see dvc queue logs {failed[0]}")
+
+
+def _axis(text: str, block: str) -> tuple[str, list[str]]:
+    """(`budget.epsilon`, its values); a bare list after --budget names whole budgets."""
+    key, separator, values = text.partition("=")
+    if not separator:
+        if not block:
+            raise UserError(f"sweep: --set {text}: KEY=V1,V2 is needed")
+        key, values = block, text
+    elif block:
+        key = f"{block}.{key}"
+    found = [value.strip() for value in values.split(",")]
+    if not all(found):
+        raise UserError(f"sweep: {text}: a value is empty")
+    return key.strip(), found

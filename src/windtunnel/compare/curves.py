@@ -1,0 +1,106 @@
+"""Accuracy curves of two runs on the same samples: the difference at each point, by a paired bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import bootstrap
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+
+RESAMPLES = 2000
+_AT_ONCE = 50  # resamples in memory together
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One run's curve: `scores` float64 (N, M) in [0, 1] are each sample's share of being right at the M points.
+
+    of: what was averaged at the points; two curves of other things are not compared.
+    """
+
+    axis: str
+    points: tuple[float, ...]
+    scores: Tensor
+    of: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """The two rates at one point and their difference, second minus first, with its 95 % interval."""
+
+    at: str
+    first: float
+    second: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CurveDifference:
+    """Two curves, point by point (intervals are pointwise), and on the whole: `overall`, whose `at` says what it is."""
+
+    axis: str
+    points: tuple[CurvePoint, ...]
+    overall: CurvePoint
+
+
+def curve_of(artifacts: Artifacts) -> Curve | None:
+    """Accuracy by epsilon (a sweep) or by severity (a suite of corruptions); None where there is neither."""
+    targets, data = artifacts.tensor("targets"), artifacts.data
+    if "sweep_predictions" in data:
+        right = artifacts.tensor("sweep_predictions") == targets
+        # A larger ball holds the example of the smaller one.
+        scores = right.cummin(0).values.double().T
+        return Curve("epsilon", tuple(round(e, 9) for e in artifacts.tensor("epsilons").tolist()), scores)
+    if "corruption_predictions" in data:
+        right = (artifacts.tensor("corruption_predictions") == targets).double()
+        kwargs = artifacts.metadata["kwargs"]
+        assert isinstance(kwargs, dict)
+        of_row = torch.tensor([float(pair[1]) for pair in kwargs["corruptions"]])
+        points = of_row.unique()
+        scores = torch.stack([right[of_row == s].mean(0) for s in points], dim=1)
+        return Curve("severity", tuple(points.tolist()), scores, kwargs["corruptions"])
+    return None
+
+
+def compare_curves(first: Artifacts, second: Artifacts) -> CurveDifference | None:
+    """The difference of the two curves; None unless both have one at the same points, of two samples or more.
+
+    Percentile bootstrap over samples, each resample keeping a sample's two curves together (Efron, Tibshirani 1993).
+    The seed is fixed, so that two comparisons of the same runs are equal.
+    """
+    one, two = curve_of(first), curve_of(second)
+    if one is None or two is None or len(one.scores) < 2:
+        return None
+    if (one.axis, one.points, one.of) != (two.axis, two.points, two.of):
+        return None
+    weights = _weights(one)
+    columns = [np.column_stack([c.scores.numpy(), c.scores.numpy() @ weights]) for c in (one, two)]
+    difference = columns[1] - columns[0]
+    interval = bootstrap(
+        (difference,), np.mean, n_resamples=RESAMPLES, batch=_AT_ONCE, axis=0, method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    whole = "area under the curve" if one.axis == "epsilon" else f"mean over {one.axis}"
+    rows = [
+        CurvePoint(at, float(a), float(b), float(low), float(high))
+        for at, a, b, low, high in zip(
+            [*(f"{p:.4g}" for p in one.points), whole],
+            columns[0].mean(0), columns[1].mean(0), interval.low, interval.high, strict=True,
+        )
+    ]  # fmt: skip
+    return CurveDifference(one.axis, tuple(rows[:-1]), rows[-1])
+
+
+def _weights(curve: Curve) -> NDArray[np.float64]:
+    """What each point counts for on the whole: the trapezoid rule over [0, largest epsilon], or all alike."""
+    if curve.axis != "epsilon":
+        return np.full(len(curve.points), 1 / len(curve.points))
+    steps = np.diff(np.array(curve.points))
+    weights: NDArray[np.float64] = (np.append(steps, 0) + np.append(0, steps)) / 2 / curve.points[-1]
+    return weights

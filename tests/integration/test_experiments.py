@@ -1,0 +1,243 @@
+"""Two budgets as DVC experiments: swept, compared, shared through a remote, and seen in MLflow's UI by a real browser."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from test_pipeline import Clone
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+PARAMS = """
+seed: 0
+device: cpu
+data: {source: digits, samples: {n: 30, selection: stratified}}
+model: {source: train, train: {architecture: mlp, epochs: 10}}
+budget: {norm: Linf, epsilon: 0.05}
+budgets: {}
+clean: {}
+attacks:
+  fgsm: {library: torchattacks, algorithm: FGSM}
+queries: {}
+sweeps: {}
+verification: {}
+corruptions: {}
+generators: {}
+latent: {}
+sanity: {}
+report: {}
+tracking: {experiment: test}
+gate: {}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A clone whose HEAD holds the results at epsilon 0.05, and after the sweep an experiment at 0.2."""
+    made = Clone(tmp_path_factory.mktemp("project"))
+    (made.folder / "params.yaml").write_text(PARAMS)
+    made.run("dvc", "repro")
+    made.run("git", "add", "-A")
+    made.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "results")
+    made.swept = made.run("windtunnel", "sweep", "--budget", "epsilon=0.05,0.2", "--markdown")
+    return made
+
+
+def test_a_sweep_runs_what_its_budgets_change_and_prints_the_comparison(project):
+    assert "| budget.epsilon | 0.05 | 0.2 |" in project.swept
+    assert re.search(r"\| worst case \| 30 \| [\d.]+% \| [\d.]+% \| -", project.swept)
+    assert "Running stage 'attack@fgsm'" in project.swept
+    assert not re.search("Running stage '(prepare|train|clean)'", project.swept)
+    assert project.run("dvc", "exp", "list", "--name-only").split() == ["sweep-epsilon-0.05", "sweep-epsilon-0.2"]
+
+
+def test_the_store_survives_the_folder_that_the_experiments_ran_in(project):
+    _, parents, _ = project.parents()
+    assert {p.data.params["budget.epsilon"] for p in parents} == {"0.05", "0.2"}
+    assert len(parents) == 2  # the sweep's 0.05 is the state that was logged before it
+    assert all(p.data.tags["windtunnel.complete"] == "true" and p.info.status == "FINISHED" for p in parents)
+    (swept,) = (p for p in parents if p.data.params["budget.epsilon"] == "0.2")
+    assert swept.data.tags["dvc.exp.name"] == "sweep-epsilon-0.2"
+    assert "attack@fgsm=" in swept.data.tags["dvc.stage_hashes"]
+    assert not any((project.folder / ".dvc" / "tmp" / "exps").glob("tmp*/mlflow.db"))
+
+
+def test_revisions_experiments_runs_and_directories_are_one_to_compare(project):
+    _, parents, _ = project.parents()
+    run = next(p for p in parents if p.data.params["budget.epsilon"] == "0.2").info
+    others = ["sweep-epsilon-0.2", run.run_id, run.run_name]
+    rows = set()
+    for other in others:
+        shown = project.run("windtunnel", "compare", "HEAD", other, "--markdown")
+        rows.add(next(line for line in shown.splitlines() if line.startswith("| fgsm |")))
+    assert len(rows) == 1
+    same = project.run("windtunnel", "compare", "HEAD", "reports", "--markdown")
+    assert "Metrics that differ\n\nNone." in same
+    line = project.run("windtunnel", "compare", "HEAD", "sweep-epsilon-02", code=2)
+    assert "Did you mean 'sweep-epsilon-0.2'?" in line
+    assert "Traceback" not in line
+
+
+def test_dvcs_own_tables_and_plots_speak_of_the_budgets(project):
+    diff = project.run("dvc", "metrics", "diff", "HEAD", "sweep-epsilon-0.2")
+    assert "worst_case.accuracy" in diff
+    shown = project.run("dvc", "exp", "show", "--only-changed", "--drop", "_ci_|Created|Executor", "--csv")
+    header = shown.splitlines()[0].split(",")
+    assert {"worst_case.accuracy", "fgsm.adversarial_accuracy", "budget.epsilon"} <= set(header)
+    assert not {"clean.accuracy", "seed", "fgsm.library"} & set(header)
+    project.run("dvc", "plots", "diff", "HEAD", "sweep-epsilon-0.2", "--out", "plots")
+    html = (project.folder / "plots" / "index.html").read_text()
+    for title in ("Robustness sandwich", "Accuracy per assessment", "Clean accuracy per class"):
+        assert title in html
+    assert '"rev": "sweep-epsilon-0.2"' in html
+    shutil.rmtree(project.folder / "plots")
+    dag = project.run("dvc", "dag", "--collapse-foreach-matrix")
+    assert "attack" in dag
+    assert "attack@fgsm" not in dag
+
+
+def test_a_colleague_gets_the_results_from_a_remote(project, tmp_path):
+    project.run("dvc", "remote", "add", "--default", "--local", "store", str(tmp_path / "remote"))
+    project.run("dvc", "push", "--run-cache")
+    shutil.move(project.folder / ".dvc" / "cache", tmp_path / "cache")
+    shutil.rmtree(project.folder / "reports" / "robustness")
+    assert "Metrics that differ" in project.run("windtunnel", "compare", "HEAD", "HEAD")  # fetched, nothing checked out
+    assert not (project.folder / "reports" / "robustness").exists()
+    project.run("dvc", "pull")
+    assert (project.folder / "reports" / "robustness" / "fgsm" / "robustness_data.pt").is_file()
+    ran = project.repro()
+    assert ran == ["track"]
+    project.run("windtunnel", "compare", "sweep-epsilon-0.2", "HEAD", code=2)  # that one was never pushed
+    shutil.rmtree(project.folder / ".dvc" / "cache")
+    shutil.move(tmp_path / "cache", project.folder / ".dvc" / "cache")
+    project.run("dvc", "remote", "remove", "--local", "store")
+
+
+@pytest.fixture(scope="module")
+def ui(project):
+    """The address that `windtunnel ui` opens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(project.folder / "src")}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    command = [str(Path(sys.executable).parent / "windtunnel"), "ui", "--no-open", "--port", str(port)]
+    with (project.folder / "ui.log").open("w") as log:
+        server = subprocess.Popen(command, cwd=project.folder, env=environment, stdout=log, stderr=log)
+    try:
+        yield address_of(project.folder / "ui.log", server)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def address_of(log: Path, server: subprocess.Popen) -> str:
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline and server.poll() is None:
+        if found := re.search(r"the runs: (\S+)", log.read_text()):
+            return found.group(1)
+        time.sleep(0.2)
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Headless Chromium from Debian's packages; skipped where it is not installed."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("chromium and chromedriver are not installed")
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = chromium
+    for argument in (
+        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1900,1400",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):  # fmt: skip
+        options.add_argument(argument)
+    made = Chrome(options=options, service=Service(driver))
+    yield made
+    made.quit()
+
+
+def wait_for(browser, found, what):
+    """The first true answer of `found`; a picture of the page where there is none within a minute."""
+    from selenium.common.exceptions import StaleElementReferenceException
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if answer := found():
+                return answer
+        except StaleElementReferenceException:
+            pass
+        time.sleep(0.2)
+    browser.save_screenshot("/tmp/windtunnel-ui.png")
+    raise AssertionError(f"the page does not show {what}")
+
+
+def text_of(browser):
+    return browser.find_element("tag name", "body").text
+
+
+def test_the_run_list_shows_the_headline_metrics_as_columns(ui, browser):
+    browser.get(ui)
+    cells = wait_for(
+        browser,
+        lambda: [c for c in browser.find_elements("css selector", "[role=gridcell]") if c.text == "0.2"],
+        "the budget of a run",
+    )
+    assert cells[0].get_attribute("col-id") == "params.`budget.epsilon`"
+    headers = [e.get_attribute("col-id") for e in browser.find_elements("css selector", "[role=columnheader][col-id]")]
+    shown = [h for h in headers if h.startswith(("metrics.", "params."))]
+    assert shown[:2] == ["metrics.`clean/accuracy`", "metrics.`worst_case/accuracy`"]
+    values = browser.find_elements("css selector", "[role=gridcell][col-id='metrics.`worst_case/accuracy`']")
+    assert len([v for v in values if re.fullmatch(r"[01](\.\d+)?", v.text)]) == 2
+
+
+def test_the_comparison_page_shows_which_params_and_metrics_differ(project, ui, browser):
+    client, parents, _ = project.parents()
+    experiment = client.get_experiment_by_name("test").experiment_id
+    from windtunnel.tracking.view import comparison_address
+
+    root = ui.split("/#", 1)[0]
+    browser.get(root + comparison_address(experiment, [p.info.run_id for p in parents]))
+    wait_for(
+        browser, lambda: "budget.epsilon" in text_of(browser) and "worst_case/accuracy" in text_of(browser), "both"
+    )
+    for switch in browser.find_elements("css selector", "button[role=switch]"):
+        browser.execute_script("arguments[0].click()", switch)
+    text = wait_for(
+        browser, lambda: "data.source" not in text_of(browser) and text_of(browser), "the differences alone"
+    )
+    assert re.search(r"budget\.epsilon\s+0\.(05|2)\s+0\.(05|2)\s", text)
+    assert "fgsm/adversarial_accuracy" in text
+    assert "clean/accuracy" not in text
+
+
+def test_the_run_page_shows_description_caveats_figure_and_report(project, ui, browser):
+    _, parents, _ = project.parents()
+    run = next(p for p in parents if p.data.params["budget.epsilon"] == "0.2").info
+    root = ui.split("/#", 1)[0]
+    page = f"{root}/#/experiments/{run.experiment_id}/runs/{run.run_id}?workflowType=machine_learning"
+    browser.get(page)
+    wait_for(browser, lambda: "Accuracy: worst case" in text_of(browser), "the description")
+    more = browser.find_element("xpath", "//*[text()='Show more']")
+    browser.execute_script("arguments[0].click()", more)
+    wait_for(browser, lambda: "No formal verification ran: nothing here is proved." in text_of(browser), "the caveat")
+    figure = browser.find_element("css selector", "img[src*='SandwichVisualiser_0.png']")
+    wait_for(browser, lambda: browser.execute_script("return arguments[0].naturalWidth", figure) > 300, "the figure")
+    report = browser.find_element("link text", "HTML report").get_attribute("href")
+    assert b"Robustness assessment" in urllib.request.urlopen(report).read()
+    browser.get(page.replace("?", "/artifacts?"))
+    wait_for(browser, lambda: {"report.pdf", "params.yaml", "dvc.lock"} <= {*text_of(browser).split()}, "the artifacts")
