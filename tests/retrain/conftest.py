@@ -27,6 +27,7 @@ model: {train: {architecture: mlp, epochs: 6}}
 budget: {norm: Linf, epsilon: 0.03}
 attacks:
   fgsm: {library: torchattacks, algorithm: FGSM}
+sanity: {before_promotion: standard}
 gate:
   minimum: {clean/accuracy: 0.3}
   maximum_regression: {clean/accuracy: 0.1, worst_case/accuracy: 0.15}
