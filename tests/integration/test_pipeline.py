@@ -103,7 +103,7 @@ def clone(tmp_path_factory):
     return made
 
 
-DOWNSTREAM = ["gate", "report", "summary", "track"]
+DOWNSTREAM = ["gate", "report", "sanity", "summary", "track"]
 
 
 def test_everything_runs_once_and_nothing_twice(clone):

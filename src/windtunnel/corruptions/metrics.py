@@ -91,11 +91,11 @@ def suite_metrics(suite: SuiteData, interval: Interval, reference: Reference | N
         **_listed("accuracy_by_severity", [by_severity[s] for s in severities], n, interval),
         **_listed("accuracy_by_pair", accuracy.tolist(), n, interval),
         "worst_corruption": worst,
-        "worst_corruption_accuracy": by_corruption[worst],
+        **_rates("worst_corruption_accuracy", interval.of_mean(by_corruption[worst], n)),
         **quantised.metrics("severity_0_accuracy"),
         "quantisation_change": quantised.value - clean.value,
         "prediction_flips": int(flips.sum()),
-        "prediction_flip_rate": float(flips.double().mean()),
+        **_rates("prediction_flip_rate", interval.of_mean(float(flips.double().mean()), n)),
         "minimal_severity_histogram": [int((suite.minimal == s).sum()) for s in (*severities, NEVER)],
         "never_broken": float((suite.minimal == NEVER).double().mean()),
     }

@@ -20,9 +20,14 @@ from windtunnel.report.sections.sanity import gate_section, sanity_section, warn
 from windtunnel.report.sections.subject import subject_section
 
 
-def build_report(reports: Path, options: Options | None = None, names: Iterable[str] | None = None) -> Report:
-    """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`)."""
-    options, found = options or Options(), collect(reports, names)
+def build_report(
+    reports: Path, options: Options | None = None, names: Iterable[str] | None = None, *, gate: bool = True
+) -> Report:
+    """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`).
+
+    `gate`: with the gate's verdict, where there is one.
+    """
+    options, found = options or Options(), collect(reports, names, gate=gate)
     try:
         return _report(found, options)
     except ODD_METADATA as error:

@@ -53,8 +53,8 @@ class Found:
         return self.summary or self.clean or next(iter(self.assessments), None)
 
 
-def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
-    """Read reports/. `names`: the assessments to show, in order; all there are where absent."""
+def collect(reports: Path, names: Iterable[str] | None = None, *, gate: bool = True) -> Found:
+    """Read reports/. `names`: the assessments to show, in order; all there are where absent. `gate`: its verdict too."""
     problems: list[str] = []
 
     def shown(error: UserError) -> str:
@@ -95,9 +95,9 @@ def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
     facts = {
         what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
     }
-    gate = _gate(reports / "gate.json", problems)
+    verdict = _gate(reports / "gate.json", problems) if gate else None
     return Found(
-        clean, summary, checks, gate, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves)
+        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves)
     )  # fmt: skip
 
 

@@ -10,8 +10,6 @@ from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, chec
 from windtunnel.sanity.evidence import Evidence, Piece, numbers
 
 RATE_ENDINGS = ("_accuracy", "_rate")
-# Rates that are means over several rates, each of which has its own interval.
-AGGREGATES = frozenset({"worst_corruption_accuracy", "severity_0_accuracy", "quantised_accuracy"})
 
 
 def _rates(piece: Piece) -> dict[str, tuple[float, bool]]:
@@ -20,7 +18,7 @@ def _rates(piece: Piece) -> dict[str, tuple[float, bool]]:
     return {
         key: (value, (f"{key}_ci_low" in stated and f"{key}_ci_high" in stated) or "accuracy_ci_low" in stated)
         for key, value in stated.items()
-        if key.endswith(RATE_ENDINGS) and key not in AGGREGATES
+        if key.endswith(RATE_ENDINGS)
     }
 
 

@@ -159,7 +159,7 @@ def verification_metrics(
         "n_samples": n,
         "decided_by": {name: int((decided == i).sum()) for i, name in enumerate(names)},
         "timeouts": int(late.sum()),
-        "timeout_rate": int(late.sum()) / n,
+        **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
         **runtime_metrics(seconds),
     }
     if largest_radius is not None:
