@@ -114,3 +114,19 @@ def test_a_suite_is_compared_by_severity(tmp_path):
     assert curve.points[0].low == curve.points[0].high == 0
     assert curve.points[1].low < 0
     assert compare_assessment("common", first, second)[0].name == "common (every corruption)"
+
+
+def test_a_black_box_attack_is_compared_by_the_queries_it_spent(tmp_path):
+    def attacked(root, verdicts, queries):
+        made = artifacts(root, verdicts)
+        made.data["queries"] = torch.tensor(queries)
+        made.metadata["kwargs"]["max_queries"] = 50
+        return made
+
+    first = attacked(tmp_path / "a", [1, 1, 2, 2], [2, 20, 50, 50])
+    second = attacked(tmp_path / "b", [1, 2, 2, 2], [50, 50, 50, 50])
+    curve = compare_curves(first, second)
+    assert [(p.at, p.first, p.second) for p in curve.points] == [
+        ("1", 0.75, 0.75), ("2", 0.5, 0.75), ("5", 0.5, 0.75), ("10", 0.5, 0.75), ("20", 0.25, 0.75), ("50", 0.25, 0.5),
+    ]  # fmt: skip
+    assert curve.overall.at == "mean of the rows above"

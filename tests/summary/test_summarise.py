@@ -1,5 +1,6 @@
 """The sandwich from planted evidence: every number here is known beforehand."""
 
+import csv
 import time
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
-from windtunnel.summary.headline import headline_metrics
+from windtunnel.summary.headline import headline_metrics, write_series
 from windtunnel.summary.summarise import summarise
 
 BUDGET = PerturbationBudget(Norm.LINF, 0.1)
@@ -161,3 +162,14 @@ def test_headline_metrics_lead_with_the_sandwich(subject, write, clean, tmp_path
     metrics = headline_metrics(summary, clean, [proof])
     assert list(metrics)[:3] == ["certified", "clean", "worst_case"]
     assert metrics["certified"]["accuracy"] == 0.25
+
+
+def test_no_two_bars_of_the_sandwich_share_a_name_since_dvc_would_stack_them(subject, write, clean, tmp_path):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05))
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 4])
+    summary = write_artifacts(summarise(subject, BUDGET, clean, [attack, proof]), tmp_path / "s", subject, started=0)
+    write_series(summary, [attack, proof], tmp_path)
+    rows = list(csv.DictReader((tmp_path / "sandwich.csv").open()))
+    assert len({row["bar"] for row in rows}) == len(rows)
+    accuracy = {row["end"]: float(row["accuracy"]) for row in rows}
+    assert accuracy == {"certified_accuracy": 0.25, "worst_case_accuracy": 0.5, "clean_accuracy": 0.75}

@@ -92,6 +92,13 @@ def test_params_are_flat_and_as_written_and_the_description_names_the_caveats(pr
     assert state.children[1].curves["accuracy_curve"] == [(0, 0.97), (100000, 0.4)]
 
 
+def test_a_named_budget_is_spelt_out(project):
+    text = Path("params.yaml").read_text().replace("budget: {norm: Linf, epsilon: 1/10}", "budget: tight")
+    Path("params.yaml").write_text(text + "budgets: {tight: {norm: L2, epsilon: 3/10}}\n")
+    found = read_state().params
+    assert (found["budget"], found["budget.norm"], found["budget.epsilon"]) == ("tight", "L2", "0.3")
+
+
 def test_a_stage_is_known_by_what_dvcs_own_cache_goes_by(project):
     lock = """
 schema: '2.0'

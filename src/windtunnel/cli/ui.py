@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -50,7 +52,9 @@ def ui(*, port: int, host: str, open_it: bool) -> None:
     click.echo(f"starting MLflow on {uri} (about 20 s)")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port),
                "--workers", "1", "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]  # fmt: skip
-    server = subprocess.Popen(command)
+    # A session of its own: MLflow's server starts processes, and all of them are to end with this one.
+    server = subprocess.Popen(command, start_new_session=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         _wait(root, server)
         _announce(root + page, open_it)
@@ -59,7 +63,8 @@ def ui(*, port: int, host: str, open_it: bool) -> None:
     except KeyboardInterrupt:
         raise SystemExit(0) from None
     finally:
-        server.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait()
 
 

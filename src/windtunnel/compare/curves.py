@@ -11,6 +11,7 @@ from scipy.stats import bootstrap
 from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Verdict
 
 RESAMPLES = 2000
 _AT_ONCE = 50  # resamples in memory together
@@ -50,7 +51,7 @@ class CurveDifference:
 
 
 def curve_of(artifacts: Artifacts) -> Curve | None:
-    """Accuracy by epsilon (a sweep) or by severity (a suite of corruptions); None where there is neither."""
+    """Accuracy by epsilon (a sweep), severity (a suite of corruptions) or queries (a black-box attack); None for others."""
     targets, data = artifacts.tensor("targets"), artifacts.data
     if "sweep_predictions" in data:
         right = artifacts.tensor("sweep_predictions") == targets
@@ -65,6 +66,14 @@ def curve_of(artifacts: Artifacts) -> Curve | None:
         points = of_row.unique()
         scores = torch.stack([right[of_row == s].mean(0) for s in points], dim=1)
         return Curve("severity", tuple(points.tolist()), scores, kwargs["corruptions"])
+    kwargs = artifacts.metadata["kwargs"]
+    if "queries" in data and isinstance(kwargs, dict) and "max_queries" in kwargs:
+        right = artifacts.tensor("clean_predictions") == targets
+        most = int(str(kwargs["max_queries"]))
+        budgets = [b * 10**k for k in range(len(str(most))) for b in (1, 2, 5) if b * 10**k < most] + [most]
+        broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
+        held = [right & ~(broken & (artifacts.tensor("queries") <= budget)) for budget in budgets]
+        return Curve("queries", tuple(map(float, budgets)), torch.stack(held, dim=1).double())
     return None
 
 
@@ -86,11 +95,11 @@ def compare_curves(first: Artifacts, second: Artifacts) -> CurveDifference | Non
         (difference,), np.mean, n_resamples=RESAMPLES, batch=_AT_ONCE, axis=0, method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
-    whole = "area under the curve" if one.axis == "epsilon" else f"mean over {one.axis}"
+    whole = "area under the curve" if one.axis == "epsilon" else "mean of the rows above"
     rows = [
         CurvePoint(at, float(a), float(b), float(low), float(high))
         for at, a, b, low, high in zip(
-            [*(f"{p:.4g}" for p in one.points), whole],
+            [*(f"{p:g}" for p in one.points), whole],
             columns[0].mean(0), columns[1].mean(0), interval.low, interval.high, strict=True,
         )
     ]  # fmt: skip

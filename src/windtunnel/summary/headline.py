@@ -58,11 +58,13 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
     for layer in layers if isinstance(layers, list) else []:
         assert isinstance(layer, dict)
         budget = f"{layer['norm']} {layer['epsilon']:.4g}"
-        for end in ("certified_accuracy", "worst_case_accuracy"):
-            if end in layer:
-                rows.append({"budget": budget, "end": end, "accuracy": layer[end]})
-        rows.append({"budget": budget, "end": "clean_accuracy", "accuracy": summary.metrics["clean_accuracy"]})
-    write_csv(directory / "sandwich.csv", ("budget", "end", "accuracy"), rows)
+        ends = {**layer, "clean_accuracy": summary.metrics["clean_accuracy"]}
+        for end in ("certified_accuracy", "worst_case_accuracy", "clean_accuracy"):
+            if end in ends:
+                # A bar has one name: bars of one name are stacked, and accuracies must not be added up.
+                bar = f"{budget} {end.removesuffix('_accuracy').replace('_', ' ')}"
+                rows.append({"bar": bar, "budget": budget, "end": end, "accuracy": ends[end]})
+    write_csv(directory / "sandwich.csv", ("bar", "budget", "end", "accuracy"), rows)
     bars: list[dict[str, object]] = []
     for artifacts in (summary, *assessments):
         key = next((k for k in ACCURACY if k in artifacts.metrics), None)

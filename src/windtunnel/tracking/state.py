@@ -17,6 +17,7 @@ from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.gate.decide import flatten
 from windtunnel.params.flat import flat_params
 from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.params.schema import Params
 from windtunnel.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
 from windtunnel.tracking.describe import describe
 from windtunnel.tracking.stages import LOCK, StageState, read_stages
@@ -134,7 +135,7 @@ def read_state(*, tensors: bool = True) -> State:
     return State(
         digest=digest.hexdigest(),
         experiment=params.tracking.experiment,
-        params=flat_params(PARAMS_FILE),
+        params=_with_budget(flat_params(PARAMS_FILE), params),
         # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
         metrics={**metrics, "epsilon": float(str(params.budget.epsilon))},
@@ -147,6 +148,13 @@ def read_state(*, tensors: bool = True) -> State:
         model_digest=model_digest,
         log_tensors=params.tracking.log_tensors,
     )
+
+
+def _with_budget(flat: dict[str, str], params: Params) -> dict[str, str]:
+    """With a budget that params.yaml only names (`budget: tight`) spelt out: the run list has a column for it."""
+    if "budget" not in flat:
+        return flat
+    return {**flat, "budget.norm": params.budget.norm.value, "budget.epsilon": f"{params.budget.epsilon:.9g}"}
 
 
 def volatile_tags() -> dict[str, str]:

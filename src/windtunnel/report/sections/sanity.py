@@ -62,16 +62,23 @@ def _tables(checks: tuple[Row, ...]) -> Iterator[Table]:
                 str(row["id"]),
                 str(row["title"]),
                 str(row["severity"]),
-                _MARK.get(str(row["status"]), "") + _words(str(row["status"])),
+                _result(row),
                 short(row.get("value")),
                 f"{SIGN.get(str(row.get('bound')), '')} {short(row.get('threshold'))}".strip(),
                 short(row.get("n")),
                 _advice(row),
-                short(row.get("source"), 40),
+                short(row.get("source"), 60),
             )
             for row in mine
         )
         yield Table(_GROUPS.get(group, f"Group {group}"), header, rows)
+
+
+def _result(row: Row) -> str:
+    status = str(row["status"])
+    if status == "warn" and row["severity"] == "INFO":
+        return "note"
+    return _MARK.get(status, "") + _words(status)
 
 
 def _advice(row: Row) -> str:
