@@ -137,5 +137,6 @@ def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
     assert (found.status, found.exit_code) == (Status.NOT_SOUND, 20)
     assert number(project.registry, CHAMPION) is None
     assert "C8" in project.registry.version("1").tags["sanity.before_promotion"]
+    assert "C8" in summary_markdown(found)
     with pytest.raises(UserError, match="promote: sanity check C8 failed"):
         promote_last_run(project.registry)

@@ -86,10 +86,11 @@ def retrain(
         registry.tag(champion, INPUTS, inputs)
         return Retrained(Status.SAME_MODEL, champion, champion, verdict, note)
     version = registry.register(state, MODEL, verdict, failing(verdict))
-    status = _settle(registry, version, verdict)
+    status, failures = _settle(registry, version, verdict)
     # Last, so that a retraining killed before it is done again, from the cache.
     registry.tag(version, INPUTS, inputs)
-    return Retrained(status, version, version if status is Status.PROMOTED else champion, verdict, note)
+    now = version if status is Status.PROMOTED else champion
+    return Retrained(status, version, now, verdict, "\n".join(filter(None, [note, *failures])))
 
 
 def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bool = False) -> Version:
@@ -138,18 +139,19 @@ def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage
     return f"{champion} was assessed anew under the protocol of today."
 
 
-def _settle(registry: Registry, version: Version, verdict: Mapping[str, Json]) -> Status:
+def _settle(registry: Registry, version: Version, verdict: Mapping[str, Json]) -> tuple[Status, list[str]]:
+    """How it ends, and what the checks before a promotion found against it."""
     if verdict["decision"] == Decision.NOT_SOUND:
-        return Status.NOT_SOUND
+        return Status.NOT_SOUND, []
     registry.challenge(version)
     if verdict["decision"] != Decision.PROMOTED or was_rolled_back(version):
-        return Status.KEPT
+        return Status.KEPT, []
     _require_compared(registry, verdict)  # it may have changed while this ran
     if failures := failures_before_promotion(load_params()):
         registry.tag(version, "sanity.before_promotion", "; ".join(failures)[:MAX_TAG])
-        return Status.NOT_SOUND
+        return Status.NOT_SOUND, failures
     registry.promote(version)
-    return Status.PROMOTED
+    return Status.PROMOTED, []
 
 
 def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
