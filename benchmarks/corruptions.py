@@ -5,7 +5,8 @@
 The peer's loop is imagecorruptions as it is, image by image in one process, on the corruptions that it can run on current
 numpy and scikit-image (severities 1, 3, 5); with --peer-python, an environment that has raitap, it is the peer itself. Ours is
 the whole `assess_suite` on the same pairs: predictions, checkpoints and metrics included. Every measurement is a process of
-its own, so that peak memory is its own too. Wanted: 1.8 times on 2 cores, 10 times on glass_blur at 224 px.
+its own, so that peak memory is its own too (the peer's is not measured: nan).
+Wanted: 1.8 times on 2 cores, 10 times on glass_blur at 224 px.
 The full size takes about 10 minutes; `--n 40` is scaled down to a fifth, and the peer's fixed costs weigh less than ours there.
 """
 

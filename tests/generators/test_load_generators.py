@@ -124,6 +124,19 @@ def test_searched_codes_reconstruct_and_do_not_depend_on_their_neighbours(digits
     assert torch.allclose(first, codes[:1], atol=1e-2)
 
 
+def test_of_the_restarts_of_a_code_search_the_best_is_kept(digits, tmp_path):
+    make_generators(own("Own"), None, 0, "cpu", tmp_path)
+    found = load_generators(tmp_path, CPU, digits[0])
+    classes = torch.zeros(40, dtype=torch.int64)
+    wanted = found.decode(torch.randn(40, 5), classes)
+    errors = []
+    for restarts in (1, 10):
+        settings = Encoding(steps=1, restarts=restarts)
+        codes = encode(found, wanted, classes, settings, torch.Generator().manual_seed(0))
+        errors.append(float((found.decode(codes, classes) - wanted).square().mean()))
+    assert errors[1] < 0.7 * errors[0]
+
+
 def test_the_frechet_distance_of_gaussians_is_known():
     covariance = torch.diag(torch.tensor([1.0, 2.0, 0.5]))
     torch.manual_seed(0)

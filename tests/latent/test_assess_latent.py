@@ -176,6 +176,19 @@ def test_the_sandwich_does_not_hear_of_latent_examples(assessed):
     assert summary.metrics["sandwich"][0]["n_attacked"] == 0
 
 
+def test_tabular_data_has_metrics_and_figures_too(tmp_path):
+    subject, generators = linear_case(n=12)
+    entry = LatentEntry(generated=6, codes=20, minimum={"rho": 5, "restarts": 2}, conventional=None)
+    written = write_artifacts(assess("table", entry, subject, generators), tmp_path, subject, started=0.0)
+    names = (
+        "LatentMetricsVisualiser",
+        "LatentGridVisualiser",
+        "GeneratorSheetVisualiser",
+        "LatentDistributionsVisualiser",
+    )
+    assert all(path.is_file() for path in draw_figures(written, [VISUALISERS[name]() for name in names]))
+
+
 class Grey(nn.Module):
     """Decodes every code to nearly the same grey, so that nothing is reconstructed."""
 

@@ -8,7 +8,7 @@ from latent.linear import closed_form, linear_case
 
 from windtunnel.core.errors import UnsoundError
 from windtunnel.latent.noise import shrink
-from windtunnel.latent.search import LINF, SCALED_L2, Plan, Problem, bounded_search, minimum_search
+from windtunnel.latent.search import LINF, SCALED_L2, Found, Plan, Problem, bounded_search, minimum_search
 
 PLAN = Plan(rho=2.5, restarts=12, steps=50, step_size=0.05)
 
@@ -113,3 +113,13 @@ def test_the_linear_decoders_closed_form_is_that_of_their_margin():
     centres = generators.decode(codes * shrink(0.5), subject.dataset.targets)
     wrong = subject.classifier.predict(centres) != subject.dataset.targets
     assert torch.equal(exact == 0, wrong)
+
+
+def test_of_several_finds_the_nearest_is_kept_and_nothing_farther_replaces_it():
+    found = Found(torch.zeros(3, 2), torch.full((3,), torch.inf))
+    rows, changes = torch.tensor([2, 0, 0, 0]), torch.tensor([[5.0, 5.0], [3.0, 3.0], [1.0, 1.0], [2.0, 2.0]])
+    found.add(rows, changes, SCALED_L2.norm(changes))
+    assert found.changes.tolist() == [[1, 1], [0, 0], [5, 5]]
+    assert found.distances.tolist() == [1, torch.inf, 5]
+    found.add(torch.tensor([0, 2]), torch.tensor([[4.0, 4.0], [4.0, 4.0]]), torch.tensor([4.0, 4.0]))
+    assert found.changes.tolist() == [[1, 1], [0, 0], [4, 4]]

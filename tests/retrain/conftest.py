@@ -26,7 +26,8 @@ data: {source: npz, path: data.npz, train_path: train.npz, samples: {n: 100, sel
 model: {train: {architecture: mlp, epochs: 6}}
 budget: {norm: Linf, epsilon: 0.03}
 attacks:
-  fgsm: {library: torchattacks, algorithm: FGSM}
+  fgsm: {library: torchattacks, algorithm: FGSM, visualisers: []}
+sanity: {before_promotion: standard}
 gate:
   minimum: {clean/accuracy: 0.3}
   maximum_regression: {clean/accuracy: 0.1, worst_case/accuracy: 0.15}

@@ -126,3 +126,16 @@ def test_an_empty_registry_is_said_to_be_empty(project):
         project.registry.rollback()
     with pytest.raises(UserError, match="no version 3"):
         project.registry.version("3")
+
+
+def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
+    """The run's own checks passed; what is made before a promotion does not."""
+    from windtunnel.retrain import flow
+
+    monkeypatch.setattr(flow, "failures_before_promotion", lambda _: ["sanity check C8 failed: 3 of 50 survive"])
+    found = project.retrain()
+    assert (found.status, found.exit_code) == (Status.NOT_SOUND, 20)
+    assert number(project.registry, CHAMPION) is None
+    assert "C8" in project.registry.version("1").tags["sanity.before_promotion"]
+    with pytest.raises(UserError, match="promote: sanity check C8 failed"):
+        promote_last_run(project.registry)

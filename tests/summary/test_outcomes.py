@@ -24,7 +24,15 @@ attacks:
   fgsm: {library: torchattacks, algorithm: FGSM}
   few: {library: torchattacks, algorithm: FGSM, samples: {n: 10, selection: random}, batch_size: 4}
 sweeps: {curve: {epsilons: [0, 0.05]}}
-verification: {crown: {library: auto-LiRPA, algorithm: crown}}
+verification:
+  crown: {library: auto-LiRPA, algorithm: crown}
+  smooth:
+    library: windtunnel
+    algorithm: smoothing
+    budget: {norm: L2, epsilon: 0.1}
+    params: {n0: 20, n: 200, sigma: 0.25}
+    samples: {n: 8}
+queries: {evoba: {algorithm: EvoBA, params: {generation_size: 8, generations: 5}, samples: {n: 12}}}
 """
 
 

@@ -14,10 +14,18 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import torch
 from test_track import parents, write_state
 
+from windtunnel.core.artifacts import save_tensors
+from windtunnel.core.files import write_json
+from windtunnel.models.architectures import mlp
+from windtunnel.params.outcome import Tracking
 from windtunnel.tracking import store
+from windtunnel.tracking.models import fetch_model
 from windtunnel.tracking.outbox import waiting
+from windtunnel.tracking.registry import CHAMPION, PREVIOUS, open_registry
+from windtunnel.tracking.state import read_state
 from windtunnel.tracking.track import track
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -108,9 +116,8 @@ def server(postgres, tmp_path_factory):
     made.kill()
 
 
-def test_a_server_killed_in_mid_delivery_loses_nothing_and_the_next_track_delivers(
-    server, postgres, tmp_path, monkeypatch
-):
+@pytest.fixture
+def project(server, tmp_path, monkeypatch):
     for name in ("DVC_ROOT", "MLFLOW_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
@@ -118,6 +125,12 @@ def test_a_server_killed_in_mid_delivery_loses_nothing_and_the_next_track_delive
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "-q"], check=True)
     write_state("1/10", 0.4)
+    return tmp_path
+
+
+def test_a_server_killed_in_mid_delivery_loses_nothing_and_the_next_track_delivers(
+    server, postgres, project, monkeypatch
+):
     whole, seen = store._deliver_child, []
 
     def dies_at_the_second(client, experiment, parent, child, state):
@@ -147,10 +160,38 @@ def test_a_server_killed_in_mid_delivery_loses_nothing_and_the_next_track_delive
         assert sorted(run.info.run_name for run in mine) == ["clean", "pgd"]
         # The client knows no disk and no bucket: it asks the server, which keeps the files.
         assert parent.info.artifact_uri.startswith("mlflow-artifacts:/")
-        assert Path(client.download_artifacts(parent.info.run_id, "params.yaml", str(tmp_path))).is_file()
+        assert Path(client.download_artifacts(parent.info.run_id, "params.yaml", str(project))).is_file()
     assert len(list(server.artifacts.rglob("params.yaml"))) == 2
     import psycopg2
 
     with psycopg2.connect(postgres) as database, database.cursor() as cursor:
         cursor.execute("select count(*) from runs")
         assert cursor.fetchone() == (len(runs),)
+
+
+def test_champions_change_over_the_server_and_their_weights_come_back_through_it(server, project):
+    facts = {
+        "source": "train",
+        "architecture": "mlp",
+        "input_shape": [1, 8, 8],
+        "num_classes": 10,
+        "recipe": {"recipe": "x"},
+    }
+    registry = open_registry(Tracking())
+    made = []
+    for accuracy in (0.5, 0.6):
+        write_state("3/10", accuracy)
+        write_json(
+            {"source": "digits", "digest": "d" * 64, "n": 20, "shape": [1, 8, 8]}, Path("reports/data/dataset.json")
+        )
+        write_json(facts, Path("reports/model/model.json"))
+        torch.manual_seed(int(10 * accuracy))
+        save_tensors(dict(mlp((1, 8, 8), 10).state_dict()), Path("reports/model/weights.pt"))
+        made.append(registry.register(read_state(), Path("reports/model"), {"decision": "promoted"}, []))
+        registry.promote(made[-1])
+    assert [registry.alias(name).number for name in (CHAMPION, PREVIOUS)] == ["2", "1"]
+    assert made[1].tags["assessment.link"].startswith(f"{server.uri}/#/experiments/")
+    assert registry.rollback()[1].number == "1"
+    assert (registry.alias(CHAMPION).number, registry.alias(PREVIOUS)) == ("1", None)
+    kept = fetch_model(made[0].uri, project, allow_pickle=False)
+    assert (kept["form"], kept["run_id"]) == ("export", made[0].run_id)

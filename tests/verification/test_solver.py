@@ -186,3 +186,14 @@ def test_a_model_without_gradients_is_verified_by_the_solver_alone(tiny, tmp_pat
     classifier = replace(tiny.classifier, onnx_path=path, capabilities=forward_only)
     verdicts = assess("m", entry("linf-box"), budget(0.02), replace(tiny, classifier=classifier)).data["verdicts"]
     assert torch.isin(verdicts, torch.tensor([int(Verdict.VERIFIED), int(Verdict.FALSIFIED)])).all()
+
+
+def test_a_graph_that_marabou_reads_differently_proves_nothing():
+    """Its parser overlooks the padding of max pooling."""
+    torch.manual_seed(1)
+    network = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2, stride=2, padding=1), nn.Flatten(), nn.Linear(18, 3)
+    )
+    result = assess("m", entry("linf-box"), budget(1e-4), subject_with(network, torch.rand(2, 1, 6, 6), 3))
+    assert (result.data["verdicts"] == Verdict.ERROR).all()
+    assert all(caveat.code == "solver_error" for caveat in result.caveats)

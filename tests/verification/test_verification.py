@@ -11,10 +11,12 @@ from windtunnel.clean.assess import assess_clean
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.files import file_digest
 from windtunnel.params.entry import BudgetOverride
 from windtunnel.params.outcome import Clean
 from windtunnel.summary.summarise import summarise
 from windtunnel.verification.assess import assess, verification_metrics
+from windtunnel.verification.examples import read_examples
 from windtunnel.verification.falsifier import falsify
 from windtunnel.verification.lirpa import Bounds, bound_batch, margin_matrix
 from windtunnel.verification.preflight import preflight
@@ -212,3 +214,20 @@ def test_certificates_of_a_smoothed_model_are_no_part_of_the_sandwich(digits_sub
     summary = summarise(subject, region, clean, [smoothed])
     assert "certified_accuracy" not in summary.metrics
     assert "nothing_proved" in [caveat.code for caveat in summary.caveats]
+
+
+def test_examples_of_attacks_falsify_in_the_cascade_only_within_its_budget(digits_subject, tmp_path):
+    subject = first(digits_subject, 40)
+    attacked = assess("pgd", entry("cascade", steps=["attack"]), budget(0.1), subject)
+    written = write_artifacts(attacked, tmp_path / "pgd", subject, started=0.0)
+    broken = (attacked.data["perturbation_distance"] > 0).sum()
+    assert broken > 3
+    given = entry("cascade", steps=["crown"], examples_from=["pgd"])
+    found = assess("c", given, budget(0.1), subject, read_examples("verification.c", ["pgd"], tmp_path))
+    assert found.metrics["decided_by"]["examples"] == broken
+    assert found.kwargs["examples_from"] == {"pgd": file_digest(written.directory / "robustness_data.pt")}
+    smaller = assess("c", given, budget(0.01), subject, {"pgd": written})
+    inside = (attacked.data["perturbation_distance"] > 0) & (attacked.data["perturbation_distance"] <= 0.01)
+    assert smaller.metrics["decided_by"].get("examples", 0) == inside.sum()
+    with pytest.raises(UserError, match=r"verification\.c\.examples_from: no result of attacks\.square"):
+        read_examples("verification.c", ["square"], tmp_path)

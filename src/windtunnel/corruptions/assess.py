@@ -104,7 +104,8 @@ def _eight_bits(inputs: Tensor) -> np.ndarray:
 
 
 def _floats(pixels: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2).float() / 255
+    # Reordered as bytes and divided in place: a third of the time, in the process that the others wait for.
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float().div_(255)
 
 
 def _checkpoint(name: str, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> Checkpoint:
@@ -134,18 +135,20 @@ def _corrupt_all(
         for number, (corruption, severity) in enumerate(pairs):
             part = checkpoint.get(number)
             if part is None:
-                inputs, predictions = [], []
+                corrupted, floats, labels = [], [], []
                 for batch in chunks:
-                    corrupted = np.concatenate([next(results) for _ in batch])
-                    inputs.append(torch.from_numpy(corrupted))
+                    corrupted.append(np.concatenate([next(results) for _ in batch]))
+                    floats.append(_floats(corrupted[-1]))
                     # The model works while the processes corrupt what comes next.
-                    predictions.append(subject.classifier.predict(_floats(corrupted)))
-                    progress.advance(task, len(corrupted))
-                part = {"pixels": torch.cat(inputs), "predictions": torch.cat(predictions)}
-                checkpoint.put(number, part)
+                    labels.append(subject.classifier.predict(floats[-1]))
+                    progress.advance(task, len(corrupted[-1]))
+                inputs, predictions = torch.cat(floats), torch.cat(labels)
+                pixels_here = torch.from_numpy(np.concatenate(corrupted))
+                checkpoint.put(number, {"pixels": pixels_here, "predictions": predictions})
             else:
+                inputs, predictions = _floats(part["pixels"].numpy()), part["predictions"]
                 progress.advance(task, n)
-            yield Corrupted(corruption, severity, _floats(part["pixels"].numpy()), part["predictions"])
+            yield Corrupted(corruption, severity, inputs, predictions)
 
 
 def _job(

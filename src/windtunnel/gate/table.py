@@ -8,7 +8,7 @@ from typing import cast
 from windtunnel.core.contracts import Json
 
 COLUMNS = ("condition", "value", "threshold", "interval", "verdict", "why")
-_SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
+SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
 _WORDS = {
     "promoted": "promoted: every condition holds",
     "not_promoted": "not promoted: a condition fails",
@@ -50,7 +50,7 @@ def _row(condition: Mapping[str, Json]) -> tuple[str, ...]:
     return (
         str(condition["name"]),
         "-" if value is None else f"{float(str(value)):.4g}",
-        f"{_SIGN[str(condition['bound'])]} {float(str(condition['threshold'])):.4g}",
+        f"{SIGN[str(condition['bound'])]} {float(str(condition['threshold'])):.4g}",
         f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "",
         "holds" if condition["holds"] else "fails",
         str(condition["reason"]),

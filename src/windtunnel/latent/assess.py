@@ -11,7 +11,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.classifier import Classifier
+from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
@@ -85,15 +85,15 @@ def assess(
         )
     generators = generators.to(subject.classifier.device)
     codes = _codes(name, entry, subject, generators)
-    findings = _findings(f"{name}", entry, subject, generators, codes)
+    findings = _findings(name, "this run", entry, subject, generators, codes)
     rows, extra = [_row("this run", entry, subject, codes, findings)], {}
     for index, (label, classifier) in enumerate((others or {}).items(), 1):
         other = _as_subject(subject, classifier)
-        found = _findings(f"{name}.model_{index}", entry, other, generators, codes)
+        found = _findings(name, label, entry, other, generators, codes)
         rows.append(_row(label, entry, other, codes, found))
         extra[f"model_{index}"] = _kept_of_model(other, found)
     metrics: dict[str, Json] = {
-        **_metrics(entry, subject, generators, codes, findings),
+        **_metrics(entry, subject, codes, findings),
         **(quality or {}),
         **({"models": rows, "correlations": correlations(rows)} if others else {}),
     }
@@ -142,14 +142,17 @@ def by_frequency(targets: Tensor, num_classes: int, n: int) -> Tensor:
     return torch.arange(num_classes).repeat_interleave(counts)
 
 
-def _findings(name: str, entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes) -> Findings:
+def _findings(
+    name: str, label: str, entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes
+) -> Findings:
+    """Everything about one classifier. The seeds do not depend on `label`: all classifiers see the same noise and starts."""
     classifier, data = subject.classifier, subject.dataset
     identity = [entry.model_dump(mode="json"), data.digest(), classifier.digest, str(classifier.device), subject.seed,
                 generators.digest]  # fmt: skip
     checkpoints = []
 
     def search(side: str, latents: Tensor, classes: Tensor) -> dict[str, Tensor]:
-        checkpoints.append(Checkpoint(f"{name}.{side}", identity))
+        checkpoints.append(Checkpoint(f"{name}.{side}", [label, *identity]))
         batches = batches_of(torch.arange(len(latents)), entry.batch_size, subject.seed, f"{name}.{side}")
 
         def work(batch: Batch) -> dict[str, Tensor]:
@@ -162,7 +165,7 @@ def _findings(name: str, entry: LatentEntry, subject: Subject, generators: Gener
                 found |= {f"conventional.{key}": value for key, value in pixels.items()}
             return found
 
-        return run_batches(batches, work, name=f"{name}: {side}", checkpoint=checkpoints[-1])
+        return run_batches(batches, work, name=f"{name}: {label}, {side}", checkpoint=checkpoints[-1])
 
     reconstruction = search("reconstruction", codes.latents, data.targets)
     generation = search("generation", codes.generated, codes.generated_classes)
@@ -180,7 +183,7 @@ def _findings(name: str, entry: LatentEntry, subject: Subject, generators: Gener
 def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
     """The same samples under another classifier; its clean predictions are computed here, once."""
     logits = classifier.logits(subject.dataset.inputs)
-    return replace(subject, classifier=classifier, clean_logits=logits, clean_predictions=logits.argmax(1))
+    return replace(subject, classifier=classifier, clean_logits=logits, clean_predictions=argmax_or_invalid(logits))
 
 
 def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
@@ -199,9 +202,7 @@ def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Fin
     return block
 
 
-def _metrics(
-    entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes, found: Findings
-) -> dict[str, Json]:
+def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
     error = scaled_norm(found.reconstruction["inputs"] - subject.dataset.inputs)
     sides = {
         "reconstruction": (found.reconstruction, subject.dataset.targets),

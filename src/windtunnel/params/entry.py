@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.params.numbers import Number
@@ -20,17 +20,28 @@ class Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _of_inputs(norm: Norm) -> Norm:
+    if norm is Norm.LATENT_L2:
+        raise ValueError(
+            "latent_L2 is the norm of latent searches, which have radii of their own; use Linf, L2, L1 or L0"
+        )
+    return norm
+
+
+InputNorm = Annotated[Norm, AfterValidator(_of_inputs)]
+
+
 class Budget(Block):
     """The perturbation budget that every worst-case assessment uses unless it overrides it, key by key."""
 
-    norm: Norm = Field(Norm.LINF, description="Linf, L2, L1 or L0")
+    norm: InputNorm = Field(Norm.LINF, description="Linf, L2, L1 or L0")
     epsilon: Annotated[Number, Field(gt=0)] = Field(description="size in the norm's units on [0, 1] pixels, e.g. 8/255")
 
 
 class BudgetOverride(Block):
     """Keys of the budget that one entry sets for itself."""
 
-    norm: Norm | None = None
+    norm: InputNorm | None = None
     epsilon: Annotated[Number, Field(gt=0)] | None = None
     step_size: Annotated[Number, Field(gt=0)] | None = None
     steps: PositiveInt | None = None

@@ -24,6 +24,9 @@ class Sanity(Block):
     profile: Literal["stored", "standard", "full"] = Field(
         "standard", description="stored: tensors on disk; standard: a few passes too; full: attacks run anew too"
     )
+    before_promotion: Literal["standard", "full"] = Field(
+        "full", description="full: a promotion waits for the checks that run attacks anew, whatever the profile"
+    )
     thresholds: dict[str, Number] = Field(
         default_factory=dict, description="check id: threshold instead of the documented one, e.g. C3: 0.01"
     )

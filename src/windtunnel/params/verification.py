@@ -9,7 +9,9 @@ from pydantic import Field, PositiveInt, model_validator
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.numbers import Number
 
-Step = Literal["attack", "ibp", "forward", "crown-ibp", "forward+backward", "crown", "alpha-crown", "marabou"]
+Step = Literal[
+    "quick-attack", "attack", "ibp", "forward", "crown-ibp", "forward+backward", "crown", "alpha-crown", "marabou"
+]
 
 
 class Radius(Block):
@@ -39,7 +41,7 @@ class VerificationEntry(Entry):
     """Formal verification by auto-LiRPA, Marabou, a cascade of them, or randomised smoothing."""
 
     batch_size: PositiveInt = Field(
-        20, description="samples bounded together, fewer where memory is short; small batches are faster"
+        256, description="most samples bounded together; fewer where the layers are large or memory is short"
     )
     timeout: Number = Field(20, gt=0, description="Marabou, cascade: seconds for one sample")
     time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
@@ -51,7 +53,8 @@ class VerificationEntry(Entry):
         False, description="Marabou: bound every logit by bisection; hundreds of queries a sample"
     )
     steps: tuple[Step, ...] = Field(
-        ("attack", "ibp", "crown-ibp", "crown", "marabou"), description="cascade: which methods, cheapest first"
+        ("quick-attack", "ibp", "crown", "attack", "alpha-crown", "marabou"),
+        description="cascade: which methods, cheapest first",
     )
     radius: Radius | None = Field(None, description="certified epsilon of each sample: {max: ..., tolerance: ...}")
     examples_from: tuple[str, ...] = Field(

@@ -103,8 +103,8 @@ def _plan(
     settings = settle(where, row, entry.params, as_attack(entry).budget.over(budget))
 
     def counted(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
-        for request_row in rows.tolist():
-            finished(_one(name, row, settings.arguments, subject, aims, task, request_row))
+        for i in rows.tolist():
+            finished(_one(name, row, settings.arguments, subject, aims, task, i))
 
     return counted, settings.budget, settings.in_force
 

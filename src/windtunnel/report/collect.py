@@ -15,9 +15,11 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.report.guard import ODD_METADATA
 from windtunnel.report.pictures import Pictures, plan_pictures
 from windtunnel.report.words import Row, kwargs, listed, rows_in
 from windtunnel.sanity.findings import with_caveats
+from windtunnel.summary.security import SecurityCurve, security_curves
 
 # What the report reads of every metadata.json, of the summary's, of each layer of the sandwich, and of gate.json.
 _OF_ALL = ("assessment_kind", "algorithm", "library", "semantics", "kwargs", "provenance")
@@ -43,6 +45,7 @@ class Found:
     problems: tuple[str, ...]
     children: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
     pictures: Pictures | None = None
+    curves: tuple[SecurityCurve, ...] = ()
 
     @property
     def base(self) -> Artifacts | None:
@@ -80,10 +83,12 @@ def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
     clean, summary = (_slim(a) if a else None for a in (clean, summary))
     assessments: list[Artifacts] = []
     children: dict[str, dict[str, Row]] = {}
+    curves: list[SecurityCurve] = []
     for name in wanted:
         if found := read(robustness / name, f"Assessment {name}"):
             if pictures:
                 pictures.take(found, len(assessments))
+            curves += _curves(found)
             caveats = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
             assessments.append(replace(_slim(found), metadata=caveats))
             children[name] = _children(robustness / name, name, problems)
@@ -92,7 +97,7 @@ def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
     }
     gate = _gate(reports / "gate.json", problems)
     return Found(
-        clean, summary, checks, gate, tuple(assessments), facts, tuple(problems), children, pictures
+        clean, summary, checks, gate, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves)
     )  # fmt: skip
 
 
@@ -113,6 +118,14 @@ def picture_files(artifacts: Artifacts) -> dict[str, Path]:
     names = [str(row.get("file", "")) for row in rows_in(artifacts.metadata, "visualisers")]
     paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
     return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
+
+
+def _curves(artifacts: Artifacts) -> list[SecurityCurve]:
+    """What an assessment knows against epsilon, for which it needs the tensors; nothing where its metadata is odd."""
+    try:
+        return security_curves([artifacts])
+    except ODD_METADATA:
+        return []
 
 
 def _slim(artifacts: Artifacts) -> Artifacts:

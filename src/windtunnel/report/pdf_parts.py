@@ -105,7 +105,7 @@ def table_parts(table: Table) -> list[Flowable]:
     head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
     drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
     # The caption stays with the head of its table: keepWithNext would move a long table to the next page.
-    return [CondPageBreak(30 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
+    return [CondPageBreak(45 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
 
 
 def _column_widths(table: Table) -> list[float]:
@@ -119,9 +119,14 @@ def _column_widths(table: Table) -> list[float]:
         )
 
     columns = range(len(table.header))
-    needed = [min(150.0, widest(i, lambda text: text.split(" "))) + padding for i in columns]
+    words = [widest(i, lambda text: text.split(" ")) for i in columns]
+    # Where the longest words leave no room, the longest of them are broken first.
+    for longest in (150.0, 100.0, 70.0, 50.0, 35.0):
+        needed = [min(longest, word) + padding for word in words]
+        if sum(needed) <= WIDTH:
+            break
     wanted = [
-        max(need, min(220.0, widest(i, lambda text: [text])) + padding) for i, need in zip(columns, needed, strict=True)
+        max(need, min(400.0, widest(i, lambda text: [text])) + padding) for i, need in zip(columns, needed, strict=True)
     ]
     spare, beyond = WIDTH - sum(needed), sum(wanted) - sum(needed)
     if spare <= 0:

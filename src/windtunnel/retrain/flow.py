@@ -17,8 +17,9 @@ from windtunnel.params.load import load_params
 from windtunnel.params.schema import Params
 from windtunnel.retrain.champion import RunStage, fetch_champion, reassess
 from windtunnel.retrain.inputs import inputs_digest, require_committed, stages_to_force
+from windtunnel.sanity.promotion import failures_before_promotion
 from windtunnel.tracking.registry import CHAMPION, Registry, Version, was_rolled_back
-from windtunnel.tracking.state import read_state
+from windtunnel.tracking.state import MAX_TAG, read_state
 from windtunnel.workspace import CHAMPION as CHAMPION_FILE
 from windtunnel.workspace import GATE, MODEL, SUMMARY
 
@@ -95,13 +96,15 @@ def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bo
     """Register the model of the last run and make it the champion, if the gate says so or `force` does.
 
     Raises UserError where the gate did not promote it, where it was compared with another champion than the present
-    one, and for a dirty work tree (unless `allow_dirty`).
+    one, where a sanity check that runs attacks anew fails, and for a dirty work tree (unless `allow_dirty`).
     """
     if not allow_dirty:
         require_committed("promote")
     verdict = cast(dict[str, Json], read_json(GATE))
     _require_promotable(verdict, force=force)
     _require_compared(registry, verdict)
+    if failures := failures_before_promotion(load_params()):
+        raise UserError("\n".join(f"promote: {failure}" for failure in failures))
     version = registry.register(read_state(), MODEL, verdict, failing(verdict))
     return _promote(registry, version, force=force)
 
@@ -142,6 +145,9 @@ def _settle(registry: Registry, version: Version, verdict: Mapping[str, Json]) -
     if verdict["decision"] != Decision.PROMOTED or was_rolled_back(version):
         return Status.KEPT
     _require_compared(registry, verdict)  # it may have changed while this ran
+    if failures := failures_before_promotion(load_params()):
+        registry.tag(version, "sanity.before_promotion", "; ".join(failures)[:MAX_TAG])
+        return Status.NOT_SOUND
     registry.promote(version)
     return Status.PROMOTED
 

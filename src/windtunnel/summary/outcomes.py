@@ -16,11 +16,6 @@ from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.summary.evidence import rows_of
 
-_HOLDS = {
-    AssessmentKind.EMPIRICAL_ATTACK: Verdict.ATTACK_FAILED,
-    AssessmentKind.FORMAL_VERIFICATION: Verdict.VERIFIED,
-}
-
 
 def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> Record:
     """The outcomes under `clean/accuracy`, `certified/accuracy`, `worst_case/accuracy` and of each assessment.
@@ -56,8 +51,21 @@ def _counted(assessments: Sequence[Artifacts]) -> Iterator[tuple[Artifacts, str,
     for artifacts in assessments:
         kind = AssessmentKind(str(artifacts.metadata["assessment_kind"]))
         if PAIRED_METRIC.get(kind) in artifacts.metrics:
-            right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
-            yield artifacts, PAIRED_METRIC[kind], right & (artifacts.tensor("verdicts") == _HOLDS[kind])
+            yield artifacts, PAIRED_METRIC[kind], _HELD[kind](artifacts)
+
+
+def _unbroken(artifacts: Artifacts) -> Tensor:
+    """As `adversarial_accuracy` counts: right on the clean input and not broken."""
+    right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
+    return right & (artifacts.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED)
+
+
+def _verified(artifacts: Artifacts) -> Tensor:
+    """As `certified_accuracy` counts; a smoothed model is verified on its own prediction, not the plain model's."""
+    return artifacts.tensor("verdicts") == Verdict.VERIFIED
+
+
+_HELD = {AssessmentKind.EMPIRICAL_ATTACK: _unbroken, AssessmentKind.FORMAL_VERIFICATION: _verified}
 
 
 def _row(held: Tensor) -> str:

@@ -24,7 +24,7 @@ from windtunnel.verification.ledger import Ledger
 from windtunnel.verification.radius import broken_radius, certified_radius, curve_metrics
 from windtunnel.verification.rates import runtime_metrics, verdict_rates
 from windtunnel.verification.smoothing import assess_smoothing
-from windtunnel.verification.steps import BOUND_METHODS, Task, breaks, proves, run_steps
+from windtunnel.verification.steps import BOUND_METHODS, CHEAP, Task, breaks, proves, run_steps
 from windtunnel.verification.table import CASCADE, MARABOU, SMOOTHING
 
 _PACKAGE = {"auto-LiRPA": "auto-LiRPA", "Marabou": "maraboupy"}
@@ -52,8 +52,9 @@ def assess(
     assert region.epsilon is not None
     deadline = time.monotonic() + (entry.time_budget or float("inf"))
     bounder = Bounder(subject, region.norm, entry.batch_size)
-    task = Task(name, subject, region.norm, region.epsilon, entry, deadline, bounder)
     ledger, steps = Ledger.of(subject), steps_of(algorithm, entry)
+    bounding = [step for step in steps if step in BOUND_METHODS]
+    task = Task(name, subject, region.norm, region.epsilon, entry, deadline, bounder, frozenset(bounding[:-1]) & CHEAP)
     if results:
         left = ledger.undecided
         found, examples = known_examples(subject, region.norm, region.epsilon, results)
@@ -96,8 +97,12 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
 
 
 def bound_step(steps: Sequence[str]) -> str | None:
-    """The method that searches the certified radius: the last of `steps` that gives bounds."""
-    return next((step for step in reversed(steps) if step in BOUND_METHODS), None)
+    """The method that searches the certified radius: the last of `steps` that gives bounds.
+
+    Not alpha-crown after another one: a search asks many times, and its slopes are optimised anew each time.
+    """
+    bounding = [step for step in steps if step in BOUND_METHODS]
+    return next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
 
 
 def _data(ledger: Ledger, task: Task) -> Tensors:

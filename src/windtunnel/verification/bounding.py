@@ -12,7 +12,7 @@ from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.verification.lirpa import Bounds, bound_batch
-from windtunnel.verification.memory import PeakMemory, out_of_memory, samples_that_fit
+from windtunnel.verification.memory import PeakMemory, out_of_memory, samples_that_fit, samples_that_suit
 
 # A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.
 WEAKER = {
@@ -29,16 +29,22 @@ Part = tuple[Tensor, str, Bounds | None]
 class Bounder:
     """Bounds the samples of a subject under one norm; remembers what fits and what gave way to what.
 
-    batch_size: the most samples at a time; fewer where memory is short. fallbacks: for (method, weaker one, reason)
-    the samples it concerns.
+    batch_size: the most samples at a time. together: how many of them suit the size of the layers; fewer go together
+    where memory is short. fallbacks: for (method, weaker one, reason) the samples it concerns.
     """
 
     subject: Subject
     norm: Norm
     batch_size: int
     fallbacks: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
+    together: int = field(init=False)
     _fits: dict[str, int] = field(default_factory=dict)
     _unsupported: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        classifier, inputs = self.subject.classifier, self.subject.dataset.inputs
+        sample = inputs[:1].to(classifier.device)
+        self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
 
     def bound(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
         """(rows, the method that ran, bounds) for parts of `rows` (int64), `epsilons` (n,) one for each of them.
@@ -53,9 +59,9 @@ class Bounder:
         """What was not done as asked."""
         ids = self.subject.dataset.ids
         found = [
-            Caveat("smaller_batch", f"{method} was run on {size} samples at a time, not {self.batch_size}: memory.")
+            Caveat("smaller_batch", f"{method} was run on {size} samples at a time, not {self.together}: memory.")
             for method, size in self._fits.items()
-            if size < self.batch_size
+            if size < self.together
         ]
         return found + [
             Caveat("weaker_method", f"{weaker} was used instead of {method}: {reason}.", tuple(ids[i] for i in rows))
@@ -67,8 +73,9 @@ class Bounder:
             if method in self._unsupported:
                 yield from self._give_way(method, rows, epsilons, self._unsupported[method], logits=logits)
                 return
-            # The first sample is alone, and its memory tells how many of the others go together.
-            size = self._fits.get(method, 1)
+            # The first sample is alone, and its memory tells how many of the others go together; intervals take no more
+            # than a forward pass.
+            size = self._fits.get(method, self.together if method == "ibp" else 1)
             part, radii = rows[:size], epsilons[:size]
             try:
                 bounds = self._measured(method, part, radii, logits=logits)
@@ -97,7 +104,7 @@ class Bounder:
         else:
             with PeakMemory(classifier.device) as peak:
                 bounds = bound_batch(*arguments, logits=logits)
-            self._fits[method] = min(self.batch_size, samples_that_fit(peak.bytes, classifier.device))
+            self._fits[method] = min(self.together, samples_that_fit(peak.bytes // len(rows), classifier.device))
         self._check(method, rows, bounds)
         return bounds
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -52,17 +55,16 @@ def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one:
 
 
 def solve_all(
-    onnx: Path, queries: Sequence[Query], timeout: float, workers: int, time_left: float, name: str
+    onnx: Path, queries: Sequence[Query], timeout: float, workers: int, deadline: float, name: str
 ) -> list[Answer]:
     """Answer every query, `workers` at a time. A time-out, a crash or a kill of one solver costs that sample alone.
 
-    Samples left, or at work, when `time_left` seconds are over are UNKNOWN, reason `time budget`.
+    Samples left, or at work, at `deadline` (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`.
     """
     # A server that holds Marabou and no torch: its forks start in milliseconds, and forking torch threads can hang.
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["windtunnel.verification.solver_server"])
     waiting, running, answers = list(queries), dict[Connection, tuple[BaseProcess, Query, float]](), list[Answer]()
-    deadline = time.monotonic() + time_left
     with progress_bar() as progress:
         task = progress.add_task(f"{name} Marabou", total=len(waiting))
         while waiting or running:
@@ -72,7 +74,8 @@ def solve_all(
                 process: BaseProcess = context.Process(
                     target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True
                 )
-                process.start()
+                with _no_main_module():
+                    process.start()
                 theirs.close()
                 running[ours] = (process, query, time.monotonic())
             if time.monotonic() >= deadline:
@@ -94,6 +97,17 @@ def solve_all(
                     answers.append(Answer(query.index, Verdict.UNKNOWN, now - started, reason=reason))
             progress.update(task, completed=len(answers))
     return sorted(answers, key=lambda answer: answer.index)
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """A child of the fork server imports its parent's main module first: torch and all, seconds for each sample."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _receive(connection: Connection, process: BaseProcess, query: Query, seconds: float) -> Answer:

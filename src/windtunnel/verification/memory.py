@@ -8,8 +8,10 @@ from types import TracebackType
 
 import psutil
 import torch
+from torch import nn
 
 _SHARE = 0.5  # of the free memory: allocators fragment, and other processes grow
+_ACTIVATIONS, _FEWEST = 200_000, 20  # of all samples of a batch together; the fewest samples worth a batch
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -42,6 +44,28 @@ class PeakMemory:
     def _sample(self) -> None:
         while not self._done.wait(0.001):
             self.bytes = max(self.bytes, _resident() - self._before)
+
+
+def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
+    """How many samples are quickest together: few where a sample's activations are many, for the sake of the caches.
+
+    Measured on 2 cores with CROWN: 20 for a convolutional network of 11,000 activations, hundreds for a small MLP.
+    """
+    counts: list[int] = []
+    handles = [
+        part.register_forward_hook(
+            lambda _, __, output: counts.append(output.numel() if torch.is_tensor(output) else 0)
+        )
+        for part in module.modules()
+        if not next(part.children(), None)
+    ]
+    try:
+        with torch.no_grad():
+            module(sample)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(_FEWEST, _ACTIVATIONS // sum(counts)) if any(counts) else _FEWEST
 
 
 def samples_that_fit(bytes_per_sample: int, device: torch.device) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import Json
 
-CURVE_POINTS = 21
+CURVE_POINTS = 41
 # Whether each of `rows` (int64, n) is proved, or broken, at its own epsilon (n,): (n,) bool.
 Decide = Callable[[Tensor, Tensor], Tensor]
 

@@ -28,9 +28,12 @@ def solve(
     subject: Subject,
     epsilon: float,
     entry: VerificationEntry,
-    time_left: float,
+    deadline: float,
 ) -> None:
-    """Let Marabou decide the undecided samples. Raises IncompatibleError where its graph is not the model."""
+    """Let Marabou decide the undecided samples until `deadline` (time.monotonic(), inf for none).
+
+    Raises IncompatibleError where the graph it is given is not the model.
+    """
     data = subject.dataset
     with tempfile.TemporaryDirectory() as folder:
         exported = subject.classifier.onnx_path or _exported(subject, Path(folder) / "model.onnx")
@@ -45,7 +48,7 @@ def solve(
         shape = tuple(data.inputs.shape[1:])
 
         def ask(some: list[Query]) -> list[Answer]:
-            return solve_all(onnx, some, entry.timeout, entry.workers, time_left, name)
+            return solve_all(onnx, some, entry.timeout, entry.workers, deadline, name)
 
         answers = ask(asked)
         ties = [a.index for a in answers if (example := a.counter_example) is not None

@@ -15,11 +15,13 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
 from windtunnel.verification.bounding import Bounder
-from windtunnel.verification.falsifier import falsify
-from windtunnel.verification.ledger import Ledger
+from windtunnel.verification.falsifier import QUICK_RESTARTS, QUICK_STEPS, RESTARTS, STEPS, falsify
+from windtunnel.verification.ledger import NOBODY, Ledger
 from windtunnel.verification.solver_step import solve
 
 ATTACK_BATCH = 256
+PROBE = 20
+CHEAP = frozenset({"ibp", "forward", "crown-ibp"})
 BOUND_METHODS = frozenset({"ibp", "forward", "crown-ibp", "forward+backward", "crown", "alpha-crown"})
 
 
@@ -28,6 +30,7 @@ class Task:
     """What every step is given: the assessment's name, the subject, the region, the entry's options.
 
     deadline: time.monotonic() at which the entry's time budget is over. bounder: bounds whatever is bounded.
+    probed: bound methods that are tried on a few samples first.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Task:
     entry: VerificationEntry
     deadline: float
     bounder: Bounder
+    probed: frozenset[str] = frozenset()
 
     @property
     def time_left(self) -> float:
@@ -62,39 +66,55 @@ def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
 
 
 def _attack(step: str, ledger: Ledger, task: Task) -> None:
+    steps, restarts = (QUICK_STEPS, QUICK_RESTARTS) if step == "quick-attack" else (STEPS, RESTARTS)
     for part in ledger.undecided.split(ATTACK_BATCH):
         started = time.perf_counter()
         inputs, targets = task.subject.dataset.inputs[part], task.subject.dataset.targets[part]
-        seed = derive_seed(task.subject.seed, task.name, "attack", int(part[0]))
-        found, examples = falsify(task.subject.classifier, inputs, targets, task.epsilon, seed, task.norm)
+        seed = derive_seed(task.subject.seed, task.name, step, int(part[0]))
+        found, examples = falsify(
+            task.subject.classifier, inputs, targets, task.epsilon, seed, task.norm,
+            steps=steps, restarts=restarts, deadline=task.deadline,
+        )  # fmt: skip
         ledger.falsify(part[found], examples[found], step)
         ledger.seconds[part] += (time.perf_counter() - started) / len(part)
 
 
 def _bound(step: str, ledger: Ledger, task: Task) -> None:
     indices = ledger.undecided
+    # Before a stronger bound, a cheap one saves nothing where all samples are one batch of the stronger one; and one that
+    # proves none of the first samples is not asked about the others.
+    if step in task.probed and len(indices) <= task.bounder.together:
+        return
+    probe = len(indices) if step not in task.probed else PROBE
     with progress_bar() as progress:
         bar = progress.add_task(f"{task.name} {step}", total=len(indices))
-        started = time.perf_counter()
-        for part, method, bounds in task.bounder.bound(step, indices, torch.full((len(indices),), task.epsilon)):
-            if bounds is None:
-                for index in part.tolist():
-                    ledger.fail(index, method)
-            else:
-                ledger.bound(part, bounds.worst_margin, bounds.lower, bounds.upper)
-                ledger.verify(part[bounds.proved], method)
-            ledger.seconds[part] += (time.perf_counter() - started) / len(part)
-            progress.advance(bar, len(part))
-            if task.time_left <= 0:
-                return
+        for rows in (indices[:probe], indices[probe:]):
             started = time.perf_counter()
+            for part, method, bounds in task.bounder.bound(step, rows, torch.full((len(rows),), task.epsilon)):
+                if bounds is None:
+                    for index in part.tolist():
+                        ledger.fail(index, method)
+                else:
+                    ledger.bound(part, bounds.worst_margin, bounds.lower, bounds.upper)
+                    ledger.verify(part[bounds.proved], method)
+                ledger.seconds[part] += (time.perf_counter() - started) / len(part)
+                progress.advance(bar, len(part))
+                if task.time_left <= 0:
+                    return
+                started = time.perf_counter()
+            if not (ledger.decided_by[rows] != NOBODY).any():
+                return
 
 
 def _marabou(step: str, ledger: Ledger, task: Task) -> None:
-    solve(step, ledger, task.name, task.subject, task.epsilon, task.entry, task.time_left)
+    solve(step, ledger, task.name, task.subject, task.epsilon, task.entry, task.deadline)
 
 
-_STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {"attack": _attack, "marabou": _marabou}
+_STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {
+    "quick-attack": _attack,
+    "attack": _attack,
+    "marabou": _marabou,
+}
 
 
 def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:

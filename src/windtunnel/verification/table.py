@@ -66,7 +66,7 @@ MARABOU = _row(
 )  # fmt: skip
 CASCADE = _row(
     "windtunnel", "cascade", Norm.LINF, "complete ensemble sound", _GRADIENTS | {Capability.ONNX_GRAPH},
-    "per sample the cheapest that decides: attack, ibp, crown-ibp, crown, Marabou",
+    "per sample the cheapest that decides: attack, ibp, crown, alpha-crown, Marabou",
 )  # fmt: skip
 SMOOTHING = replace(
     _row("windtunnel", "smoothing", Norm.L2, f"probabilistic sampling {SMOOTHED_MODEL}", {Capability.FORWARD},

@@ -101,7 +101,7 @@ class LatentGridVisualiser(_LatentVisualiser):
     of: `reconstruction` (of the samples) or `generation`, where there is no original.
     """
 
-    max_samples: int = 6
+    max_samples: int = 4
     cmap: str = "RdBu_r"
     of: Literal["reconstruction", "generation"] = "reconstruction"
     scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"

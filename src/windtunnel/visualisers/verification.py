@@ -73,7 +73,7 @@ class DecidedByVisualiser(Visualiser):
         counts["not decided"] = len(artifacts.tensor("verdicts")) - sum(counts.values())
         colours = [
             style.ATTACKED
-            if n in {"clean", "examples", "attack"}
+            if n in {"clean", "examples", "quick-attack", "attack"}
             else style.GREY
             if n == "not decided"
             else style.CERTIFIED

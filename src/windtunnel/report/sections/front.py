@@ -41,7 +41,10 @@ def verdict(summary: Artifacts | None) -> str:
     if summary is None:
         return "There is no summary, so nothing can be said about this model."
     if hard_failures(summary):
-        return "The evaluation contradicts itself. Until that is mended, none of its numbers says anything about the model."
+        return (
+            "The evaluation contradicts itself or fails a hard check. Until that is mended, none of its numbers says anything "
+            "about the model."
+        )
     row = layers(summary)[0]
     n, clean = int(number(row, "n")), number(summary.metrics, "clean_accuracy")
     sentences = [f"Without any attack the model is right on {clean:.1%} of {n} samples."]
@@ -104,7 +107,8 @@ def caveats(found: Found, checks_noted: Iterable[str]) -> tuple[Finding, ...]:
     """What limits every number, what limits the findings, and what is missing."""
     general = [c.text for a in (found.summary, found.clean) if a for c in a.caveats if c.code != "hard_failure"]
     named = [a for _, a in list(_candidates(found))[:FINDINGS] if a]
-    own = [f"{a.name}: {c.text}" for a in named for c in a.caveats if c.text not in general]
+    checks = {str(row["id"]) for row in found.checks or ()}  # their caveats stand here under their own name
+    own = [f"{a.name}: {c.text}" for a in named for c in a.caveats if c.text not in general and c.code not in checks]
     lines = dict.fromkeys((*general, *own, *list(checks_noted)[:3], *found.problems))
     return tuple(Finding("warning", line) for line in lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from windtunnel.gate.table import SIGN
 from windtunnel.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.report.words import Row, listed, number, rows_in, short
 
@@ -61,16 +62,23 @@ def _tables(checks: tuple[Row, ...]) -> Iterator[Table]:
                 str(row["id"]),
                 str(row["title"]),
                 str(row["severity"]),
-                _MARK.get(str(row["status"]), "") + _words(str(row["status"])),
+                _result(row),
                 short(row.get("value")),
-                short(row.get("threshold")),
+                f"{SIGN.get(str(row.get('bound')), '')} {short(row.get('threshold'))}".strip(),
                 short(row.get("n")),
                 _advice(row),
-                short(row.get("source"), 40),
+                short(row.get("source"), 60),
             )
             for row in mine
         )
         yield Table(_GROUPS.get(group, f"Group {group}"), header, rows)
+
+
+def _result(row: Row) -> str:
+    status = str(row["status"])
+    if status == "warn" and row["severity"] == "INFO":
+        return "note"
+    return _MARK.get(status, "") + _words(status)
 
 
 def _advice(row: Row) -> str:
@@ -99,13 +107,13 @@ def gate_section(gate: Row) -> Section:
     conditions = rows_in(gate, "conditions")
     if conditions:
         with_reason = any(row.get("reason") for row in conditions)
-        header = ("condition", "value", "95 % interval", "threshold", "verdict", *(["reason"] if with_reason else []))
+        header = ("condition", "value", "interval", "threshold", "verdict", *(["reason"] if with_reason else []))
         rows = tuple(
             (
                 str(row.get("name")),
                 short(row.get("value")),
                 _interval(row),
-                short(row.get("threshold")),
+                f"{SIGN.get(str(row.get('bound')), '')} {short(row.get('threshold'))}".strip(),
                 "holds" if row.get("holds") else "does not hold",
                 *([short(row.get("reason"), 200)] if with_reason else []),
             )

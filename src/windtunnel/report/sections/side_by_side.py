@@ -76,8 +76,9 @@ def _sample_grids(found: Found, pictures: Pictures, i: int, repeat_clean: bool) 
     shown = [a for a in _pictured(found) if (a.name, i) in pictures.perturbed]
     scale, clean = _scale(pictures, i), _clean(found, pictures, i)
     grids = []
-    for start in range(0, len(shown), ACROSS):
-        part = shown[start : start + ACROSS]
+    across = -(-len(shown) // -(-len(shown) // ACROSS)) if shown else ACROSS  # blocks of equal width
+    for start in range(0, len(shown), across):
+        part = shown[start : start + across]
         header = tuple(a.name for a in part)
         images: Sequence[Picture | None] = [_perturbed(a, pictures, i) for a in part]
         maps: Sequence[Picture | None] = [_map(a, pictures, i, scale) for a in part]

@@ -12,8 +12,10 @@ from windtunnel.report.collect import Found
 from windtunnel.report.model import Block, Chart, Section, Table, Text
 from windtunnel.report.sections.assessment import figure_blocks
 from windtunnel.report.sections.front import layers
-from windtunnel.report.words import Row, budget, interval, number, numbers, percent, region, rows_in, semantics, short
+from windtunnel.report.words import Row, budget, interval, number, percent, region, semantics, short
+from windtunnel.summary.security import SecurityCurve
 
+_ATTACKED, _CERTIFIED = ("broken", "corrupted", "error"), ("certified", "accent", "unknown")
 _FACTS = {
     "data": ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples", "digest"),
     "model": (
@@ -77,11 +79,9 @@ def _threat(found: Found, options: Options) -> Iterator[Block]:
         ),
         folded=True,
     )
-    drawn = [str(row.get("name")) for row in rows_in(found.summary.metadata, "visualisers")] if found.summary else []
     if found.summary:
-        yield from figure_blocks(found.summary, found, options, but=("SandwichVisualiser",))
-    if "SecurityCurvesVisualiser" not in drawn:
-        yield from _curves(found)
+        yield from figure_blocks(found.summary, found, options, but=("SandwichVisualiser", "SecurityCurvesVisualiser"))
+    yield from _security(found)
 
 
 def _where(artifacts: Artifacts) -> str:
@@ -93,35 +93,52 @@ def _names(row: Row, key: str) -> list[str]:
     return [str(v) for v in value] if isinstance(value, list) else []
 
 
-def _curves(found: Found) -> Iterator[Block]:
-    """What is known against epsilon, per norm: the curves of sweeps, and the two ends of the sandwich where there are several."""
-    by_norm: dict[str, list[Row]] = {}
-    for row in layers(found.summary):
-        by_norm.setdefault(str(row["norm"]), []).append(row)
-    for norm, rows in by_norm.items():
-        rows = sorted(rows, key=lambda r: number(r, "epsilon"))
+def _security(found: Found) -> Iterator[Block]:
+    """Per norm, what is known against epsilon: attacked from above, certified from below, and the ends of the sandwich."""
+    n = len(found.base.sample_names) if found.base else 0
+    for norm in dict.fromkeys(curve.norm for curve in found.curves):
+        rows = [row for row in layers(found.summary) if row["norm"] == norm]
+        mine = [curve for curve in found.curves if curve.norm == norm]
+        sides = [[c for c in mine if c.certified is certified] for certified in (False, True)]
+        drawn = [one for side in sides for i, curve in enumerate(side) for one in _series(curve, i, n)]
         # Points without a line: between two budgets nothing was measured.
-        drawn = [
+        drawn += [
             Series(
-                words, role, tuple((number(r, "epsilon"), number(r, key)) for r in mine), _limits(mine, key), line=False
+                words,
+                role,
+                tuple((number(r, "epsilon"), number(r, key)) for r in having),
+                _limits(having, key),
+                line=False,
             )
             for key, words, role in (
-                ("worst_case_accuracy", "worst case of all assessments", "broken"),
-                ("certified_accuracy", "certified accuracy", "certified"),
+                ("worst_case_accuracy", "worst case of all assessments", "ink"),
+                ("certified_accuracy", "certified by any", "soft"),
             )
-            if (mine := [r for r in rows if key in r])
+            if (having := [r for r in rows if key in r])
         ]
-        for a in found.assessments:
-            if "accuracy_curve" in a.metrics and region(a).get("norm") == norm:
-                points = zip(numbers(a.metrics["epsilons"]), numbers(a.metrics["accuracy_curve"]), strict=True)
-                drawn.append(Series(f"{a.name} ({a.metadata['algorithm']})", "corrupted", tuple(points)))
-        if sum(len(s.points) for s in drawn) > 2:
-            top = max(x for s in drawn for x, _ in s.points)
-            alt = f"Accuracy against epsilon under {norm}, up to {plain(top)}."
-            yield Chart(
-                lines(drawn, f"epsilon ({norm})", "accuracy", alt, (0, top), (0, 1)),
-                f"What is known against epsilon, {norm}",
-            )
+        top = max(x for series in drawn for x, _ in series.points)
+        alt = f"Accuracy against epsilon under {norm}, up to {plain(top)}."
+        yield Chart(
+            lines(drawn, f"epsilon ({norm})", "accuracy", alt, (0, top), (0, 1)),
+            f"What is known against epsilon, {norm}",
+        )
+
+
+def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
+    """A line where the curve is known between its points (in steps, or at the points of a menu), else its points."""
+    words = f"{curve.name}, {'certified' if curve.certified else 'left by the attack'}"
+    words += " (of the smoothed model)" if curve.smoothed else ""
+    words += f", n = {curve.samples}" if curve.samples != n else ""
+    colour = (_CERTIFIED if curve.certified else _ATTACKED)[i % 3]
+    points = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
+    if curve.steps:
+        corners = ((x, y) for (_, y), (x, _) in zip(points, points[1:], strict=False))
+        stairs = tuple(p for pair in zip(points, (*corners, points[-1]), strict=True) for p in pair)
+        yield Series(words, colour, stairs, dots=False)
+        yield Series(words, colour, points, line=False, thin=True, named=False)
+    else:
+        limits = tuple(zip(curve.low, curve.high, strict=True))
+        yield Series(words, colour, points, limits, dashed=curve.certified, line=len(points) > 1, thin=len(points) > 20)
 
 
 def _limits(rows: list[Row], key: str) -> tuple[tuple[float, float], ...]:
