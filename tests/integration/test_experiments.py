@@ -200,9 +200,15 @@ def test_the_run_list_shows_the_headline_metrics_as_columns(ui, browser):
         "the budget of a run",
     )
     assert cells[0].get_attribute("col-id") == "params.`budget.epsilon`"
-    headers = [e.get_attribute("col-id") for e in browser.find_elements("css selector", "[role=columnheader][col-id]")]
-    shown = [h for h in headers if h.startswith(("metrics.", "params."))]
-    assert shown[:2] == ["metrics.`clean/accuracy`", "metrics.`worst_case/accuracy`"]
+    wanted = {"metrics.`clean/accuracy`", "metrics.`worst_case/accuracy`", "params.`budget.epsilon`"}
+    wait_for(
+        browser,
+        lambda: (
+            wanted
+            <= {e.get_attribute("col-id") for e in browser.find_elements("css selector", "[role=columnheader][col-id]")}
+        ),
+        "the headline columns",
+    )
     values = browser.find_elements("css selector", "[role=gridcell][col-id='metrics.`worst_case/accuracy`']")
     assert len([v for v in values if re.fullmatch(r"[01](\.\d+)?", v.text)]) == 2
 
