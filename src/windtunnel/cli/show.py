@@ -13,7 +13,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
-from windtunnel.summary.headline import ACCURACY, HEADLINE
+from windtunnel.summary.headline import HEADLINE, accuracy_key
 from windtunnel.sweeps.report import print_report
 from windtunnel.workspace import GATE, ROBUSTNESS, SANITY, SUMMARY
 
@@ -81,7 +81,7 @@ def _assessments(rows: dict[str, dict[str, Json]]) -> Table:
         table.add_column(column, justify="right" if column == "accuracy" else "left")
     for name, metadata in rows.items():
         metrics = _block(metadata, "metrics")
-        key = next((k for k in ACCURACY if k in metrics), None)
+        key = accuracy_key(name, metrics)
         keys = HEADLINE[str(metadata["assessment_kind"])]
         others = ", ".join(f"{k} {_number(metrics[k])}" for k in keys if k in metrics and k != key)
         codes = sorted({str(c["code"]) for c in _list(metadata.get("caveats")) if isinstance(c, dict)})

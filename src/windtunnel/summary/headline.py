@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,12 @@ HEADLINE: dict[str, tuple[str, ...]] = {
 
 # The number that stands for an assessment in a bar chart, with its interval; the first that is there.
 ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "lara", "clean_accuracy")
+
+
+def accuracy_key(name: str, metrics: Mapping[str, object]) -> str | None:
+    """Which of ACCURACY stands for the assessment `name`; the clean evaluation is also the corruption "none"."""
+    keys = ("clean_accuracy",) if name == "clean" else ACCURACY
+    return next((key for key in keys if key in metrics), None)
 
 
 def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:
@@ -67,7 +73,7 @@ def write_series(summary: Artifacts, assessments: Sequence[Artifacts], directory
     write_csv(directory / "sandwich.csv", ("bar", "budget", "end", "accuracy"), rows)
     bars: list[dict[str, object]] = []
     for artifacts in (summary, *assessments):
-        key = next((k for k in ACCURACY if k in artifacts.metrics), None)
+        key = accuracy_key(artifacts.name, artifacts.metrics)
         if key:
             low, high = (artifacts.metrics.get(f"{key}_ci_{end}", "") for end in ("low", "high"))
             bars.append(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from windtunnel.core.contracts import Caveat, Json
-from windtunnel.summary.headline import ACCURACY
+from windtunnel.summary.headline import accuracy_key
 
 # MLflow keeps 5,000 characters of a note in its oldest stores.
 MAX_NOTE = 4500
@@ -51,9 +51,7 @@ def _row(name: str, metadata: Mapping[str, Json]) -> str:
     metrics, caveats = metadata["metrics"], metadata.get("caveats", [])
     assert isinstance(metrics, Mapping)
     assert isinstance(caveats, Sequence)
-    # Clean is the corruption "none", so it has corrupted_accuracy too.
-    keys = ("clean_accuracy",) if name == "clean" else ACCURACY
-    key = next((k for k in keys if k in metrics), None)
+    key = accuracy_key(name, metrics)
     shown = f"{rate(metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
     return f"| {name} | {metadata['library']} {metadata['algorithm']} | {shown} | {len(caveats) or ''} |"
 
