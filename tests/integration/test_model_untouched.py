@@ -58,7 +58,7 @@ def everything(module):
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     content = {name: tensor.detach().clone().numpy().tobytes() for name, tensor in tensors.items()}
     modes = {name: part.training for name, part in module.named_modules()}
-    gradients = {name: p.grad is None for name, p in module.named_parameters()}
+    gradients = {name: (p.requires_grad, p.grad is None) for name, p in module.named_parameters()}
     hooks = sum(len(part._forward_hooks) + len(part._backward_hooks) for part in module.modules())
     return content, modes, gradients, hooks
 

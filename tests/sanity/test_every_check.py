@@ -350,7 +350,7 @@ def unseeded_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
         generator = np.random.default_rng()
         monkeypatch.setattr(
-            imagecorruptions, "corrupt", lambda image, **_: generator.integers(0, 256, image.shape, dtype=np.uint8)
+            imagecorruptions, "corrupt", lambda image, *_, **__: generator.integers(0, 256, image.shape, dtype=np.uint8)
         )
 
 
@@ -403,7 +403,7 @@ def test_rescaled_epsilon_of_8_bit_images(evidence: Evidence) -> None:
 def test_positive_control_fails_with_a_broken_attack_stack(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     from windtunnel.attacks import assess
 
-    monkeypatch.setattr(assess, "_adapter", lambda _: lambda request, *_: request.inputs)
+    monkeypatch.setattr(assess, "adapter_of", lambda _: lambda request, *_: request.inputs)
     assert look("A16", evidence).status is Status.FAIL
 
 

@@ -96,7 +96,7 @@ def test_normalisation_outside_the_model_is_caught(few: Subject, tmp_path: Path)
 
 
 def test_attack_that_does_nothing_is_caught(few: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attack_pipeline, "_adapter", lambda _: lambda request, *_: request.inputs)
+    monkeypatch.setattr(attack_pipeline, "adapter_of", lambda _: lambda request, *_: request.inputs)
     found = flagged(findings_of(few, tmp_path))
     assert "B4" in found
     assert not found & {"A1", "A2", "A3", "A4", "A5", "B1", "B2", "B3", "C1", "C2"}
@@ -134,7 +134,7 @@ def test_corruption_that_ignores_its_seed_is_caught(
 
     generator = np.random.default_rng()
     monkeypatch.setattr(
-        imagecorruptions, "corrupt", lambda image, **_: generator.integers(0, 256, image.shape, dtype=np.uint8)
+        imagecorruptions, "corrupt", lambda image, *_, **__: generator.integers(0, 256, image.shape, dtype=np.uint8)
     )
     run = {**SHORT, "attacks": {}, "sweeps": {}, "corruptions": RUN["corruptions"], "sanity": {"profile": "full"}}
     evidence = assessed(few, validate_params(run), tmp_path)

@@ -7,10 +7,12 @@ fog, glass_blur, gaussian_blur and defocus_blur.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import inspect
 import sys
 import types
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,12 @@ import numpy as np
 @functools.cache
 def shim_imagecorruptions() -> None:
     """Put back what imagecorruptions 1.1.2 uses. Call before its first import; harmless where nothing is missing; done once."""
-    _pkg_resources()
     _float_alias()
     _gaussian_keyword()
+    _import_without_pkg_resources()
 
 
-def _pkg_resources() -> None:
+def _import_without_pkg_resources() -> None:
     # setuptools 82 removed pkg_resources; the library uses it for one file name only.
     if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources") is not None:
         return
@@ -38,6 +40,13 @@ def _pkg_resources() -> None:
     module = types.ModuleType("pkg_resources")
     vars(module)["resource_filename"] = resource_filename
     sys.modules["pkg_resources"] = module
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # names of scipy that moved
+            importlib.import_module("imagecorruptions")
+    finally:
+        # Others look whether pkg_resources is there, and expect all of it.
+        del sys.modules["pkg_resources"]
 
 
 def _float_alias() -> None:

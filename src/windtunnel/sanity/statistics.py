@@ -49,13 +49,13 @@ def enough_samples(evidence: Evidence, limit: float) -> Outcome:
             if value is not None and len(piece.rows):
                 widest[piece.name] = _half_width(round(value * len(piece.rows)), len(piece.rows))
     bad = [name for name, width in widest.items() if width > limit]
-    worst = max(widest.values())
+    widest_name, worst = max(widest.items(), key=lambda item: item[1])
     return Outcome(
         bool(bad),
         worst,
         n=len(evidence.ids),
         assessments=[b for b in bad if b != "clean"],
-        reason=f"indicative: +-{worst:.1%}",
+        reason=f"indicative: intervals of up to +-{worst:.1%} ({widest_name})",
     )
 
 

@@ -86,7 +86,7 @@ def bound_batch(
     # alpha-CROWN optimises the sum over its rows: only the margins are to profit.
     optimised = method == "alpha-crown"
     rows = margins if optimised or not logits else _with_logits(margins)
-    with _quiet(), torch.set_grad_enabled(optimised):
+    with _quiet(), _parameters_as_they_were(classifier.module), torch.set_grad_enabled(optimised):
         try:
             # A fresh module a batch: 0.3 keeps the intermediate bounds of the last batch.
             module = lirpa.BoundedModule(
@@ -179,6 +179,18 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _parameters_as_they_were(module: nn.Module) -> Iterator[None]:
+    """auto-LiRPA works on the model's own parameters, makes them require gradients, and leaves some behind."""
+    before = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, required, gradient in before:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
 
 
 def _reason(error: Exception) -> str:
