@@ -1,0 +1,86 @@
+"""What the sanity checks cost on the last run, by tier, and how the cost grows with the samples.
+
+    dvc repro && python benchmarks/sanity.py [--full]
+
+Wanted: T0 in at most 15 s and T0 + T1 in at most 60 s on 2 cores for the default run, and a cost that grows no faster
+than the samples. Seconds of wall time, imports left out; ratios are against the limits and against half of the samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+
+import torch
+
+from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.params.load import load_params
+from windtunnel.sanity.evidence import Evidence, Piece, collect
+from windtunnel.sanity.run import registry, run_checks
+from windtunnel.workspace import CLEAN, ROBUSTNESS, load_subject
+
+LIMITS = {"stored": 15.0, "standard": 60.0}
+
+
+def main() -> None:
+    """Print a row per profile and number of samples."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--full", action="store_true", help="also the attacks run anew (T2)")
+    options = parser.parse_args()
+    params = load_params()
+    whole = collect(params, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS)
+    registry()
+    seconds(whole, "standard")  # imports, and the first pass of everything
+    n = len(whole.ids)
+    print(f"{'profile':10} {'samples':>8} {'seconds':>8} {'of the limit':>13} {'against half':>13}")
+    for profile in ("stored", "standard", *(["full"] if options.full else [])):
+        half = seconds(first(whole, n // 2), profile)
+        all_of_them = seconds(whole, profile)
+        limit = f"{all_of_them / LIMITS[profile]:.2f}" if profile in LIMITS else "-"
+        print(f"{profile:10} {n // 2:8} {half:8.2f}")
+        print(f"{profile:10} {n:8} {all_of_them:8.2f} {limit:>13} {all_of_them / half:13.2f}")
+
+
+def seconds(evidence: Evidence, profile: str) -> float:
+    """Wall time of a profile's checks; nothing is remembered from before."""
+    started = time.perf_counter()
+    settings = evidence.params.sanity.model_copy(update={"profile": profile})
+    run_checks(replace(evidence, notes={}), settings)
+    return time.perf_counter() - started
+
+
+def first(evidence: Evidence, n: int) -> Evidence:
+    """The same run on its first `n` samples."""
+    pieces = []
+    for piece in evidence.pieces:
+        kept = (piece.rows < n).nonzero().flatten()
+        total, names = len(piece.rows), piece.ids
+        data: Tensors = {
+            key: cut(value, total, kept)
+            if isinstance(value, torch.Tensor)
+            else {k: cut(v, total, kept) for k, v in value.items()}
+            for key, value in piece.artifacts.data.items()
+        }
+        kwargs = {**piece.options, "sample_names": [names[i] for i in kept.tolist()]}
+        metadata = {**piece.artifacts.metadata, "kwargs": kwargs}
+        pieces.append(
+            Piece(
+                piece.name,
+                piece.family,
+                Artifacts(piece.name, piece.artifacts.directory, data, metadata),
+                piece.rows[kept],
+            )
+        )
+    return replace(evidence, subject=evidence.subject.subset(torch.arange(n)), pieces=tuple(pieces), notes={})
+
+
+def cut(tensor: torch.Tensor, total: int, kept: torch.Tensor) -> torch.Tensor:
+    """The rows `kept` of the axis that counts the samples: the first, or the second of (E, N)."""
+    if tensor.ndim and len(tensor) == total:
+        return tensor[kept]
+    return tensor[:, kept] if tensor.ndim > 1 and tensor.shape[1] == total else tensor
+
+
+if __name__ == "__main__":
+    main()
