@@ -111,7 +111,24 @@ def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json
         "dataset_digest": subject.dataset.digest(),
         "model_digest": subject.classifier.digest,
         "model_source": subject.classifier.source,
+        **_accelerator(subject.classifier.device),
     }
+
+
+def _accelerator(device: torch.device) -> dict[str, Json]:
+    """What decides the last bits of a result on an accelerator; nothing on the CPU."""
+    if device.type == "cpu":
+        return {}
+    facts: dict[str, Json] = {"type": device.type}
+    if device.type == "cuda":
+        facts |= {
+            "name": torch.cuda.get_device_name(device),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "cudnn_deterministic": torch.backends.cudnn.deterministic,
+            "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+        }
+    return {"accelerator": facts}
 
 
 def package_version(name: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import AssessmentKind, Norm, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, distance, within
 from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check
@@ -344,10 +343,3 @@ def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
         assessments=bad,
         reason=f"rounding undoes {', '.join(bad)}",
     )
-
-
-def rate_interval(mask: Tensor) -> tuple[float, float, float]:
-    """(rate, low, high) of a boolean mask, with the 95 % Wilson interval."""
-    right, n = int(mask.sum()), len(mask)
-    low, high = binomial_interval(right, n)
-    return (right / n if n else 0.0), low, high

@@ -15,15 +15,12 @@ from windtunnel.attacks.rows import AttackRow
 from windtunnel.attacks.table import ROWS
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.contracts import AssessmentKind, Json, Objective, ThreatModel, Verdict
-from windtunnel.core.distances import DISTANCE
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.sanity.check import NotApplicable, NotRun
 from windtunnel.summary.evidence import Region, region_of, rows_of
-
-PIXEL_NORMS = frozenset(norm.value for norm in DISTANCE)
 
 
 @dataclass(frozen=True)

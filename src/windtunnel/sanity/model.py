@@ -23,7 +23,6 @@ BATCH = 64
 DRAWS = 5
 EIGHT_BITS = 255
 RANDOMNESS = 1e-4  # of L2-normalised logits; AutoAttack's check_randomized
-POSITIVE_CONTROL_EPSILON = 0.3
 
 
 @check(

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from windtunnel.core.artifacts import Tensors
 from windtunnel.core.classifier import FORWARD_BATCH, Classifier
-from windtunnel.core.contracts import Capability
+from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.sanity.check import NotApplicable
 from windtunnel.sanity.evidence import Evidence, Piece
+from windtunnel.summary.evidence import Region
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -139,3 +140,13 @@ def several_passes(classifier: Classifier, inputs: Tensor, times: int) -> list[T
     """Logits of the same inputs, `times` over, on the model's own random stream."""
     with seeded(derive_seed(0, "sanity.passes")):
         return [classifier.logits(inputs) for _ in range(times)]
+
+
+def linf_ball(evidence: Evidence) -> tuple[Region, Tensor]:
+    """The largest Linf budget that attacks were run at, and the samples right that none of them broke; (N,) bool."""
+    balls = [r for r in evidence.regions if r.norm is Norm.LINF]
+    if not balls:
+        raise NotApplicable("no attack was run in Linf")
+    region = max(balls, key=lambda r: r.epsilon)
+    mine = [p for p in evidence.attacks() if p.region == region]
+    return region, evidence.covered(mine) & ~evidence.union(mine, lambda p: p.succeeded)

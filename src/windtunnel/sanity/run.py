@@ -24,6 +24,11 @@ PROFILES: dict[str, frozenset[Tier]] = {
     "standard": frozenset({Tier.STORED, Tier.PASSES}),
     "full": frozenset(Tier),
 }
+# Where the checks are: importing a module registers its checks.
+MODULES = (
+    "model", "attack", "gradients", "comparisons", "curves", "masking", "randomness", "strength", "agreement", "average_case",
+    "statistics", "provenance",
+)  # fmt: skip
 MAX_SAMPLES = 50  # ids kept per finding; n says how many there are
 
 
@@ -63,8 +68,8 @@ class Finding:
 
 def registry() -> dict[str, Check]:
     """Every check by id, in the order of the groups."""
-    for group in ("model", "attack", "masking", "strength", "agreement", "statistics", "provenance"):
-        import_module(f"windtunnel.sanity.{group}")
+    for module in MODULES:
+        import_module(f"windtunnel.sanity.{module}")
     return dict(sorted(CHECKS.items(), key=lambda item: (item[0][0], int(item[0][1:]))))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.sanity.attack import rate_interval
 from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check
 from windtunnel.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.sanity.rates import rate_interval
 
 RATE_ENDINGS = ("_accuracy", "_rate")
 

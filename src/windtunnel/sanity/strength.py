@@ -14,9 +14,9 @@ from windtunnel.core.distances import distance, within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check
 from windtunnel.sanity.evidence import Evidence, Piece
-from windtunnel.sanity.masking import significantly_more
 from windtunnel.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
 from windtunnel.sanity.probes import attack_anew, need_gradients, pgd, rerun
+from windtunnel.sanity.rates import rate_interval, significantly_more
 from windtunnel.summary.evidence import Region
 
 # The same method in both libraries, under equal settings (docs/algorithms.md).
@@ -291,8 +291,6 @@ def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
     Each random bounded attack under three seeds; flags where robust accuracy ranges over more than the width of its 95 %
     interval.
     """
-    from windtunnel.sanity.attack import rate_interval
-
     worst, bad, n = 0.0, [], 0
     pieces = evidence.bounded(
         lambda p: (

@@ -1,0 +1,22 @@
+"""Rates with their intervals, and whether two of them differ on the same samples."""
+
+from __future__ import annotations
+
+from scipy.stats import binomtest
+from torch import Tensor
+
+from windtunnel.core.binomial import binomial_interval
+
+ALPHA = 0.05
+
+
+def significantly_more(more: int, less: int) -> bool:
+    """One-sided exact McNemar: whether `more` discordant samples one way are too many for `less` the other way."""
+    return more + less > 0 and binomtest(more, more + less, 0.5, alternative="greater").pvalue < ALPHA
+
+
+def rate_interval(mask: Tensor) -> tuple[float, float, float]:
+    """(rate, low, high) of a boolean mask, with the 95 % Wilson interval."""
+    right, n = int(mask.sum()), len(mask)
+    low, high = binomial_interval(right, n)
+    return (right / n if n else 0.0), low, high
