@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from itertools import permutations
 from typing import cast
 
 import torch
@@ -13,11 +12,12 @@ from scipy.stats import norm as normal
 from torch import Tensor
 
 from windtunnel.core.contracts import Capability, Norm, Verdict
-from windtunnel.core.distances import distance, within
+from windtunnel.core.distances import within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.sanity.attack import perturbing
-from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
 from windtunnel.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.sanity.probes import onnx_logits
 from windtunnel.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
 
 POINTS = 100
@@ -58,13 +58,8 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
         for piece in perturbing(evidence):
             if in_latent_space(piece.artifacts):
                 continue
-            far = distance(ball.norm, piece.tensor("perturbed_inputs"), piece.tensor("clean_inputs"))
-            hit = (
-                evidence.everywhere(
-                    piece, examples_of(piece.artifacts) & within(far.nan_to_num(torch.inf), ball.epsilon)
-                )
-                & certified
-            )
+            inside = examples_of(piece.artifacts) & within(piece.far(ball.norm), ball.epsilon)
+            hit = evidence.everywhere(piece, inside) & certified
             if hit.any():
                 clash |= hit
                 bad += [proof.name, piece.name]
@@ -92,13 +87,10 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
     worst, bad, seen = -1.0, [], 0
     attacks = [p for p in evidence.pieces if p.family in ("attacks", "queries") and p.region is not None]
     for proof, ball in _proofs(evidence):
-        certified, ours = (
-            evidence.everywhere(proof, _verified(proof) & proof.right),
-            evidence.union([proof], lambda p: torch.ones(len(p.rows), dtype=torch.bool)),
-        )
+        certified = evidence.everywhere(proof, _verified(proof) & proof.right)
         for piece in attacks:
             region = cast(Region, piece.region)
-            shared = ours & evidence.union([piece], lambda p: torch.ones(len(p.rows), dtype=torch.bool))
+            shared = evidence.present([proof]) & evidence.present([piece])
             if region.norm is not ball.norm or region.epsilon > ball.epsilon * (1 + 1e-9) or not shared.any():
                 continue
             robust = evidence.everywhere(piece, piece.right & ~piece.succeeded)
@@ -131,13 +123,13 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
         if not claimed.any():
             continue
         images, targets = proof.tensor("perturbed_inputs")[claimed], proof.tensor("targets")[claimed]
-        far = distance(ball.norm, images, proof.tensor("clean_inputs")[claimed])
-        inside = (far <= ball.epsilon * (1 + 1e-5) + limit) & ((images >= -limit) & (images <= 1 + limit)).flatten(
-            1
-        ).all(1)
+        in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
+        inside = in_box & (proof.far(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
         real = inside & (evidence.subject.classifier.predict(images) != targets)
         if proof.metadata["library"] == "Marabou":
-            real &= _onnx_predictions(evidence, images) != targets
+            if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
+                raise NotRun("the model has no ONNX graph to ask again")
+            real &= onnx_logits(evidence, images).argmax(1) != targets
         seen += len(images)
         if not real.all():
             bad.append(proof.name)
@@ -152,17 +144,12 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
     )
 
 
-def _onnx_predictions(evidence: Evidence, images: Tensor) -> Tensor:
-    from windtunnel.models.backends import OnnxModule
-    from windtunnel.models.load import export_onnx
-
-    classifier = evidence.subject.classifier
-    if Capability.ONNX_GRAPH not in classifier.capabilities:
-        raise NotRun("the model has no ONNX graph to ask again")
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        graph = OnnxModule(classifier.onnx_path or export_onnx(classifier, Path(folder) / "model.onnx"))
-        found: Tensor = graph(images).argmax(1)
-    return found
+def _refuted(evidence: Evidence, large: tuple[Piece, Region], small: tuple[Piece, Region]) -> Tensor | None:
+    """(N,) bool: verified by `large` and falsified by `small` in the same ball or in one inside it; None for no such balls."""
+    (proof, ball), (other, inner) = large, small
+    if proof.name == other.name or inner.norm is not ball.norm or inner.epsilon > ball.epsilon * (1 + 1e-9):
+        return None
+    return evidence.everywhere(proof, _verified(proof)) & evidence.everywhere(other, _falsified(other))
 
 
 @check(
@@ -187,11 +174,10 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
             and evidence.subject.clean_predictions.unique().numel() > 1
         ):
             clash, bad = clash | certified, [*bad, large.name]
-        for small, inner in proofs:
-            if inner.norm is ball.norm and inner.epsilon <= ball.epsilon:
-                hit = certified & evidence.everywhere(small, _falsified(small))
-                if hit.any():
-                    clash, bad = clash | hit, [*bad, large.name, small.name]
+        for small in proofs:
+            hit = _refuted(evidence, (large, ball), small)
+            if hit is not None and hit.any():
+                clash, bad = clash | hit, [*bad, large.name, small[0].name]
     return Outcome(
         bool(bad),
         int(clash.sum()),
@@ -233,14 +219,7 @@ def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
             ids += [proof.named(rows)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
     if not seen:
         raise NotApplicable("no verification kept output bounds")
-    return Outcome(
-        bool(bad),
-        worst,
-        n=seen,
-        samples=ids,
-        assessments=bad,
-        reason=f"outputs leave the bounds of {', '.join(bad)}",
-    )
+    return listing(bad, "outputs leave the bounds of", value=worst, n=seen, samples=ids)
 
 
 def _points(evidence: Evidence, proof: Piece, ball: Region, rows: Tensor) -> Iterator[Tensor]:
@@ -249,9 +228,8 @@ def _points(evidence: Evidence, proof: Piece, ball: Region, rows: Tensor) -> Ite
     yield clean
     place = {int(row): i for i, row in enumerate(proof.rows[rows].tolist())}
     for piece in perturbing(evidence):
-        far = distance(ball.norm, piece.tensor("perturbed_inputs"), piece.tensor("clean_inputs")).nan_to_num(torch.inf)
         points = clean.clone()
-        for i in within(far, ball.epsilon).nonzero().flatten().tolist():
+        for i in within(piece.far(ball.norm), ball.epsilon).nonzero().flatten().tolist():
             if int(piece.rows[i]) in place:
                 points[place[int(piece.rows[i])]] = piece.tensor("perturbed_inputs")[i]
         yield points.clamp(0, 1)
@@ -283,14 +261,13 @@ def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
     """What one verifier proves no other can refute in the same ball or in one inside it."""
     clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
     proofs = _proofs(evidence)
-    for one, ball in proofs:
-        for other, inner in proofs:
-            if one.name == other.name or inner.norm is not ball.norm or inner.epsilon > ball.epsilon * (1 + 1e-9):
-                continue
-            pairs += 1
-            hit = evidence.everywhere(one, _verified(one)) & evidence.everywhere(other, _falsified(other))
-            if hit.any():
-                clash, bad = clash | hit, [*bad, one.name, other.name]
+    for one, other in permutations(proofs, 2):
+        hit = _refuted(evidence, one, other)
+        if hit is None:
+            continue
+        pairs += 1
+        if hit.any():
+            clash, bad = clash | hit, [*bad, one[0].name, other[0].name]
     if not pairs:
         raise NotApplicable("no two verifications of one norm")
     return Outcome(
@@ -318,13 +295,7 @@ def unknown_band(evidence: Evidence, limit: float) -> Outcome:
         if proof.right.any():
             bands[proof.name] = float((proof.tensor("verdicts") == Verdict.UNKNOWN)[proof.right].double().mean())
     vacuous = [name for name, band in bands.items() if band >= limit]
-    return Outcome(
-        bool(vacuous),
-        max(bands.values(), default=0.0),
-        n=len(bands),
-        assessments=vacuous,
-        reason=f"vacuous: {', '.join(vacuous)}",
-    )
+    return listing(vacuous, "vacuous:", value=max(bands.values(), default=0.0), n=len(bands))
 
 
 @check(
@@ -405,17 +376,17 @@ def distances_consistent(evidence: Evidence, limit: float) -> Outcome:
             continue
         stored = piece.tensor("perturbation_distance").double()
         rows = stored.isfinite() & piece.tensor("perturbed_inputs").flatten(1).isfinite().all(1)
-        images, clean = piece.tensor("perturbed_inputs")[rows], piece.tensor("clean_inputs")[rows]
-        if not len(images):
+        if not rows.any():
             continue
-        off = (stored[rows] - distance(ball.norm, images, clean).double()).abs() / stored[rows].clamp(min=1e-3)
+        off = (stored[rows] - piece.far(ball.norm)[rows].double()).abs() / stored[rows].clamp(min=1e-3)
         wrong = off > limit
         if ball.norm is Norm.L2:
-            ceiling = math.sqrt(images[0].numel()) * distance(Norm.LINF, images, clean).double()
+            values = piece.tensor("clean_inputs")[0].numel()
+            ceiling = math.sqrt(values) * piece.far(Norm.LINF)[rows].double()
             wrong |= stored[rows] > ceiling * (1 + limit) + 1e-6
-        seen, worst = seen + len(images), max(worst, float(off.max()))
+        seen, worst = seen + int(rows.sum()), max(worst, float(off.max()))
         if wrong.any():
             bad.append(piece.name)
     if not seen:
         raise NotApplicable("no assessment stored distances in a pixel norm")
-    return Outcome(bool(bad), worst, n=seen, assessments=bad, reason=f"other distances in {', '.join(bad)}")
+    return listing(bad, "other distances in", value=worst, n=seen)

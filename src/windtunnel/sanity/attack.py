@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 
 from windtunnel.core.contracts import AssessmentKind, Norm, Verdict
-from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, distance, within
-from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check
-from windtunnel.sanity.evidence import Evidence, Piece, numbers
-
-EIGHT_BITS = 255
+from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
+from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
+from windtunnel.sanity.evidence import GREY_LEVELS, Evidence, Piece, numbers
 
 
 def perturbing(evidence: Evidence) -> list[Piece]:
@@ -49,7 +47,7 @@ def budget_respected(evidence: Evidence, limit: float) -> Outcome:
             or not claimed.any()
         ):
             continue
-        far = distance(ball.norm, piece.tensor("perturbed_inputs")[claimed], piece.tensor("clean_inputs")[claimed])
+        far = piece.far(ball.norm)[claimed]
         beyond = far > ball.epsilon * (1 + limit) + ABSOLUTE_TOLERANCE
         worst, seen = max(worst, float(far.max()) / ball.epsilon), seen + len(far)
         if beyond.any():
@@ -116,8 +114,7 @@ def success_stands(evidence: Evidence, limit: float) -> Outcome:
         else:
             reached = _predict(evidence, piece) != piece.tensor("targets")
         if piece.region is not None:
-            far = distance(piece.region.norm, piece.tensor("perturbed_inputs"), piece.tensor("clean_inputs"))
-            reached &= within(far, piece.region.epsilon)
+            reached &= within(piece.far(piece.region.norm), piece.region.epsilon)
         considered = piece.tried & piece.right
         differ = (reached != piece.succeeded) & considered
         seen, wrong_in_all = seen + int(considered.sum()), wrong_in_all + int(differ.sum())
@@ -125,14 +122,7 @@ def success_stands(evidence: Evidence, limit: float) -> Outcome:
             bad.append(piece.name)
             ids += piece.named(differ)
     share = wrong_in_all / seen if seen else 0.0
-    return Outcome(
-        bool(bad),
-        share,
-        n=seen,
-        samples=ids,
-        assessments=bad,
-        reason=f"{len(ids)} verdicts do not stand in {', '.join(bad)}",
-    )
+    return listing(bad, f"{len(ids)} verdicts do not stand in", value=share, n=seen, samples=ids)
 
 
 def _predict(evidence: Evidence, piece: Piece) -> Tensor:
@@ -166,13 +156,7 @@ def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
             bad.append(piece.name)
     if not shares:
         raise NotApplicable("no attack was tried on any sample")
-    return Outcome(
-        bool(bad),
-        max(shares.values()),
-        n=len(shares),
-        assessments=bad,
-        reason=f"unchanged inputs from {', '.join(bad)}",
-    )
+    return listing(bad, "unchanged inputs from", value=max(shares.values()), n=len(shares))
 
 
 @check(
@@ -194,14 +178,7 @@ def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
         apart[piece.name] = abs(stated - (float(piece.succeeded[base].double().mean()) if base.any() else 0.0))
     if not apart:
         raise NotApplicable("no attack states a success rate")
-    bad = [name for name, gap in apart.items() if gap > limit]
-    return Outcome(
-        bool(bad),
-        max(apart.values()),
-        n=len(apart),
-        assessments=bad,
-        reason=f"other rate in {', '.join(bad)}",
-    )
+    return largest(apart, limit, "other rate in")
 
 
 @check(
@@ -219,13 +196,7 @@ def epsilon_zero_control(evidence: Evidence, limit: float) -> Outcome:
     if not wrong:
         raise NotApplicable("no sweep has epsilon 0")
     bad = [name for name, count in wrong.items() if count]
-    return Outcome(
-        bool(bad),
-        sum(wrong.values()),
-        n=len(wrong),
-        assessments=bad,
-        reason=f"predictions change at epsilon 0 in {', '.join(bad)}",
-    )
+    return listing(bad, "predictions change at epsilon 0 in", value=sum(wrong.values()), n=len(wrong))
 
 
 @check(
@@ -269,14 +240,7 @@ def robust_at_most_clean(evidence: Evidence, limit: float) -> Outcome:
                 gaps[piece.name] = stated[key] - float(piece.right.double().mean())
     if not gaps:
         raise NotApplicable("no assessment states an adversarial or certified accuracy")
-    bad = [name for name, gap in gaps.items() if gap > limit]
-    return Outcome(
-        bool(bad),
-        max(gaps.values()),
-        n=len(gaps),
-        assessments=bad,
-        reason=f"above clean accuracy: {', '.join(bad)}",
-    )
+    return largest(gaps, limit, "above clean accuracy:")
 
 
 @check(
@@ -321,25 +285,17 @@ def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
     Flags an attack whose success rate falls by more than the threshold after rounding to 1/255. Not applicable where
     the clean images have no 8 bits themselves, so that rounding alone would move them.
     """
-    data = evidence.subject.dataset
-    if not data.is_image or float((data.inputs * EIGHT_BITS - (data.inputs * EIGHT_BITS).round()).abs().max()) > 1e-3:
+    if not evidence.eight_bit:
         raise NotApplicable("the clean inputs are no 8-bit images")
     drops, seen = {}, 0
     for piece in evidence.attacks(lambda p: Norm.L0 is not (p.region.norm if p.region else None)):
         wins = piece.succeeded & piece.tried & piece.right
         if not wins.any():
             continue
-        rounded = (piece.tensor("perturbed_inputs")[wins] * EIGHT_BITS).round() / EIGHT_BITS
+        rounded = (piece.tensor("perturbed_inputs")[wins] * GREY_LEVELS).round() / GREY_LEVELS
         still = evidence.subject.classifier.predict(rounded) != piece.tensor("targets")[wins]
         drops[piece.name] = float((~still).sum()) / int((piece.tried & piece.right).sum())
         seen += len(still)
     if not drops:
         return Outcome(flagged=False, value=0.0, n=0, note="no success to round")
-    bad = [name for name, drop in drops.items() if drop > limit]
-    return Outcome(
-        bool(bad),
-        max(drops.values()),
-        n=seen,
-        assessments=bad,
-        reason=f"rounding undoes {', '.join(bad)}",
-    )
+    return largest(drops, limit, "rounding undoes", n=seen)

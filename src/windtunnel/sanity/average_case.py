@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
 from windtunnel.sanity.evidence import Evidence, Piece, numbers
 from windtunnel.sanity.rates import significantly_more
 
@@ -107,12 +107,8 @@ def reference_fits(evidence: Evidence, limit: float) -> Outcome:
     shape, k = evidence.subject.dataset.inputs.shape, evidence.subject.dataset.num_classes
     imagenet = k == 1000 and min(shape[2:]) >= 224
     bad = [p.name for p in suites if "alexnet" in str(p.options.get("reference", "")).lower() and not imagenet]
-    return Outcome(
-        bool(bad),
-        len(bad),
-        n=len(suites),
-        assessments=bad,
-        reason=f"ImageNet's AlexNet for {k} classes of {shape[2]}x{shape[3]} in {', '.join(bad)}",
+    return listing(
+        bad, f"ImageNet's AlexNet for {k} classes of {shape[2]}x{shape[3]} in", value=len(bad), n=len(suites)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -86,6 +86,28 @@ class Check:
     def reasoning(self) -> str:
         """Why the check exists and how it is computed: the docstring of its function."""
         return inspect.getdoc(self.look) or ""
+
+
+def listing(
+    bad: Sequence[str],
+    words: str,
+    *,
+    value: float,
+    n: int,
+    samples: Sequence[str] = (),
+    severity: Severity | None = None,
+) -> Outcome:
+    """The outcome of a check that finds assessments at fault: flagged where there are any, named after `words`."""
+    reason = f"{words} {', '.join(bad)}"
+    return Outcome(bool(bad), value, n=n, samples=samples, assessments=bad, reason=reason, severity=severity)
+
+
+def largest(
+    values: Mapping[str, float], limit: float, words: str, *, n: int | None = None, samples: Sequence[str] = ()
+) -> Outcome:
+    """The outcome of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
+    bad = [name for name, value in values.items() if value > limit]
+    return listing(bad, words, value=max(values.values()), n=len(values) if n is None else n, samples=samples)
 
 
 GROUPS = {

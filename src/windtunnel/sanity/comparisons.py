@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from windtunnel.core.contracts import Norm, ThreatModel
-from windtunnel.core.distances import distance, within
+from windtunnel.core.distances import within
 from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check
 from windtunnel.sanity.evidence import Evidence, Piece
 from windtunnel.sanity.rates import rate_interval, significantly_more
@@ -59,29 +59,53 @@ def one_step_not_better(evidence: Evidence, limit: float) -> Outcome:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """Attacks of two kinds at one budget, on the n samples both were tried on: (N,) bool of what only one of them broke."""
+
+    region: Region
+    names: list[str]
+    n: int
+    only_first: Tensor
+    only_second: Tensor
+
+    @property
+    def where(self) -> str:
+        """The budget in words."""
+        return f"{self.region.norm.value} {self.region.epsilon:.4g}"
+
+
+def _contests(evidence: Evidence, one: Keep, other: Keep, words: str) -> list[_Contest]:
+    """One for each budget that both kinds were run at. Raises NotApplicable for none."""
+    found = []
+    everyone = evidence.attacks()
+    for region in evidence.regions:
+        first, second = ([p for p in everyone if p.region == region and keep(p)] for keep in (one, other))
+        shared = evidence.covered(first) & evidence.covered(second)
+        if shared.any():
+            left, right = (evidence.union(side, lambda p: p.succeeded) & shared for side in (first, second))
+            names = [p.name for p in (*first, *second)]
+            found.append(_Contest(region, names, int(shared.sum()), left & ~right, right & ~left))
+    if not found:
+        raise NotApplicable(f"no budget at which {words} attacks were run on the same samples")
+    return found
+
+
 def _compare(
     evidence: Evidence, one: Keep, other: Keep, limit: float, first: str, second: str, *, exclusive: bool = False
 ) -> Outcome:
     """Whether attacks of the first kind break more than those of the second, at any budget that both were run at."""
-    best: Outcome | None = None
-    everyone = evidence.attacks()
-    for region in evidence.regions:
-        left, right = ([p for p in everyone if p.region == region and keep(p)] for keep in (one, other))
-        shared = evidence.covered(left) & evidence.covered(right)
-        if not shared.any():
-            continue
-        broken_left, broken_right = (evidence.union(side, lambda p: p.succeeded) & shared for side in (left, right))
-        only, lost = broken_left & ~broken_right, broken_right & ~broken_left
-        n, more, less = int(shared.sum()), int(only.sum()), int(lost.sum())
-        value = more / n if exclusive else (more - less) / n
+    outcomes = []
+    for contest in _contests(evidence, one, other, f"both {first} and {second}"):
+        more, less = int(contest.only_first.sum()), int(contest.only_second.sum())
+        value = more / contest.n if exclusive else (more - less) / contest.n
         bad = value > limit and (more > 1 if exclusive else significantly_more(more, less))
-        if best is None or best.value is None or (bad, value) > (best.flagged, best.value):
-            reason = f"{more} samples broken only by {first} attacks at {region.norm.value} {region.epsilon:.4g}"
-            names = [p.name for p in (*left, *right)]
-            best = Outcome(bad, value, n=n, samples=evidence.named(only), assessments=names, reason=reason)
-    if best is None:
-        raise NotApplicable(f"no budget at which both {first} and {second} attacks were run on the same samples")
-    return best
+        reason = f"{more} samples broken only by {first} attacks at {contest.where}"
+        samples = evidence.named(contest.only_first)
+        outcomes.append(
+            (value, Outcome(bad, value, n=contest.n, samples=samples, assessments=contest.names, reason=reason))
+        )
+    return max(outcomes, key=lambda found: (found[1].flagged, found[0]))[1]
 
 
 @check(
@@ -116,29 +140,14 @@ def more_than_fgsm(evidence: Evidence, limit: float) -> Outcome:
 
     Robust accuracy under one-step attacks less that under iterative ones, at one budget; flags above the threshold.
     """
-    return _gap(
-        evidence, lambda p: p.one_step, lambda p: p.iterative and not p.minimum_norm, limit, "one-step and iterative"
-    )
-
-
-def _gap(evidence: Evidence, one: Keep, other: Keep, limit: float, words: str) -> Outcome:
-    best: Outcome | None = None
-    everyone = evidence.attacks()
-    for region in evidence.regions:
-        left, right = ([p for p in everyone if p.region == region and keep(p)] for keep in (one, other))
-        shared = evidence.covered(left) & evidence.covered(right)
-        if not shared.any():
-            continue
-        broken = [int((evidence.union(side, lambda p: p.succeeded) & shared).sum()) for side in (left, right)]
-        n = int(shared.sum())
-        gap = (broken[1] - broken[0]) / n
-        if best is None or best.value is None or gap > best.value:
-            names = [p.name for p in (*left, *right)]
-            reason = f"{gap:.1%} apart at {region.norm.value} {region.epsilon:.4g}"
-            best = Outcome(gap > limit, gap, n=n, assessments=names if gap > limit else (), reason=reason)
-    if best is None:
-        raise NotApplicable(f"no budget at which {words} attacks were run on the same samples")
-    return best
+    outcomes = []
+    for contest in _contests(
+        evidence, lambda p: p.one_step, lambda p: p.iterative and not p.minimum_norm, "one-step and iterative"
+    ):
+        gap = (int(contest.only_second.sum()) - int(contest.only_first.sum())) / contest.n
+        reason = f"{gap:.1%} apart at {contest.where}"
+        outcomes.append((gap, Outcome(gap > limit, gap, n=contest.n, assessments=contest.names, reason=reason)))
+    return max(outcomes, key=lambda found: found[0])[1]
 
 
 @check(
@@ -162,8 +171,8 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
             continue
 
         def inside(piece: Piece, ball: Region = region) -> Tensor:
-            far = distance(ball.norm, piece.tensor("perturbed_inputs"), piece.tensor("clean_inputs"))
-            return (piece.tensor("perturbed_predictions") != piece.tensor("targets")) & within(far, ball.epsilon)
+            wrong = piece.tensor("perturbed_predictions") != piece.tensor("targets")
+            return wrong & within(piece.far(ball.norm), ball.epsilon)
 
         missed = evidence.union(finders, inside) & covered & ~evidence.union(fixed, lambda p: p.succeeded)
         value = int(missed.sum()) / int(covered.sum())
@@ -262,7 +271,7 @@ def not_too_good(evidence: Evidence, limit: float) -> Outcome:
     ]
     if not mine:
         raise NotApplicable(f"no attack at Linf {size:.4g}")
-    covered = evidence.union(mine, lambda p: torch.ones(len(p.rows), dtype=torch.bool))
+    covered = evidence.present(mine)
     robust = evidence.subject.clean_correct & ~evidence.union(mine, lambda p: p.succeeded)
     value, record = float(robust[covered].double().mean()), limit or BEST_KNOWN[benchmark]
     return Outcome(value > record, value, n=int(covered.sum()), reason=f"above {record:.1%}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from windtunnel.sanity.check import Outcome, Severity, Tier, check
+from windtunnel.sanity.check import Outcome, Severity, Tier, check, listing
 from windtunnel.sanity.evidence import Evidence, Piece
 from windtunnel.sanity.rates import rate_interval, significantly_more
 
@@ -35,14 +35,7 @@ def monotone_in_epsilon(evidence: Evidence, limit: float) -> Outcome:
             bad.append(piece.name)
             single &= piece.one_step
     severity = Severity.INFO if single else Severity.WARN
-    return Outcome(
-        bool(bad),
-        total,
-        n=len(evidence.ids),
-        assessments=bad,
-        reason=f"accuracy rises with epsilon in {', '.join(bad)}",
-        severity=severity,
-    )
+    return listing(bad, "accuracy rises with epsilon in", value=total, n=len(evidence.ids), severity=severity)
 
 
 @check(
@@ -63,4 +56,4 @@ def no_plateau(evidence: Evidence, limit: float) -> Outcome:
         ends.append(float(accuracy[-1]))
         if len(accuracy) > 3 and bool((accuracy[-3:].diff().abs() < limit).all()) and low > chance:
             bad.append(piece.name)
-    return Outcome(bool(bad), max(ends), n=len(ends), assessments=bad, reason=f"flat above chance: {', '.join(bad)}")
+    return listing(bad, "flat above chance:", value=max(ends), n=len(ends))

@@ -14,13 +14,16 @@ from torch import Tensor
 from windtunnel.attacks.rows import AttackRow
 from windtunnel.attacks.table import ROWS
 from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.contracts import AssessmentKind, Json, Objective, ThreatModel, Verdict
+from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
+from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.sanity.check import NotApplicable, NotRun
 from windtunnel.summary.evidence import Region, region_of, rows_of
+
+GREY_LEVELS = 255
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Piece:
     family: str
     artifacts: Artifacts
     rows: Tensor
+    _far: dict[Norm, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def tensor(self, key: str) -> Tensor:
         """The tensor under `key` of robustness_data.pt."""
@@ -39,6 +43,14 @@ class Piece:
     def has(self, key: str) -> bool:
         """Whether robustness_data.pt has `key`."""
         return key in self.artifacts.data
+
+    def far(self, norm: Norm) -> Tensor:
+        """How far each perturbed input lies from its clean one, measured anew, once; (n,), inf where there is none."""
+        if norm not in self._far:
+            self._far[norm] = distance(norm, self.tensor("perturbed_inputs"), self.tensor("clean_inputs")).nan_to_num(
+                torch.inf
+            )
+        return self._far[norm]
 
     @property
     def metadata(self) -> Mapping[str, Json]:
@@ -225,6 +237,10 @@ class Evidence:
             whole |= self.everywhere(piece, choose(piece))
         return whole
 
+    def present(self, pieces: Iterable[Piece]) -> Tensor:
+        """(N,) bool: among the samples of any of the pieces."""
+        return self.union(pieces, lambda p: torch.ones(len(p.rows), dtype=torch.bool))
+
     def covered(self, pieces: Iterable[Piece]) -> Tensor:
         """(N,) bool: right without perturbation, and tried by any of the pieces or broken before it came to them."""
         return self.union(pieces, lambda p: p.right & (p.tried | p.succeeded))
@@ -238,6 +254,12 @@ class Evidence:
         """Every ball an attack worked in, once."""
         found = {p.region for p in self.pieces if p.family in ("attacks", "queries") and p.region is not None}
         return sorted(found, key=lambda r: (r.norm, r.epsilon))
+
+    @cached_property
+    def eight_bit(self) -> bool:
+        """Whether the samples are images whose values are whole grey levels of 1/255."""
+        levels = self.subject.dataset.inputs * GREY_LEVELS
+        return self.subject.dataset.is_image and float((levels - levels.round()).abs().max()) < 1e-3
 
     @property
     def verifications(self) -> list[Piece]:

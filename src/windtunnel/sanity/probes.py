@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -150,3 +152,21 @@ def linf_ball(evidence: Evidence) -> tuple[Region, Tensor]:
     region = max(balls, key=lambda r: r.epsilon)
     mine = [p for p in evidence.attacks() if p.region == region]
     return region, evidence.covered(mine) & ~evidence.union(mine, lambda p: p.succeeded)
+
+
+def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:
+    """Logits (n, K) by onnxruntime of the model's ONNX graph, which is exported once where the model is no file of it."""
+    from windtunnel.models.backends import OnnxModule
+    from windtunnel.models.load import export_onnx
+
+    classifier = evidence.subject.classifier
+
+    def read() -> OnnxModule:
+        with tempfile.TemporaryDirectory() as folder:
+            return OnnxModule(classifier.onnx_path or export_onnx(classifier, Path(folder) / "model.onnx"))
+
+    graph = evidence.once("onnx graph", read)
+    assert isinstance(graph, OnnxModule)
+    with torch.no_grad():
+        logits: Tensor = graph(inputs)
+    return logits

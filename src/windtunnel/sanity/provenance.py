@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from windtunnel.core.artifacts import package_version
 from windtunnel.core.contracts import Json, Randomness
-from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
 from windtunnel.sanity.evidence import Evidence, Piece
 from windtunnel.sanity.probes import attack_anew
 
@@ -49,13 +49,7 @@ def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
         packages = facts.get("packages")
         if any(key not in facts for key in wanted) or not isinstance(packages, dict) or "torch" not in packages:
             bad.append(piece.name)
-    return Outcome(
-        bool(bad),
-        len(bad),
-        n=len(evidence.pieces),
-        assessments=bad,
-        reason=f"lacking in {', '.join(bad)}",
-    )
+    return listing(bad, "lacking in", value=len(bad), n=len(evidence.pieces))
 
 
 @check(
@@ -92,7 +86,7 @@ def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
         and p.row.algorithm.randomness is Randomness.SELF_SEEDED
         and any(call.get(p.row.seed) is None for call in p.calls)
     ]
-    return Outcome(bool(bad), len(bad), n=len(pieces), assessments=bad, reason=f"no seed in {', '.join(bad)}")
+    return listing(bad, "no seed in", value=len(bad), n=len(pieces))
 
 
 @check(
@@ -166,13 +160,7 @@ def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
     """
     digest = evidence.subject.classifier.digest
     bad = [p.name for p in evidence.pieces if _provenance(p).get("model_digest") != digest]
-    return Outcome(
-        bool(bad),
-        len(bad),
-        n=len(evidence.pieces),
-        assessments=bad,
-        reason=f"of other weights: {', '.join(bad)}",
-    )
+    return listing(bad, "of other weights:", value=len(bad), n=len(evidence.pieces))
 
 
 @check(

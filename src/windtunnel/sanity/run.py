@@ -114,7 +114,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
         return outcome_of(Status.NOT_APPLICABLE, str(why))
     except NotRun as why:
         return outcome_of(Status.NOT_RUN, str(why))
-    except Exception as error:
+    except Exception as error:  # whatever a user's model or a damaged tensor raises: said, and never a pass
         return outcome_of(
             Status.NOT_RUN,
             f"the check could not be made ({type(error).__name__}: {' '.join(str(error).split())[:200]})",

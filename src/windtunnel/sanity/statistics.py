@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
 from windtunnel.sanity.evidence import Evidence, Piece, numbers
 from windtunnel.sanity.rates import rate_interval
 
@@ -117,13 +117,7 @@ def curves_come_down(evidence: Evidence, limit: float) -> Outcome:
         ends.append(rate)
         if low > chance:
             bad.append(piece.name)
-    return Outcome(
-        bool(bad),
-        max(ends),
-        n=len(ends),
-        assessments=bad,
-        reason=f"cut off above chance: {', '.join(bad)}",
-    )
+    return listing(bad, "cut off above chance:", value=max(ends), n=len(ends))
 
 
 @check(
@@ -147,13 +141,7 @@ def median_censored(evidence: Evidence, limit: float) -> Outcome:
         off[piece.name] = 0.0 if same else abs(true - stated)
         if not same:
             bad.append(piece.name)
-    return Outcome(
-        bool(bad),
-        max(off.values()),
-        n=len(off),
-        assessments=bad,
-        reason=f"another median in {', '.join(bad)}",
-    )
+    return listing(bad, "another median in", value=max(off.values()), n=len(off))
 
 
 @check(
@@ -198,7 +186,7 @@ def worst_class(evidence: Evidence, limit: float) -> Outcome:
     """Robust accuracy of the worst class under all attacks together, and how far it lies under the mean (threshold)."""
     attacks = evidence.attacks()
     robust = evidence.subject.clean_correct & ~evidence.union(attacks, lambda p: p.succeeded)
-    covered = evidence.union(attacks, lambda p: torch.ones(len(p.rows), dtype=torch.bool))
+    covered = evidence.present(attacks)
     targets, names = evidence.subject.dataset.targets, evidence.subject.dataset.class_names
     rates = {
         names[k]: rate_interval(robust[covered & (targets == k)])

@@ -12,7 +12,7 @@ from windtunnel.attacks.rows import Invoker
 from windtunnel.core.contracts import Norm, Randomness
 from windtunnel.core.distances import distance, within
 from windtunnel.core.seeds import derive_seed
-from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
 from windtunnel.sanity.evidence import Evidence, Piece
 from windtunnel.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
 from windtunnel.sanity.probes import attack_anew, need_gradients, pgd, rerun
@@ -75,14 +75,7 @@ def _stronger(
         if drop > limit and significantly_more(gained, lost):
             bad.append(piece.name)
             ids += fresh
-    return Outcome(
-        bool(bad),
-        worst,
-        n=n,
-        samples=ids,
-        assessments=bad,
-        reason=f"{words} breaks more in {', '.join(bad)}",
-    )
+    return listing(bad, f"{words} breaks more in", value=worst, n=n, samples=ids)
 
 
 @check(
@@ -166,7 +159,7 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
             bad.append(piece.name)
     if not n and not bad:
         return Outcome(flagged=False, value=0.0, n=0, note="every sample was broken")
-    return Outcome(bool(bad), worst, n=n, assessments=bad, reason=f"still rising at the end: {', '.join(bad)}")
+    return listing(bad, "still rising at the end:", value=worst, n=n)
 
 
 @check(
@@ -261,7 +254,7 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
             short.append(piece.name)
         failed = piece.tried & ~piece.succeeded & piece.right
         if failed.any():
-            far = distance(region.norm, piece.tensor("perturbed_inputs")[failed], piece.tensor("clean_inputs")[failed])
+            far = piece.far(region.norm)[failed]
             share = float((far < 0.95 * region.epsilon).double().mean())
             worst = max(worst, share)
             if share > limit:
@@ -335,14 +328,7 @@ def query_curve_flat(evidence: Evidence, limit: float) -> Outcome:
             shares[piece.name] = int(late.sum()) / int(tried.sum())
     if not shares:
         return Outcome(flagged=False, value=0.0, note="no sample was cut off")
-    bad = [name for name, share in shares.items() if share > limit]
-    return Outcome(
-        bool(bad),
-        max(shares.values()),
-        n=len(shares),
-        assessments=bad,
-        reason=f"cut off while succeeding: {', '.join(bad)}",
-    )
+    return largest(shares, limit, "cut off while succeeding:")
 
 
 @check(
@@ -393,15 +379,7 @@ def search_finished(evidence: Evidence, limit: float) -> Outcome:
             ids += piece.named(lost) if shares[piece.name] > limit else []
     if not shares:
         raise NotApplicable("no minimum-norm attack was tried on any sample")
-    bad = [name for name, share in shares.items() if share > limit]
-    return Outcome(
-        bool(bad),
-        max(shares.values()),
-        n=len(shares),
-        samples=ids,
-        assessments=bad,
-        reason=f"not found for more than {limit:.0%} in {', '.join(bad)}",
-    )
+    return largest(shares, limit, f"not found for more than {limit:.0%} in", samples=ids)
 
 
 @check(
