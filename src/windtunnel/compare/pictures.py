@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from PIL import Image
 from torch import Tensor
 
 from windtunnel.compare.document import flips
 from windtunnel.compare.paired import Pair
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
+from windtunnel.report.png import data_uri, png_of
 
 MAX_PICTURES = 24  # of each way of flipping: a page that opens at once
 _SMALLEST = 64  # pixels; a digit of 8x8 would be a dot
@@ -72,11 +70,4 @@ def _name(label: int, names: list[str]) -> str:
 
 def _png(image: Tensor) -> str:
     """A float image (C, H, W) in [0, 1] as a data URI; one channel is grey, two or more than three show the first."""
-    pixels = (image.clamp(0, 1) * 255).round().byte()
-    array = pixels.permute(1, 2, 0).numpy() if len(pixels) == 3 else pixels[0].numpy()
-    picture = Image.fromarray(array)
-    factor = max(1, _SMALLEST // max(picture.size))
-    picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return data_uri(png_of(image, _SMALLEST))

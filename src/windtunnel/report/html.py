@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from windtunnel.report.charts.scene import PALETTE
 from windtunnel.report.model import Report, Samples
+from windtunnel.report.png import data_uri
 
 
 def render_html(report: Report, path: Path) -> None:
@@ -24,7 +25,7 @@ def render_html(report: Report, path: Path) -> None:
         loader=PackageLoader("windtunnel.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters |= {
-        "data_uri": _data_uri,
+        "data_uri": data_uri,
         "kind": lambda value: type(value).__name__,
         "paint": lambda colour: f"var(--{colour})" if colour in PALETTE else colour,
         "points": lambda points: " ".join(f"{_round(x)},{_round(y)}" for x, y in points),
@@ -51,10 +52,6 @@ def _template(environment: Environment, name: str) -> str:
 
 def _round(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
-
-
-def _data_uri(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _samples(samples: Samples) -> dict[str, object]:

@@ -6,18 +6,16 @@ Only those rows are read from an assessment's tensors, which are dropped before 
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.report.model import Sprite
+from windtunnel.report.png import enlarged, pixels_of, png_bytes
 from windtunnel.summary.evidence import in_latent_space
 from windtunnel.visualisers.attacks import signed_map
 
@@ -77,17 +75,12 @@ def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
     return pictures
 
 
-def png_of(image: Tensor) -> bytes:
-    """A (C, H, W) image in [0, 1] as PNG, enlarged by whole pixels where it is small."""
-    return _png(_enlarged(_pixels(image[None])[0]))
-
-
 def map_png(difference: Tensor, scale: float) -> bytes:
     """A signed change (C, H, W) as PNG: red brighter, blue darker, white none; `scale` is the change of full colour."""
     from matplotlib import colormaps
 
     values = (signed_map(difference) / (2 * scale) + 0.5).clamp(0, 1).numpy()
-    return _png(_enlarged((colormaps["RdBu_r"](values)[..., :3] * 255).round().astype(np.uint8)))
+    return png_bytes(enlarged((colormaps["RdBu_r"](values)[..., :3] * 255).round().astype(np.uint8), LARGE))
 
 
 def _chosen(base: Artifacts) -> tuple[int, ...]:
@@ -119,31 +112,16 @@ def _sprite(images: Tensor, slots: tuple[int, ...], source: int) -> Sprite:
     height, width = _tile(images)
     if images.shape[-2:] != (height, width):
         images = interpolate(images, (height, width), mode="area")
-    pixels = _pixels(images)
+    pixels = pixels_of(images)
     columns = max(1, min(len(pixels), round(len(pixels) ** 0.5)))
     rows = -(-len(pixels) // columns)
     sheet = np.zeros((rows * columns, *pixels.shape[1:]), np.uint8)
     sheet[: len(pixels)] = pixels
     tail = sheet.shape[3:]
     laid = sheet.reshape(rows, columns, height, width, *tail).swapaxes(1, 2)
-    return Sprite(source, _png(laid.reshape(rows * height, columns * width, *tail)), (width, height), columns, slots)
-
-
-def _pixels(images: Tensor) -> NDArray[np.uint8]:
-    """(N, C, H, W) in [0, 1] as (N, H, W, 3) for colour, else the first channel as (N, H, W)."""
-    bytes_ = (images.clamp(0, 1) * 255).round().byte().numpy()
-    return bytes_.transpose(0, 2, 3, 1) if bytes_.shape[1] == 3 else bytes_[:, 0]
-
-
-def _enlarged(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    factor = max(1, LARGE // max(pixels.shape[:2]))
-    return pixels.repeat(factor, 0).repeat(factor, 1)
-
-
-def _png(pixels: NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
+    return Sprite(
+        source, png_bytes(laid.reshape(rows * height, columns * width, *tail)), (width, height), columns, slots
+    )
 
 
 def thumbnails_note(pictures: Pictures | None, total: int) -> str:

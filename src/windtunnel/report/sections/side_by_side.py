@@ -14,7 +14,8 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.outcome import Report as Options
 from windtunnel.report.collect import Found
 from windtunnel.report.model import Block, Picture, PictureGrid, Section, Text
-from windtunnel.report.pictures import Pictures, map_png, png_of
+from windtunnel.report.pictures import LARGE, Pictures, map_png
+from windtunnel.report.png import png_of
 from windtunnel.report.words import class_name, region
 
 ACROSS = 7  # pictures beside each other on a page
@@ -107,7 +108,7 @@ def _clean(found: Found, pictures: Pictures, i: int) -> Picture:
         class_name(base.class_names, int(base.tensor(key)[i])) for key in ("targets", "clean_predictions")
     )
     words = target if target == answer else f"{target}, taken for {answer}"
-    return Picture(png_of(pictures.clean[i]), f"{pictures.names[i]}, clean", words)
+    return Picture(png_of(pictures.clean[i], LARGE), f"{pictures.names[i]}, clean", words)
 
 
 def _row(artifacts: Artifacts, name: str) -> int:
@@ -122,7 +123,7 @@ def _perturbed(artifacts: Artifacts, pictures: Pictures, i: int) -> Picture | No
     target = class_name(classes, int(artifacts.tensor("targets")[row]))
     answer = class_name(classes, int(artifacts.tensor("perturbed_predictions")[row]))
     words = f"{target} → {answer}" if answer != target else f"stays {target}"
-    return Picture(png_of(image), f"{pictures.names[i]} under {artifacts.name}: {words}", words)
+    return Picture(png_of(image, LARGE), f"{pictures.names[i]} under {artifacts.name}: {words}", words)
 
 
 def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Picture | None:
