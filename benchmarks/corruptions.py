@@ -85,7 +85,7 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     from windtunnel.params.corruptions import CorruptionEntry
 
     torch.set_num_threads(1)
-    inputs = torch.from_numpy(pictures(n, side)).permute(0, 3, 1, 2).float() / 255
+    inputs = torch.from_numpy(pictures(n, side)).permute(0, 3, 1, 2).contiguous().float() / 255
     module = nn.Sequential(nn.Flatten(), nn.Linear(inputs[0].numel(), 10)).eval()
     model = Classifier(module, 10, tuple(inputs.shape[1:]), frozenset(Capability), module_digest(module), "linear")
     classes = tuple(map(str, range(10)))

@@ -25,7 +25,10 @@ from windtunnel.params.corruptions import CorruptionEntry
 
 @dataclass(frozen=True, slots=True)
 class Corrupted:
-    """The samples under one corruption: inputs float32 (N, C, H, W), predictions int64 (N,)."""
+    """The samples under one corruption: inputs float32 (N, C, H, W), predictions int64 (N,).
+
+    The next corruption overwrites `inputs`.
+    """
 
     corruption: str
     severity: int
@@ -41,7 +44,8 @@ class Corrupted:
 def assess_suite(
     name: str, entry: CorruptionEntry, subject: Subject, keep: Callable[[AssessmentResult], None]
 ) -> AssessmentResult:
-    """Run a suite; `keep` gets the result of each corruption and severity as it is done, so that only one is in memory.
+    """Run a suite; `keep` gets the result of each corruption and severity as it is done, so that only one is in memory:
+    the next one overwrites its images.
 
     A killed suite continues after the last (corruption, severity) that was finished. Extra keys of the suite's
     robustness_data.pt: `corruption_predictions` int64 (P, N) in the order of kwargs.corruptions, `quantised_predictions`
@@ -103,9 +107,11 @@ def _eight_bits(inputs: Tensor) -> np.ndarray:
     return rounded
 
 
-def _floats(pixels: np.ndarray) -> Tensor:
-    # Reordered as bytes and divided in place: a third of the time, in the process that the others wait for.
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float().div_(255)
+def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
+    """uint8 images (N, H, W, C) as float images (N, C, H, W) in [0, 1], in the memory of `into` where it is given."""
+    # Reordered as bytes: a third of the time.
+    ordered = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+    return (torch.empty(ordered.shape) if into is None else into).copy_(ordered).div_(255)
 
 
 def _checkpoint(name: str, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> Checkpoint:
@@ -123,30 +129,34 @@ def _corrupt_all(
     checkpoint: Checkpoint,
 ) -> Iterator[Corrupted]:
     n, width = len(pixels), entry.batch_size
+    side = entry.upsample or max(pixels.shape[1:3])
+    few = max(1, CHUNK // side**2)
     missing = [number for number in range(len(pairs)) if checkpoint.get(number) is None]
     batches = [range(start, min(start + width, n)) for start in range(0, n, width)]
-    chunks = [[batch[i : i + CHUNK] for i in range(0, len(batch), CHUNK)] for batch in batches]
+    chunks = [[batch[i : i + few] for i in range(0, len(batch), few)] for batch in batches]
     jobs = (
         _job(*pairs[number], pixels, chunk, entry, subject) for number in missing for batch in chunks for chunk in batch
     )
     results = run_jobs(jobs, entry.workers)
+    # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
+    corrupted, inputs = np.empty_like(pixels), torch.empty(subject.dataset.inputs.shape)
     with progress_bar() as progress:
         task = progress.add_task(name, total=len(pairs) * n)
         for number, (corruption, severity) in enumerate(pairs):
             part = checkpoint.get(number)
             if part is None:
-                corrupted, floats, labels = [], [], []
-                for batch in chunks:
-                    corrupted.append(np.concatenate([next(results) for _ in batch]))
-                    floats.append(_floats(corrupted[-1]))
-                    # The model works while the processes corrupt what comes next.
-                    labels.append(subject.classifier.predict(floats[-1]))
-                    progress.advance(task, len(corrupted[-1]))
-                inputs, predictions = torch.cat(floats), torch.cat(labels)
-                pixels_here = torch.from_numpy(np.concatenate(corrupted))
-                checkpoint.put(number, {"pixels": pixels_here, "predictions": predictions})
+                predictions = torch.empty(n, dtype=torch.int64)
+                for batch, rows in zip(chunks, batches, strict=True):
+                    here = slice(rows.start, rows.stop)
+                    np.concatenate([next(results) for _ in batch], out=corrupted[here])
+                    _floats(corrupted[here], inputs[here])
+                    # The processes corrupt what comes next while the model works.
+                    predictions[here] = subject.classifier.predict(inputs[here])
+                    progress.advance(task, len(rows))
+                checkpoint.put(number, {"pixels": torch.from_numpy(corrupted), "predictions": predictions})
             else:
-                inputs, predictions = _floats(part["pixels"].numpy()), part["predictions"]
+                _floats(part["pixels"].numpy(), inputs)
+                predictions = part["predictions"]
                 progress.advance(task, n)
             yield Corrupted(corruption, severity, inputs, predictions)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import multiprocessing as mp
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import islice
 from unittest.mock import patch
 
 import numpy as np
@@ -26,7 +26,9 @@ from windtunnel.corruptions.shims import shim_imagecorruptions
 
 # ITU-R BT.601, as PIL's convert("L"): how a grey image comes back from RGB.
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
-CHUNK = 16  # images a process is sent at a time: enough to outweigh the message, few enough for a smooth bar
+# What a process is sent at a time, in pixels: enough to outweigh the message, few enough for all to finish together.
+CHUNK = 2**19
+AHEAD = 8  # such parts for each process that are in work, or done and not fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,15 @@ def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) 
 
         with _MENDED.get(corruption, _as_it_is)(seed):
             try:
-                return np.asarray(imagecorruptions.corrupt(image, severity, corruption))
+                parts = _strips(image) if corruption in _POINTWISE else [image]
+                return np.concatenate([imagecorruptions.corrupt(part, severity, corruption) for part in parts])
             except FloatingPointError:  # only where `_no_division_by_zero` asks for it
                 return image.copy()
+
+
+def _strips(image: np.ndarray) -> list[np.ndarray]:
+    """An image in strips of about 48 rows (the library takes 32 or more), whose arrays fit the processor's cache."""
+    return np.array_split(image, max(1, len(image) // 48))
 
 
 @contextmanager
@@ -108,6 +116,7 @@ def _by_channel(
     return np.stack([zoom(channel, factors[:2], order=order) for channel in channels], axis=-1)
 
 
+_POINTWISE = frozenset({"brightness", "saturate"})  # these draw nothing, and look at one pixel at a time
 _MENDED = {
     "impulse_noise": _own_generator_seeded,
     "spatter": _no_division_by_zero,
@@ -165,8 +174,10 @@ def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[np.ndarray]:
-    """The results of `jobs` in their order, over `workers` processes; a few at a time, so that memory stays bounded.
+    """The results of `jobs` in their order, never more than `AHEAD` for each process, so that memory stays bounded.
 
+    `workers` processes corrupt, this one among them: while the result that is next is not there yet, it does a job
+    itself. So it is never idle, not even while the others start.
     Raises UserError, in one line, where a job fails or a process dies.
     """
     if workers == 1:
@@ -174,18 +185,29 @@ def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[np.ndarray]:
         return
     todo, where = iter(jobs), "the first"
     # spawn: forking a process that runs torch threads can hang.
-    with ProcessPoolExecutor(workers, mp_context=mp.get_context("spawn")) as pool:
-        pending: list[tuple[Job, Future[np.ndarray]]] = []
+    with ProcessPoolExecutor(workers - 1, mp_context=mp.get_context("spawn")) as pool:
+        pending: deque[tuple[Job, Future[np.ndarray]]] = deque()
         try:
             while True:
-                pending += [(job, pool.submit(run_job, job)) for job in islice(todo, 4 * workers - len(pending))]
+                while len(pending) < AHEAD * workers:
+                    # Two jobs for each process: the one it does, and the one it goes on with.
+                    busy = sum(not result.done() for _, result in pending) >= 2 * (workers - 1)
+                    if (busy and pending[0][1].done()) or (job := next(todo, None)) is None:
+                        break
+                    pending.append((job, _done(job) if busy else pool.submit(run_job, job)))
                 if not pending:
                     return
-                job, future = pending.pop(0)
+                job, result = pending.popleft()
                 where = f"{job.corruption} at severity {job.severity}"
-                yield future.result()
+                yield result.result()
         except BrokenProcessPool as error:
             raise UserError(
                 f"a process that corrupts images died ({where}): killed, perhaps for want of memory. What is finished is "
                 f"kept: run again, with workers: 1 if memory is short"
             ) from error
+
+
+def _done(job: Job) -> Future[np.ndarray]:
+    result: Future[np.ndarray] = Future()
+    result.set_result(run_job(job))
+    return result
