@@ -14,8 +14,9 @@ import torch
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import seeded
-from windtunnel.corruptions.corrupt import AHEAD, Job, corrupt_image, run_job, run_jobs
+from windtunnel.corruptions.corrupt import Job, corrupt_image, run_job
 from windtunnel.corruptions.preflight import preflight
+from windtunnel.corruptions.processes import AHEAD, run_jobs
 from windtunnel.corruptions.shims import shim_imagecorruptions
 from windtunnel.corruptions.table import ALL, COMMON, DETERMINISTIC, SUITES, corruptions_of
 from windtunnel.params.corruptions import CorruptionEntry
@@ -123,7 +124,7 @@ def test_grey_images_come_back_grey_and_small_ones_in_their_size():
 
 
 def test_the_processes_that_corrupt_do_not_wait_for_torch():
-    loaded = "import sys, windtunnel.corruptions.corrupt, stages.corrupt; print('torch' in sys.modules)"
+    loaded = "import sys, windtunnel.corruptions.processes, stages.corrupt; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "False"
 
 

@@ -16,8 +16,9 @@ from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.corruptions.corrupt import CHUNK, Job, run_jobs, there_and_back
+from windtunnel.corruptions.corrupt import Job, there_and_back
 from windtunnel.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
+from windtunnel.corruptions.processes import CHUNK, run_jobs
 from windtunnel.corruptions.reference import ALEXNET, Pair, Reference, reference_of
 from windtunnel.corruptions.table import COMMON, corruptions_of
 from windtunnel.params.corruptions import CorruptionEntry

@@ -1,4 +1,4 @@
-"""One image under one corruption, the same bytes whatever runs beside it; and many of them, over processes.
+"""One image under one corruption, the same bytes whatever runs beside it.
 
 The worker processes import this module: it must not import torch, which takes longer than many a suite.
 """
@@ -6,12 +6,8 @@ The worker processes import this module: it must not import torch, which takes l
 from __future__ import annotations
 
 import functools
-import multiprocessing as mp
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,9 +22,6 @@ from windtunnel.corruptions.shims import shim_imagecorruptions
 
 # ITU-R BT.601, as PIL's convert("L"): how a grey image comes back from RGB.
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
-# What a process is sent at a time, in pixels: enough to outweigh the message, few enough for all to finish together.
-CHUNK = 2**19
-AHEAD = 8  # such parts for each process that are in work, or done and not fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,43 +164,3 @@ def there_and_back(images: np.ndarray, side: int) -> np.ndarray:
 
 def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
-
-
-def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[np.ndarray]:
-    """The results of `jobs` in their order, never more than `AHEAD` for each process, so that memory stays bounded.
-
-    `workers` processes corrupt, this one among them: while the result that is next is not there yet, it does a job
-    itself. So it is never idle, not even while the others start.
-    Raises UserError, in one line, where a job fails or a process dies.
-    """
-    if workers == 1:
-        yield from map(run_job, jobs)
-        return
-    todo, where = iter(jobs), "the first"
-    # spawn: forking a process that runs torch threads can hang.
-    with ProcessPoolExecutor(workers - 1, mp_context=mp.get_context("spawn")) as pool:
-        pending: deque[tuple[Job, Future[np.ndarray]]] = deque()
-        try:
-            while True:
-                while len(pending) < AHEAD * workers:
-                    # Two jobs for each process: the one it does, and the one it goes on with.
-                    busy = sum(not result.done() for _, result in pending) >= 2 * (workers - 1)
-                    if (busy and pending[0][1].done()) or (job := next(todo, None)) is None:
-                        break
-                    pending.append((job, _done(job) if busy else pool.submit(run_job, job)))
-                if not pending:
-                    return
-                job, result = pending.popleft()
-                where = f"{job.corruption} at severity {job.severity}"
-                yield result.result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                f"a process that corrupts images died ({where}): killed, perhaps for want of memory. What is finished is "
-                f"kept: run again, with workers: 1 if memory is short"
-            ) from error
-
-
-def _done(job: Job) -> Future[np.ndarray]:
-    result: Future[np.ndarray] = Future()
-    result.set_result(run_job(job))
-    return result
