@@ -1,41 +1,53 @@
-"""Attacks: what the accounting costs, and what attacking only survivors saves. Ratios of one run, on one machine.
+"""Attacks: what the accounting costs, what attacking only survivors saves, and how memory grows. Ratios of one run.
 
-    python benchmarks/attacks.py [--quick]
+    python benchmarks/attacks.py [--peer PYTHON] [--peer-script raitap_peer.py] [--n 200] [--quick]
 
 1. Per attack: wall time of `assess` over that of the library called directly on the same correctly classified samples in
    one batch, medians of alternating repeats. Wanted: at most 1.05 at equal work.
-2. Ten attacks: the ten run one after another on every sample, against the ten each on what the others left (`survivors`).
-   Wanted: at least 2.5 times faster at the same worst case.
+2. Ten attacks, each on what the others left (`survivors_of`), against the same ten one after another on every sample: the
+   library's own calls, and, with --peer (the python of an environment that has raitap 0.14), the closest peer. Wanted: at
+   least 2.5 times faster at the same worst case. The gain has a limit, which is printed: who survives is attacked by all ten.
+3. Peak memory of `assess` and of writing its artifacts at a batch size of 100, for data sets of growing size, each in a
+   process of its own. Wanted: nothing beyond the inputs and the examples grows with the data set.
+
+MNIST and two LeNet5, one of them adversarially trained, where ../shared (WINDTUNNEL_SHARED) is; else digits and a CNN.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from windtunnel.attacks.assess import assess
 from windtunnel.attacks.profiles import Member
+from windtunnel.core import batches
 from windtunnel.core.artifacts import Artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.data.load import load_dataset
+from windtunnel.models.load import preview_classifier
 from windtunnel.models.training import train_classifier
 from windtunnel.params.attacks import AttackEntry, On
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
-from windtunnel.params.model import Recipe
+from windtunnel.params.model import Model, Recipe
 
-EPSILON = 0.1
-STRONG = 0.2  # most samples fall early, as they do on an undefended model at the usual epsilons
-BUDGET = Budget(norm=Norm.LINF, epsilon=EPSILON)
+SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
+BATCH = 128
 TEN = (
     Member("torchattacks", "FGSM"),
     Member("torchattacks", "BIM", {"steps": 20}),
@@ -50,14 +62,33 @@ TEN = (
 )
 
 
-def subject(n: int, epochs: int) -> Subject:
-    """A small CNN trained on digits, and `n` samples."""
-    assessed, train = load_dataset(Data(samples={"n": n, "selection": "stratified"}), 0)
-    assert train is not None
-    module: nn.Module = train_classifier(Recipe(architecture="cnn", epochs=epochs), train, 0, torch.device("cpu"))
+def subjects(n: int) -> list[tuple[str, Subject, tuple[float, ...]]]:
+    """(name, model and `n` samples, epsilons): the reference models on MNIST, or a CNN on digits."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        assessed, train = load_dataset(Data(samples={"n": n, "selection": "stratified"}), 0)
+        assert train is not None
+        module = train_classifier(Recipe(architecture="cnn", epochs=8), train, 0, torch.device("cpu"))
+        return [("CNN on digits", of_module(module, assessed), (0.1, 0.2))]
+    images, labels = (folder / "mnist" / f"t10k-{what}-ubyte.gz" for what in ("images-idx3", "labels-idx1"))
+    assessed, _ = load_dataset(Data(source="idx", path=str(images), labels=str(labels), samples={"n": n}), 0)
+    found = []
+    for name, file, epsilons in (
+        ("LeNet5", "mnist_lenet5_clntrained.pt", (0.3, 0.1)),
+        ("LeNet5, adversarially trained", "mnist_lenet5_advtrained.pt", (0.3,)),
+    ):
+        source = Model(
+            source="state_dict", path=str(folder / "models" / file), factory="windtunnel.models.architectures:lenet5"
+        )
+        found.append((name, subject_of(preview_classifier(source, assessed, None, "cpu"), assessed), epsilons))
+    return found
+
+
+def of_module(module: nn.Module, data: Dataset) -> Subject:
     module.requires_grad_(False).eval()
-    model = Classifier(module, 10, (1, 8, 8), frozenset(Capability), module_digest(module), "benchmark")
-    return subject_of(model, assessed)
+    shape = tuple(data.inputs.shape[1:])
+    model = Classifier(module, 10, shape, frozenset(Capability), module_digest(module), "benchmark")
+    return subject_of(model, data)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -66,85 +97,160 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def entry(member: Member, n: int, epsilon: float = EPSILON) -> AttackEntry:
+def budget(epsilon: float) -> Budget:
+    return Budget(norm=Norm.LINF, epsilon=epsilon)
+
+
+def entry(member: Member, batch_size: int) -> AttackEntry:
     return AttackEntry(
-        library=member.library, algorithm=member.algorithm, params=dict(member.params), batch_size=n,
-        budget={"norm": "Linf", "epsilon": epsilon},
-    )  # fmt: skip
+        library=member.library, algorithm=member.algorithm, params=dict(member.params), batch_size=batch_size
+    )
 
 
-def direct(member: Member, model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """The library's own call, as its manual shows it, and the prediction that says whether it worked."""
+def epsilon_of(member: Member, epsilon: float) -> float | None:
+    """DeepFool finds its own distance."""
+    return None if "DeepFool" in member.algorithm else epsilon
+
+
+def direct(member: Member, model: nn.Module, inputs: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+    """The library's own call, as its manual shows it; whether each sample is within the budget and misclassified."""
+    bound = epsilon_of(member, epsilon)
     if member.library == "torchattacks":
         import torchattacks
 
-        arguments = {} if member.algorithm == "DeepFool" else {"eps": EPSILON}
+        arguments = {} if bound is None else {"eps": bound}
         found = getattr(torchattacks, member.algorithm)(model, **arguments, **member.params)(inputs, labels)
     else:
         import foolbox
 
         wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
-        attack = getattr(foolbox.attacks, member.algorithm)(**member.params)
-        epsilon = None if "DeepFool" in member.algorithm else EPSILON
-        found = attack(wrapped, inputs, labels, epsilons=epsilon)[1]
+        found = getattr(foolbox.attacks, member.algorithm)(**member.params)(wrapped, inputs, labels, epsilons=bound)[1]
     with torch.no_grad():
-        predictions: Tensor = model(found).argmax(1)
-    return predictions
+        wrong: Tensor = model(found).argmax(1) != labels
+    return wrong & ((found - inputs).flatten(1).abs().amax(1) <= epsilon * (1 + 1e-5) + 1e-6)
 
 
-def overhead(it: Subject, repeats: int) -> None:
+def overhead(it: Subject, epsilon: float, repeats: int) -> None:
     right = it.subset(it.clean_correct.nonzero().flatten())
     inputs, labels = right.dataset.inputs, right.dataset.targets
-    print("overhead: windtunnel / library, medians")
+    print(f"1. windtunnel / library on {len(labels)} samples in one batch, medians of {repeats} alternating repeats")
     for member in TEN:
         ours, theirs = [], []
         for _ in range(repeats):
-            theirs.append(seconds(lambda m=member: direct(m, right.classifier.module, inputs, labels)))
-            ours.append(seconds(lambda m=member: assess("bench", entry(m, len(inputs)), BUDGET, right)))
-        ratio = statistics.median(ours) / statistics.median(theirs)
-        print(f"  {member.algorithm:20s} {statistics.median(theirs):8.3f} s {ratio:6.2f}")
+            theirs.append(seconds(lambda m=member: direct(m, right.classifier.module, inputs, labels, epsilon)))
+            ours.append(seconds(lambda m=member: assess("bench", entry(m, len(inputs)), budget(epsilon), right)))
+        library, ratio = statistics.median(theirs), statistics.median(ours) / statistics.median(theirs)
+        print(f"  {member.algorithm:20s} {library:8.3f} s  {ratio:5.2f}", flush=True)
 
 
-def survivors(it: Subject, folder: Path, epsilon: float) -> None:
-    """`on: survivors_of` all the ones before, against every attack on every sample."""
-    broken_alone = torch.zeros(len(it.dataset), dtype=torch.bool)
-    total = 0.0
+def library_on_all(it: Subject, epsilon: float) -> tuple[float, float]:
+    """(seconds, worst case) of the libraries' own calls on every sample, in our batches."""
+    standing = it.clean_correct.clone()
+    start = time.perf_counter()
     for member in TEN:
-        start = time.perf_counter()
-        result = assess(member.algorithm, entry(member, 128, epsilon), BUDGET, it)
-        total += time.perf_counter() - start
-        verdicts = result.data["verdicts"]
-        assert isinstance(verdicts, Tensor)
-        broken_alone |= verdicts == Verdict.ATTACK_SUCCEEDED
+        torch.manual_seed(0)
+        for rows in torch.arange(len(standing)).split(BATCH):
+            inputs, labels = it.dataset.inputs[rows], it.dataset.targets[rows]
+            standing[rows] &= ~direct(member, it.classifier.module, inputs, labels, epsilon)
+    return time.perf_counter() - start, float(standing.double().mean())
+
+
+def peer_on_all(it: Subject, epsilon: float, python: str, script: str) -> tuple[float, float]:
+    """(seconds, worst case) of raitap's assessors; DeepFool is not held to the budget there."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        torch.save(it.classifier.module, folder / "model.pt")
+        np.savez(folder / "data.npz", x=it.dataset.inputs.numpy(), y=it.dataset.targets.numpy())
+        rows = [[m.library, m.algorithm, dict(m.params), epsilon_of(m, epsilon)] for m in TEN]
+        (folder / "attacks.json").write_text(json.dumps(rows))
+        source = Path(__file__).parents[1] / "src"  # the class of the pickled model
+        ran = subprocess.check_output(
+            [python, str(Path(__file__).with_name("raitap_attacks.py")), name, script],
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(source)},
+        )
+    line = json.loads(ran.strip().splitlines()[-1])
+    return sum(line["seconds"]), float(line["worst_case"])
+
+
+def on_survivors(it: Subject, epsilon: float) -> tuple[float, float]:
+    """(seconds, worst case) of ten assessments, each `on: survivors_of` all before it, artifacts included."""
     done: dict[str, Artifacts] = {}
-    chained = 0.0
-    for member in TEN:
-        given = entry(member, 128, epsilon)
-        if done:
-            given = given.model_copy(update={"on": On(survivors_of=list(done))})
+    with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        result = assess(member.algorithm, given, BUDGET, it, done)
-        chained += time.perf_counter() - start
-        done[member.algorithm] = write_artifacts(result, folder / member.algorithm, it, started=0.0)
-    chain_accuracy = float(result.metrics["adversarial_accuracy"])
-    alone_accuracy = 1 - float(broken_alone.double().mean())
-    print(
-        f"ten attacks at {epsilon}, {len(it.dataset)} samples: worst case {alone_accuracy:.3f}, on survivors {chain_accuracy:.3f}"
-    )
-    print(f"  on all samples {total:.2f} s, on survivors {chained:.2f} s: {total / chained:.2f} times faster")
+        for member in TEN:
+            given = entry(member, BATCH)
+            if done:
+                given = given.model_copy(update={"on": On(survivors_of=list(done))})
+            result = assess(member.algorithm, given, budget(epsilon), it, done)
+            done[member.algorithm] = write_artifacts(result, Path(folder) / member.algorithm, it, started=0.0)
+        took = time.perf_counter() - start
+    broken = torch.stack([one.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED for one in done.values()]).any(0)
+    return took, float((it.clean_correct & ~broken).double().mean())
+
+
+def ten(name: str, it: Subject, epsilon: float, peer: str | None, script: str) -> None:
+    took, worst = on_survivors(it, epsilon)
+    print(f"2. ten attacks, {name}, Linf {epsilon}, {len(it.dataset)} samples")
+    print(f"  {'on survivors':14s} {took:8.2f} s  worst case {worst:.3f}  (limit of the gain: {1 / max(worst, 1e-9):.3g})")
+    others = {"library on all": lambda: library_on_all(it, epsilon)}
+    if peer:
+        others["peer on all"] = lambda: peer_on_all(it, epsilon, peer, script)
+    for what, run in others.items():
+        theirs, theirs_worst = run()
+        print(f"  {what:14s} {theirs:8.2f} s  worst case {theirs_worst:.3f}  {theirs / took:5.2f} times", flush=True)
+
+
+def resident(key: str) -> float:
+    """VmRSS or VmHWM of this process, MiB."""
+    return int(Path("/proc/self/status").read_text().split(f"{key}:")[1].split()[0]) / 1024
+
+
+def memory_of(n: int) -> dict[str, float]:
+    """FGSM on `n` colour images of 64 px: MiB of the inputs, and by how much assessing and writing raises the peak."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(n, 3, 64, 64, generator=generator)
+    module = nn.Sequential(nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 30 * 30, 10))
+    classes = tuple(map(str, range(10)))
+    labels = torch.cat([module(part).argmax(1) for part in inputs.split(100)])
+    it = of_module(module, Dataset(inputs, labels, tuple(map(str, range(n))), classes))
+    given = entry(Member("torchattacks", "FGSM"), 100)
+    with tempfile.TemporaryDirectory() as folder:
+        batches.CHECKPOINTS = Path(folder)
+        assess("warm", given, budget(0.1), it.subset(torch.arange(100)))
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before = resident("VmRSS")
+        write_artifacts(assess("bench", given, budget(0.1), it), Path(folder) / "bench", it, started=0.0)
+    return {"inputs": inputs.nbytes / 2**20, "raised": resident("VmHWM") - before}
+
+
+def memory(sizes: tuple[int, ...]) -> None:
+    print("3. peak memory, FGSM in batches of 100 on images of 3x64x64")
+    for n in sizes:
+        found = json.loads(subprocess.check_output([sys.executable, __file__, "--memory", str(n)], text=True))
+        rest = found["raised"] - found["inputs"]
+        print(f"  {n:6d} samples  inputs {found['inputs']:7.1f} MiB  the examples as much, and {rest:6.1f} MiB", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer samples and repeats")
-    quick = parser.parse_args().quick
+    parser.add_argument("--peer", help="python of the peer's environment")
+    parser.add_argument("--peer-script", default=str(SHARED / "bench" / "raitap_peer.py"))
+    parser.add_argument("--n", type=int, default=200, help="samples")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the samples, one repeat")
+    parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    it = subject(100 if quick else 400, 8)
-    print(f"clean accuracy {float(it.clean_correct.double().mean()):.3f}")
-    overhead(it, 3 if quick else 7)
-    for epsilon in (EPSILON, STRONG):
-        with tempfile.TemporaryDirectory() as folder:
-            survivors(it, Path(folder), epsilon)
+    if options.memory:
+        print(json.dumps(memory_of(options.memory)))
+        return
+    found = subjects(options.n // 4 if options.quick else options.n)
+    _, first, epsilons = found[0]
+    overhead(first, epsilons[0], 1 if options.quick else 3)
+    for name, it, at in found:
+        for epsilon in at:
+            ten(name, it, epsilon, options.peer, options.peer_script)
+    memory((500, 2000) if options.quick else (500, 2000, 8000))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from windtunnel.attacks.table import ROWS
 from windtunnel.attacks.targets import target_summary, targets_for
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
+from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.seeds import seeded
@@ -206,14 +206,13 @@ def _run(
         return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
     batches = batches_of(living, batch_size, subject.seed, f"{name}.{index}")
-    found = run_batches(batches, work, name=name, checkpoint=checkpoint)
-    if not found:
-        return
-    wanted = None if aims is None else aims[living]
-    judgement = judge(
-        classifier, run.row, run.settings.budget, data.inputs[living], found["perturbed"], data.targets[living], wanted
-    )
-    state.update(index, living, judgement, found["forwards"], found["backwards"])
+    for batch, found in each_batch(batches, work, name=name, checkpoint=checkpoint):
+        rows = batch.indices
+        wanted = None if aims is None else aims[rows]
+        judgement = judge(
+            classifier, run.row, run.settings.budget, data.inputs[rows], found["perturbed"], data.targets[rows], wanted
+        )
+        state.update(index, rows, judgement, found["forwards"], found["backwards"])
 
 
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:

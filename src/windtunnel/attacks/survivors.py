@@ -37,7 +37,10 @@ class Prior:
 
     def digest(self) -> str:
         """Changes with the examples, so that a checkpoint of other survivors is not continued."""
-        return hashlib.sha256(self.broken.numpy().tobytes() + self.perturbed.numpy().tobytes()).hexdigest()
+        digest = hashlib.sha256(self.broken.numpy())
+        if self.by:
+            digest.update(self.perturbed.contiguous().numpy())
+        return digest.hexdigest()
 
 
 def entry_digest(entry: AttackEntry, budget: Budget) -> str:
@@ -79,11 +82,11 @@ def prior_of(
     """
     inputs = subject.dataset.inputs
     broken = torch.zeros(len(inputs), dtype=torch.bool)
-    perturbed = inputs.clone()
     if entry.on is None:
-        return Prior(broken, perturbed, subject.clean_logits, torch.zeros(len(inputs)))
+        return Prior(broken, inputs, subject.clean_logits, torch.zeros(len(inputs)))
     if entry.target_classes is not None:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
+    perturbed = inputs.clone()
     place = {sample: i for i, sample in enumerate(subject.dataset.ids)}
     for name in entry.on.survivors_of:
         if name not in results:

@@ -241,9 +241,14 @@ def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> No
 def save_tensors(data: Tensors, path: Path) -> None:
     """Write a dictionary of tensors so that equal content gives equal bytes, and so that a kill leaves no half file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # clone(): a view would write its whole storage. The temporary name has the final stem, which torch.save writes
-    # into the archive.
-    tidy = {key: _own_storage(value) for key, value in sorted(data.items())}
+    tidy: Tensors = {}
+    seen: set[int] = set()
+    for key, value in sorted(data.items()):
+        if isinstance(value, Tensor):
+            tidy[key] = _own_storage(value, seen)
+        else:
+            tidy[key] = {name: _own_storage(tensor, seen) for name, tensor in sorted(value.items())}
+    # The temporary name has the final stem, which torch.save writes into the archive.
     temporary = path.parent / ".partial" / path.name
     temporary.parent.mkdir(exist_ok=True)
     torch.save(tidy, temporary)
@@ -264,10 +269,16 @@ def load_tensors(path: Path) -> Tensors:
     return loaded
 
 
-def _own_storage(value: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
-    if isinstance(value, Tensor):
-        return value.detach().cpu().contiguous().clone()
-    return {key: tensor.detach().cpu().contiguous().clone() for key, tensor in sorted(value.items())}
+def _own_storage(tensor: Tensor, seen: set[int]) -> Tensor:
+    """`tensor` on the CPU with a storage of its own; a copy only where it needs one, for it may be gigabytes.
+
+    Of a view torch.save would write the whole storage, and one storage of two tensors (`seen`: addresses) once.
+    """
+    plain = tensor.detach().cpu().contiguous()
+    if plain.data_ptr() in seen or plain.untyped_storage().nbytes() != plain.nbytes:
+        plain = plain.clone()
+    seen.add(plain.data_ptr())
+    return plain
 
 
 def _caveat_json(caveat: Caveat) -> dict[str, Json]:

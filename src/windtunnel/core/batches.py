@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,19 +66,18 @@ class Checkpoint:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def run_batches(
+def each_batch(
     batches: Iterable[Batch],
     work: Callable[[Batch], dict[str, Tensor]],
     *,
     name: str,
     checkpoint: Checkpoint | None = None,
-) -> dict[str, Tensor]:
-    """Do `work` on every batch, with a progress bar, and join the results along the first axis, in batch order.
+) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
+    """Do `work` on every batch, with a progress bar; each batch beside its result, which is not kept here.
 
-    `work` returns tensors with one row per sample of its batch. An empty list of batches gives an empty dictionary.
+    `work` returns tensors with one row per sample of its batch.
     """
     todo = list(batches)
-    parts: list[dict[str, Tensor]] = []
     with progress_bar() as progress:
         task = progress.add_task(name, total=sum(len(b.indices) for b in todo))
         for batch in todo:
@@ -87,8 +86,19 @@ def run_batches(
                 part = work(batch)
                 if checkpoint:
                     checkpoint.put(batch.number, part)
-            parts.append(part)
+            yield batch, part
             progress.advance(task, len(batch.indices))
+
+
+def run_batches(
+    batches: Iterable[Batch],
+    work: Callable[[Batch], dict[str, Tensor]],
+    *,
+    name: str,
+    checkpoint: Checkpoint | None = None,
+) -> dict[str, Tensor]:
+    """As `each_batch`, all results joined along the first axis, in batch order; an empty dictionary for no batches."""
+    parts = [part for _, part in each_batch(batches, work, name=name, checkpoint=checkpoint)]
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 

@@ -53,7 +53,7 @@ class Dataset:
         digest = hashlib.sha256("\x1f".join(self.ids).encode())
         for tensor in (self.inputs, self.targets):
             digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
+            digest.update(tensor.contiguous().numpy())
         return digest.hexdigest()
 
 

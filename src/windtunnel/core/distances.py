@@ -14,29 +14,34 @@ RELATIVE_TOLERANCE = 1e-5
 ABSOLUTE_TOLERANCE = 1e-6
 
 
-def _flat_difference(a: Tensor, b: Tensor) -> Tensor:
-    return (a.double() - b.double()).flatten(1)
+_AT_A_TIME = 2**22  # elements that are compared in double precision together: 32 MiB
+
+
+def _by_sample(measure: Callable[[Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """`measure` of the flat differences (n, D) in double precision, a few samples at a time; (N,) float32."""
+    rows = max(1, _AT_A_TIME // max(1, a[:1].numel()))
+    pairs = zip(a.split(rows), b.split(rows), strict=True)
+    return torch.cat([measure((x.double() - y.double()).flatten(1)).float() for x, y in pairs])
 
 
 def linf(a: Tensor, b: Tensor) -> Tensor:
     """Largest absolute change of one element; shapes (N, ...) -> (N,) float32."""
-    return _flat_difference(a, b).abs().amax(1).float()
+    return _by_sample(lambda change: change.abs().amax(1), a, b)
 
 
 def l2(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean norm of the change; shapes (N, ...) -> (N,) float32."""
-    length: Tensor = torch.linalg.vector_norm(_flat_difference(a, b), dim=1)
-    return length.float()
+    return _by_sample(lambda change: torch.linalg.vector_norm(change, dim=1), a, b)
 
 
 def l1(a: Tensor, b: Tensor) -> Tensor:
     """Sum of absolute changes; shapes (N, ...) -> (N,) float32."""
-    return _flat_difference(a, b).abs().sum(1).float()
+    return _by_sample(lambda change: change.abs().sum(1), a, b)
 
 
 def l0(a: Tensor, b: Tensor) -> Tensor:
     """Number of changed elements, each channel counted separately; shapes (N, ...) -> (N,) float32."""
-    return (_flat_difference(a, b) != 0).sum(1).float()
+    return _by_sample(lambda change: (change != 0).sum(1), a, b)
 
 
 DISTANCE: dict[Norm, Callable[[Tensor, Tensor], Tensor]] = {Norm.LINF: linf, Norm.L2: l2, Norm.L1: l1, Norm.L0: l0}
