@@ -192,7 +192,9 @@ def on_survivors(it: Subject, epsilon: float) -> tuple[float, float]:
 def ten(name: str, it: Subject, epsilon: float, peer: str | None, script: str) -> None:
     took, worst = on_survivors(it, epsilon)
     print(f"2. ten attacks, {name}, Linf {epsilon}, {len(it.dataset)} samples")
-    print(f"  {'on survivors':14s} {took:8.2f} s  worst case {worst:.3f}  (limit of the gain: {1 / max(worst, 1e-9):.3g})")
+    print(
+        f"  {'on survivors':14s} {took:8.2f} s  worst case {worst:.3f}  (limit of the gain: {1 / max(worst, 1e-9):.3g})"
+    )
     others = {"library on all": lambda: library_on_all(it, epsilon)}
     if peer:
         others["peer on all"] = lambda: peer_on_all(it, epsilon, peer, script)
@@ -229,7 +231,10 @@ def memory(sizes: tuple[int, ...]) -> None:
     for n in sizes:
         found = json.loads(subprocess.check_output([sys.executable, __file__, "--memory", str(n)], text=True))
         rest = found["raised"] - found["inputs"]
-        print(f"  {n:6d} samples  inputs {found['inputs']:7.1f} MiB  the examples as much, and {rest:6.1f} MiB", flush=True)
+        print(
+            f"  {n:6d} samples  inputs {found['inputs']:7.1f} MiB  the examples as much, and {rest:6.1f} MiB",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from windtunnel.core.batches import Checkpoint, batches_of, run_batches
+from windtunnel.core.batches import Checkpoint, batches_of, each_batch, run_batches
 
 
 def work(batch):
@@ -30,7 +30,20 @@ def test_a_killed_run_continues_and_gives_the_same_result(tmp_path):
     assert torch.equal(again["value"], whole["value"])
 
 
-def test_another_identity_never_sees_the_shards(tmp_path):
+def test_a_run_that_is_killed_hard_loses_only_what_was_quick(tmp_path, monkeypatch):
+    batches = batches_of(torch.arange(9), 3, run_seed=7, name="pgd")
+    clock = iter([0.0, 0.4, 0.8, 1.2, 1.2])
+    monkeypatch.setattr("windtunnel.core.batches.time.monotonic", lambda: next(clock))
+    checkpoint = Checkpoint("pgd", {}, tmp_path)
+    parts = each_batch(batches, work, name="pgd", checkpoint=checkpoint)
+    next(parts), next(parts)
+    assert checkpoint.get(0) is checkpoint.get(1) is None
+    next(parts)
+    assert all(torch.equal(checkpoint.get(b.number)["value"], work(b)["value"]) for b in batches)
+
+
+def test_another_identity_never_sees_the_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr("windtunnel.core.batches.KEEP_EVERY", -1.0)
     batches = batches_of(torch.arange(4), 2, 0, "pgd")
     run_batches(batches, work, name="pgd", checkpoint=Checkpoint("pgd", {"eps": 1}, tmp_path))
     assert Checkpoint("pgd", {"eps": 2}, tmp_path).get(0) is None

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import classifier_of
 from latent.linear import closed_form, linear_case
 from torch import nn
 
+from tests.conftest import classifier_of
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import UserError

@@ -14,10 +14,11 @@ from windtunnel.core.contracts import PerturbationBudget
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One batch to perturb, all tensors on the model's device.
+    """One batch to perturb, all tensors but `pool` on the model's device.
 
     inputs: float32 (B, C, H, W) in [0, 1]. labels: int64 (B,). aims: int64 (B,), the wanted classes; None untargeted.
-    pool: all assessed inputs and their labels, for the attacks that draw on other samples. seed: this batch's own.
+    pool: all assessed inputs and their labels, on the CPU, for the attacks that draw on other samples. seed: this
+    batch's own.
     """
 
     row: AttackRow

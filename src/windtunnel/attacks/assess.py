@@ -184,7 +184,6 @@ def _run(
 ) -> None:
     data, classifier = subject.dataset, subject.classifier
     device, adapter = classifier.device, adapter_of(run.row.algorithm.library)
-    pool = (data.inputs.to(device), data.targets.to(device))
 
     def work(batch: Batch) -> dict[str, Tensor]:
         counted = CountedModel(classifier.module)
@@ -195,7 +194,7 @@ def _run(
             inputs=data.inputs[batch.indices].to(device).contiguous(),
             labels=data.targets[batch.indices].to(device),
             aims=None if aims is None else aims[batch.indices].to(device),
-            pool=pool,
+            pool=(data.inputs, data.targets),
             num_classes=classifier.num_classes,
             seed=batch.seed,
         )

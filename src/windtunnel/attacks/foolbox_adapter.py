@@ -52,9 +52,8 @@ def _from_pool(request: Request, model: foolbox.Model, attack: DatasetAttack) ->
     inputs, _ = request.pool
     # The attack never tries entry i for sample i, so one entry more than the batch would be of no use.
     chosen = torch.randperm(len(inputs))[: max(len(request.inputs), 2)]
-    pool = inputs[chosen.to(inputs.device)]
-    for part in pool.split(256):
-        attack.feed(model, part)
+    for part in inputs[chosen].split(256):
+        attack.feed(model, part.to(request.inputs.device))
     return _call(request, model, attack)
 
 
@@ -102,14 +101,15 @@ def _with_pool(request: Request, model: foolbox.Model, start: Tensor) -> tuple[T
         if usable.all():
             return start, usable
         inputs, _ = request.pool
-        pool_predictions = torch.cat([model(part).argmax(1) for part in inputs.split(256)])
+        device = request.inputs.device
+        pool_predictions = torch.cat([model(part.to(device)).argmax(1) for part in inputs.split(256)]).cpu()
     start = start.clone()
     for i in (~usable).nonzero().flatten().tolist():
-        wanted = pool_predictions != request.labels[i] if request.aims is None else pool_predictions == request.aims[i]
-        candidates = wanted.nonzero().flatten()
+        label, aim = int(request.labels[i]), None if request.aims is None else int(request.aims[i])
+        candidates = (pool_predictions != label if aim is None else pool_predictions == aim).nonzero().flatten()
         if len(candidates):
-            distances = (inputs[candidates] - request.inputs[i]).flatten(1).norm(dim=1)
-            start[i] = inputs[candidates[distances.argmin()]]
+            distances = (inputs[candidates] - request.inputs[i].cpu()).flatten(1).norm(dim=1)
+            start[i] = inputs[candidates[distances.argmin()]].to(device)
             usable[i] = True
     return start, usable
 

@@ -37,9 +37,9 @@ class Prior:
 
     def digest(self) -> str:
         """Changes with the examples, so that a checkpoint of other survivors is not continued."""
-        digest = hashlib.sha256(self.broken.numpy())
+        digest = hashlib.sha256(self.broken.numpy().data)
         if self.by:
-            digest.update(self.perturbed.contiguous().numpy())
+            digest.update(self.perturbed.contiguous().numpy().data)
         return digest.hexdigest()
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
+KEEP_EVERY = 1.0  # seconds: what takes less is sooner done again than written
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +77,33 @@ def each_batch(
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
     """Do `work` on every batch, with a progress bar; each batch beside its result, which is not kept here.
 
-    `work` returns tensors with one row per sample of its batch.
+    `work` returns tensors with one row per sample of its batch. A run that is killed loses `KEEP_EVERY` seconds at most.
     """
     todo = list(batches)
-    with progress_bar() as progress:
-        task = progress.add_task(name, total=sum(len(b.indices) for b in todo))
-        for batch in todo:
-            part = checkpoint.get(batch.number) if checkpoint else None
-            if part is None:
-                part = work(batch)
-                if checkpoint:
-                    checkpoint.put(batch.number, part)
-            yield batch, part
-            progress.advance(task, len(batch.indices))
+    fresh: list[Callable[[], None]] = []
+    kept = time.monotonic()
+    try:
+        with progress_bar() as progress:
+            task = progress.add_task(name, total=sum(len(b.indices) for b in todo))
+            for batch in todo:
+                part = checkpoint.get(batch.number) if checkpoint else None
+                if part is None:
+                    part = work(batch)
+                    if checkpoint:
+                        fresh.append(functools.partial(checkpoint.put, batch.number, part))
+                if time.monotonic() - kept > KEEP_EVERY:
+                    _write(fresh)
+                    kept = time.monotonic()
+                yield batch, part
+                progress.advance(task, len(batch.indices))
+    except BaseException:
+        _write(fresh)
+        raise
+
+
+def _write(waiting: list[Callable[[], None]]) -> None:
+    while waiting:
+        waiting.pop()()
 
 
 def run_batches(

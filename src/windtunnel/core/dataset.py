@@ -53,7 +53,7 @@ class Dataset:
         digest = hashlib.sha256("\x1f".join(self.ids).encode())
         for tensor in (self.inputs, self.targets):
             digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-            digest.update(tensor.contiguous().numpy())
+            digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
 

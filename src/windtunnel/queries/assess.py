@@ -129,7 +129,7 @@ def _one(
         inputs=data.inputs[i : i + 1].to(device).contiguous(),
         labels=data.targets[i : i + 1].to(device),
         aims=None if aims is None else aims[i : i + 1].to(device),
-        pool=(data.inputs.to(device), data.targets.to(device)),
+        pool=(data.inputs, data.targets),
         num_classes=classifier.num_classes,
         seed=derive_seed(subject.seed, name, data.ids[i]),
     )
