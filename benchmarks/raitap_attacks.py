@@ -1,9 +1,9 @@
 """Attacks through raitap's own assessors, in its environment: what benchmarks/attacks.py compares with.
 
-    python benchmarks/raitap_attacks.py FOLDER raitap_peer.py
+    python benchmarks/raitap_attacks.py FOLDER raitap_peer.py EPSILON
 
 FOLDER holds `model.pt` (a pickled module), `data.npz` (`x` float32 (N, C, H, W), `y` int64 (N,)) and `attacks.json`, rows of
-[library, algorithm, parameters, epsilon or null]. Each attack runs on every sample, as it does there. Prints a line of
+[library, algorithm, parameters]. Each attack runs on every sample, as it does there. Prints a line of
 JSON: the seconds of each `assess` and the share of samples that every attack left right.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 
-def main(folder: Path, script: str) -> None:
+def main(folder: Path, script: str, epsilon: float) -> None:
     from raitap.robustness.assessors.foolbox_assessor import FoolboxAssessor
     from raitap.robustness.assessors.torchattacks_assessor import TorchattacksAssessor
 
@@ -33,13 +33,12 @@ def main(folder: Path, script: str) -> None:
     data = np.load(folder / "data.npz")
     inputs, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
     standing, seconds = torch.ones(len(labels), dtype=torch.bool), []
-    for library, algorithm, params, epsilon in json.loads((folder / "attacks.json").read_text()):
+    for library, algorithm, params in json.loads((folder / "attacks.json").read_text()):
         torch.manual_seed(0)
-        at_call = {"eps": epsilon} if library == "foolbox" else {}
-        in_constructor = {} if library == "foolbox" or epsilon is None else {"eps": epsilon}
-        assessor = (FoolboxAssessor if library == "foolbox" else TorchattacksAssessor)(
-            algorithm=algorithm, **in_constructor, **params
-        )
+        if library == "foolbox":
+            assessor, at_call = FoolboxAssessor(algorithm=algorithm, **params), {"eps": epsilon}
+        else:
+            assessor, at_call = TorchattacksAssessor(algorithm=algorithm, eps=epsilon, **params), {}
         start = time.perf_counter()
         result = assessor.assess(
             model, inputs, labels, backend=peer.backend(model), run_dir=tempfile.mkdtemp(), **at_call
@@ -51,4 +50,4 @@ def main(folder: Path, script: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

@@ -17,6 +17,7 @@ from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -171,6 +172,7 @@ def test_attack_on_survivors_spares_what_others_broke(digits_subject: Subject, t
     assert (tensor(result, "verdicts")[broken] == Verdict.ATTACK_SUCCEEDED).all()
     assert result.metrics["adversarial_accuracy"] <= fgsm.metrics["adversarial_accuracy"]
     assert "survivors_only" in [caveat.code for caveat in result.caveats]
+    assert result.kwargs["survivors_of"] == {"fgsm": file_digest(tmp_path / DATA_FILE)}
     # Broken at a larger epsilon is not broken at this one.
     tight = assess("pgd", entry, Budget(norm=Norm.LINF, epsilon=0.01), digits_subject, {"fgsm": fgsm})
     assert torch.equal(tensor(tight, "attacked"), digits_subject.clean_correct)

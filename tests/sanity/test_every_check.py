@@ -31,6 +31,7 @@ from tests.sanity.tamper import (
     with_params,
 )
 from windtunnel.core.contracts import SMOOTHED_MODEL, Verdict
+from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.models.load import export_onnx
 from windtunnel.sanity.check import Status
 from windtunnel.sanity.evidence import Evidence, collect
@@ -397,6 +398,19 @@ def test_rescaled_epsilon_of_8_bit_images(evidence: Evidence) -> None:
     rounded = changed(eight, "pgd", metadata=region(epsilon=0.031))
     assert look("A6", rounded).reason.startswith("an epsilon is nearly")
     assert look("A6", changed(eight, "pgd", metadata=region(epsilon=8 / 255))).status is not Status.FAIL
+
+
+@pytest.mark.slow
+def test_a_result_that_used_examples_which_have_changed_since_is_stale(evidence: Evidence) -> None:
+    used = {p.name: file_digest(p.artifacts.directory / DATA_FILE) for p in evidence.of("attacks") if p.name == "pgd"}
+
+    def after(digests: dict[str, str]) -> Evidence:
+        return changed(evidence, "square", metadata=lambda m: m["kwargs"].update(survivors_of=digests))
+
+    assert look("G2", after(used)).status is Status.PASS
+    finding = look("G2", after({"pgd": "0" * 64}))
+    assert (finding.status, finding.assessments) == (Status.WARN, ("square",))
+    assert "square: pgd" in finding.reason
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -43,7 +44,8 @@ def assess(
 ) -> AssessmentResult:
     """Attack the samples that the model gets right; the others count as not robust without being attacked.
 
-    prior: the results that `entry.on.survivors_of` names; samples they broke within this budget are not attacked again.
+    prior: the results that `entry.on.survivors_of` names, as they are on disk; samples they broke within this budget are
+    not attacked again.
     others: the models of `entry.transfer_to`, on which the finished examples are tried.
 
     Keys of robustness_data.pt beside the contract's: `perturbed_logits` float32 (N, K); `attacked` bool (N,);
@@ -102,7 +104,11 @@ def assess(
             "runs": [run.name for run in runs],
             "restarts": entry.restarts,
             **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
-            **({"survivors_of": list(entry.on.survivors_of)} if entry.on else {}),
+            **(
+                {"survivors_of": {n: file_digest(a.directory / DATA_FILE) for n, a in (prior or {}).items()}}
+                if entry.on
+                else {}
+            ),
         },
         call_kwargs=in_force[0] if len(runs) == 1 else {f"{i} {runs[i].name}": k for i, k in enumerate(in_force)},
         library_package=None if entry.library == "windtunnel" else entry.library,

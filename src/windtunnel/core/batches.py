@@ -23,6 +23,7 @@ from windtunnel.core.seeds import derive_seed
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
 KEEP_EVERY = 1.0  # seconds: what takes less is sooner done again than written
+KEEP_AT_MOST = 4  # batches that wait in memory to be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def each_batch(
                     part = work(batch)
                     if checkpoint:
                         fresh.append(functools.partial(checkpoint.put, batch.number, part))
-                if time.monotonic() - kept > KEEP_EVERY:
+                if len(fresh) >= KEEP_AT_MOST or time.monotonic() - kept > KEEP_EVERY:
                     _write(fresh)
                     kept = time.monotonic()
                 yield batch, part

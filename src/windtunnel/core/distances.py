@@ -20,8 +20,11 @@ _AT_A_TIME = 2**18  # elements that are compared in double precision together: 2
 def _by_sample(measure: Callable[[Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
     """`measure` of the flat differences (n, D) in double precision, a few samples at a time; (N,) float32."""
     rows = max(1, _AT_A_TIME // max(1, a[:1].numel()))
-    pairs = zip(a.split(rows), b.split(rows), strict=True)
-    return torch.cat([measure((x.double() - y.double()).flatten(1)).float() for x, y in pairs])
+    found = torch.empty(len(a), device=a.device)
+    for start in range(0, len(a), rows):
+        some = slice(start, start + rows)
+        found[some] = measure((a[some].double() - b[some].double()).flatten(1))
+    return found
 
 
 def linf(a: Tensor, b: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from windtunnel.core.artifacts import package_version
 from windtunnel.core.contracts import Json, Randomness
+from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
 from windtunnel.sanity.evidence import Evidence, Piece
 from windtunnel.sanity.probes import attack_anew
@@ -55,19 +56,32 @@ def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
 @check(
     "G2", "No stale cache", Tier.STORED, Severity.WARN,
     source="DVC practice",
-    remedy="Run make setup, then dvc repro: results of another environment are in the cache.",
+    remedy="Another environment: make setup, then dvc repro. Another result: dvc repro -f of the stage that used it.",
 )  # fmt: skip
 def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
-    """A cached result of other library versions is not what this environment would give."""
+    """A cached result of other library versions is not what this environment would give.
+
+    Nor is one that began with the examples of another assessment (`survivors_of`, `examples_from`) which have changed
+    since: DVC cannot know that one entry of params.yaml uses the result of another.
+    """
     stale = {}
     for piece in evidence.pieces:
         packages = _provenance(piece).get("packages")
-        if isinstance(packages, dict):
-            other = [name for name, version in packages.items() if package_version(name) not in (None, version)]
-            if other:
-                stale[piece.name] = other
+        versions = packages.items() if isinstance(packages, dict) else ()
+        other = [name for name, version in versions if package_version(name) not in (None, version)]
+        if other := other + _changed_since(piece):
+            stale[piece.name] = other
     reason = "; ".join(f"{name}: {', '.join(packages)}" for name, packages in stale.items())
     return Outcome(bool(stale), len(stale), n=len(evidence.pieces), assessments=list(stale), reason=reason)
+
+
+def _changed_since(piece: Piece) -> list[str]:
+    """The assessments whose examples this one used, and whose robustness_data.pt is another now."""
+    options, root = piece.metadata["kwargs"], piece.artifacts.directory.parent
+    assert isinstance(options, dict)
+    used = {name: digest for key in ("survivors_of", "examples_from") for name, digest in options.get(key, {}).items()}
+    files = {name: root / name / DATA_FILE for name in used}
+    return [name for name, digest in used.items() if files[name].is_file() and file_digest(files[name]) != digest]
 
 
 @check(
