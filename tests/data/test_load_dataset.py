@@ -276,8 +276,9 @@ def test_a_damaged_npz_is_refused_in_one_line(tmp_path):
         ("x", idx_bytes(IMAGES)[:-1], "its header says 12x6x5"),
         ("x", idx_bytes(IMAGES)[:7], "ends inside its header"),
         ("x.gz", b"not gzip", "cannot be read"),
-        ("x.gz", gzip.compress(idx_bytes(IMAGES))[:40], "cannot be read"),
+        ("x.gz", gzip.compress(idx_bytes(IMAGES), mtime=0)[:40], "cannot be read"),
     ],
+    ids=["no idx", "short", "short header", "no gzip", "damaged gzip"],
 )
 def test_a_damaged_idx_file_is_refused_in_one_line(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
