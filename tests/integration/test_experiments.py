@@ -11,7 +11,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from test_pipeline import Clone
+
+from tests.integration.clone import Clone
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -21,18 +22,8 @@ device: cpu
 data: {source: digits, samples: {n: 30, selection: stratified}}
 model: {source: train, train: {architecture: mlp, epochs: 10}}
 budget: {norm: Linf, epsilon: 0.05}
-budgets: {}
-clean: {}
 attacks:
   fgsm: {library: torchattacks, algorithm: FGSM}
-queries: {}
-sweeps: {}
-verification: {}
-corruptions: {}
-generators: {}
-latent: {}
-sanity: {}
-report: {}
 tracking: {experiment: test}
 gate: {minimum: {clean/accuracy: 0.5}}
 """
@@ -42,10 +33,9 @@ gate: {minimum: {clean/accuracy: 0.5}}
 def project(tmp_path_factory):
     """A clone whose HEAD holds the results at epsilon 0.05, and after the sweep an experiment at 0.2."""
     made = Clone(tmp_path_factory.mktemp("project"))
-    (made.folder / "params.yaml").write_text(PARAMS)
+    made.write_params(PARAMS)
     made.run("dvc", "repro")
-    made.run("git", "add", "-A")
-    made.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "results")
+    made.commit("results")
     made.swept = made.run("windtunnel", "sweep", "--budget", "epsilon=0.05,0.2", "--markdown")
     return made
 

@@ -1,19 +1,12 @@
 """The real pipeline in a clone of this repository: what runs, what is cached, and what MLflow holds afterwards."""
 
-import os
-import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.integration.clone import Clone
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import file_digest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-ROOT = Path(__file__).parents[2]
 
 PARAMS = """
 seed: 0
@@ -21,83 +14,30 @@ device: cpu
 data: {source: digits, samples: {n: 40, selection: stratified}}
 model: {source: train, train: {architecture: mlp, epochs: 15}}
 budget: {norm: Linf, epsilon: EPSILON}
-budgets: {}
-clean: {}
 attacks:
   pgd: {library: torchattacks, algorithm: PGD, budget: {step_size: 0.02, steps: PGD_STEPS}}
   fgsm: {library: torchattacks, algorithm: FGSM}
-queries: {}
 sweeps:
   curve: {epsilons: [0, 0.05, 0.1]}
 verification:
   crown: {library: auto-LiRPA, algorithm: crown}
 corruptions:
   blur: {algorithm: gaussian_blur, severities: [1], upsample: 32, workers: 1}
-generators: {}
-latent: {}
-sanity: {}
-report: {}
 tracking: {experiment: test}
 gate: {minimum: {clean/accuracy: 0.5}}
 """
 
 
-class Clone:
-    """A clone of the repository with its own params, DVC cache and MLflow database."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
-        for name in filter(None, (f.decode() for f in files)):
-            if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "dvc.lock")):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, folder / name)
-        for command in (
-            ["init", "-q"],
-            ["add", "-A"],
-            ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start"],
-        ):
-            subprocess.run(["git", *command], cwd=folder, check=True)
+class Small(Clone):
+    """With one entry of several families, and two knobs."""
 
     def params(self, epsilon: str = "0.05", pgd_steps: int = 5) -> None:
-        text = PARAMS.replace("EPSILON", epsilon).replace("PGD_STEPS", str(pgd_steps))
-        (self.folder / "params.yaml").write_text(text)
-
-    def start(self, *command: str) -> subprocess.Popen:
-        environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(self.folder / "src"),
-            "OMP_NUM_THREADS": "1",
-            "DVC_NO_ANALYTICS": "1",
-        }
-        environment.pop("MLFLOW_TRACKING_URI", None)
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
-
-    def run(self, *command: str, code: int = 0) -> str:
-        process = self.start(*command)
-        output = "".join(process.communicate())
-        assert process.returncode == code, output
-        return output
-
-    def repro(self) -> list[str]:
-        """The stages that ran, sorted."""
-        return sorted(re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE))
-
-    def parents(self):
-        import mlflow
-
-        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self.folder / 'mlflow.db'}")
-        experiment = client.get_experiment_by_name("test")
-        runs = client.search_runs([experiment.experiment_id])
-        parents = [r for r in runs if r.data.tags["windtunnel.role"] == "parent"]
-        return client, parents, [r for r in runs if r.data.tags["windtunnel.role"] == "assessment"]
+        self.write_params(PARAMS.replace("EPSILON", epsilon).replace("PGD_STEPS", str(pgd_steps)))
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    made = Clone(tmp_path_factory.mktemp("clone"))
+    made = Small(tmp_path_factory.mktemp("clone"))
     made.params()
     made.ran_first = made.repro()
     return made

@@ -1,11 +1,11 @@
 """`windtunnel retrain` as a schedule runs it: real DVC, real processes, in a clone of this repository."""
 
 import os
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_pipeline import Clone
+
+from tests.integration.clone import Clone
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -14,18 +14,8 @@ device: cpu
 data: {source: digits, samples: {n: 60, selection: stratified}}
 model: {source: train, train: {architecture: mlp, epochs: 8}}
 budget: {norm: Linf, epsilon: 0.03}
-budgets: {}
-clean: {}
 attacks:
   fgsm: {library: torchattacks, algorithm: FGSM}
-queries: {}
-sweeps: {}
-verification: {}
-corruptions: {}
-generators: {}
-latent: {}
-sanity: {}
-report: {}
 seed: 0
 tracking: {experiment: test}
 gate: {minimum: {clean/accuracy: 0.5}, maximum_regression: {worst_case/accuracy: 0.1}}
@@ -35,9 +25,8 @@ gate: {minimum: {clean/accuracy: 0.5}, maximum_regression: {worst_case/accuracy:
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     made = Clone(tmp_path_factory.mktemp("clone"))
-    (made.folder / "params.yaml").write_text(PARAMS)
-    commit = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qam", "params"]
-    subprocess.run(commit, cwd=made.folder, check=True)
+    made.write_params(PARAMS)
+    made.commit("params")
     return made
 
 

@@ -1,0 +1,67 @@
+"""A clone of this repository, where tests run the real pipeline on params of their own."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EMPTY = (
+    "budgets", "clean", "attacks", "queries", "sweeps", "verification", "corruptions", "generators", "latent", "sanity", "report",
+)  # fmt: skip
+
+
+class Clone:
+    """A clone of the repository with its own params, DVC cache and MLflow database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+        for name in filter(None, (f.decode() for f in files)):
+            if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "dvc.lock")):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, folder / name)
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+        self.commit("start")
+
+    def write_params(self, text: str) -> None:
+        """`text` as params.yaml, the keys of `EMPTY` that it lacks empty: dvc.yaml needs them all."""
+        absent = (f"{key}: {{}}\n" for key in EMPTY if not re.search(rf"^{key}:", text, re.MULTILINE))
+        (self.folder / "params.yaml").write_text(text + "".join(absent))
+
+    def commit(self, message: str) -> None:
+        for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", message]):
+            subprocess.run(["git", *command], cwd=self.folder, check=True)
+
+    def start(self, *command: str) -> subprocess.Popen:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(self.folder / "src"),
+            "OMP_NUM_THREADS": "1",
+            "DVC_NO_ANALYTICS": "1",
+        }
+        environment.pop("MLFLOW_TRACKING_URI", None)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *command: str, code: int = 0) -> str:
+        process = self.start(*command)
+        output = "".join(process.communicate())
+        assert process.returncode == code, output
+        return output
+
+    def repro(self) -> list[str]:
+        """The stages that ran, sorted."""
+        return sorted(re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE))
+
+    def parents(self):
+        import mlflow
+
+        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self.folder / 'mlflow.db'}")
+        experiment = client.get_experiment_by_name("test")
+        runs = client.search_runs([experiment.experiment_id])
+        parents = [r for r in runs if r.data.tags["windtunnel.role"] == "parent"]
+        return client, parents, [r for r in runs if r.data.tags["windtunnel.role"] == "assessment"]
