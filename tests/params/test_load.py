@@ -1,13 +1,15 @@
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windtunnel.core.errors import UserError
-from windtunnel.params.load import load_params, validate_params
+from windtunnel.params.load import check_whole, load_params, read_params, validate_params
 from windtunnel.params.numbers import parse_number
 
+ROOT = Path(__file__).parents[2]
 MINIMAL = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}}
 
 
@@ -95,6 +97,20 @@ def test_a_file_that_is_no_params_is_one_line(tmp_path, content, says):
     with pytest.raises(UserError, match=says) as caught:
         load_params(file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "file", [ROOT / "params.yaml", *ROOT.glob("docs/examples/*/params.yaml")], ids=lambda f: f.parent.name
+)
+def test_our_own_files_have_every_key_that_dvc_reads(file):
+    check_whole(file, read_params(file))
+
+
+def test_a_key_that_is_left_out_is_named_with_the_line_to_add(tmp_path):
+    raw = read_params(ROOT / "params.yaml")
+    del raw["queries"], raw["seed"], raw["tracking"]  # no stage of DVC's reads `tracking`
+    with pytest.raises(UserError, match=r"every key.*Add the lines: seed: 0 \| queries: \{\}$"):
+        check_whole(tmp_path / "params.yaml", raw)
 
 
 def test_a_missing_file_says_where_to_be():

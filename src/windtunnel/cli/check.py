@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
-from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params, validate_params
 from windtunnel.params.schema import Params
 from windtunnel.sanity.check import Status
 
@@ -32,7 +32,9 @@ def check(*, path: Path) -> None:
       windtunnel check --params experiments/wide.yaml
     """  # noqa: D301
     console = Console()
-    params = load_params(path)
+    raw = read_params(path)
+    params = validate_params(raw, str(path))
+    check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
     mistakes = check_compatibility(params, console)

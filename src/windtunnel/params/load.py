@@ -26,8 +26,13 @@ _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 def load_params(path: Path = PARAMS_FILE) -> Params:
     """params.yaml, validated: schema, algorithm names, visualisers, and names used twice.
 
-    YAML 1.2 as DVC reads it, so that `1e-3` is a number for both. Raises UserError with a line per mistake.
+    Raises UserError with a line per mistake.
     """
+    return validate_params(read_params(path), str(path))
+
+
+def read_params(path: Path) -> dict[str, object]:
+    """The content of params.yaml, not validated. YAML 1.2 as DVC reads it, so that `1e-3` is a number for both."""
     if not path.is_file():
         raise UserError(f"{path}: no such file. Run windtunnel where params.yaml is, or name it with --params")
     try:
@@ -36,7 +41,15 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a map of keys, got {type(raw).__name__}")
-    return validate_params(raw, str(path))
+    return raw
+
+
+def check_whole(path: Path, raw: Mapping[str, object]) -> None:
+    """Raise UserError where a key is left out: for us each has a default, but DVC runs no stage without it."""
+    absent = {key: field.default for key, field in Params.model_fields.items() if key not in raw and key != "tracking"}
+    if absent:
+        lines = (f"{key}: {value if isinstance(value, int | str) else '{}'}" for key, value in absent.items())
+        raise UserError(f"{path}: DVC needs every key, also those without an entry. Add the lines: {' | '.join(lines)}")
 
 
 def validate_params(raw: Mapping[str, object], where: str = "params") -> Params:
