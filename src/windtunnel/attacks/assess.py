@@ -6,7 +6,7 @@ that those before it did not break.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +25,6 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Objective, PerturbationBudget, Semantics, Verdict
-from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -104,7 +103,7 @@ def assess(
             "runs": [run.name for run in runs],
             "restarts": entry.restarts,
             **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
-            **({"survivors_of": _digests(prior, before.by)} if prior and before.by else {}),
+            **({"survivors_of": {key: prior[key].digest() for key in before.by}} if prior and before.by else {}),
         },
         call_kwargs=in_force[0] if len(runs) == 1 else {f"{i} {runs[i].name}": k for i, k in enumerate(in_force)},
         library_package=None if entry.library == "windtunnel" else entry.library,
@@ -233,11 +232,6 @@ def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     if aims is not None:
         data["target_classes"] = aims
     return data
-
-
-def _digests(results: Mapping[str, Artifacts], names: Iterable[str]) -> dict[str, str]:
-    """sha256 of each robustness_data.pt that was used: sanity check G2 sees whether it has changed since."""
-    return {name: file_digest(results[name].directory / DATA_FILE) for name in names}
 
 
 def _region(budget: PerturbationBudget) -> PerturbationBudget:

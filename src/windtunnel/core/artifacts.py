@@ -68,6 +68,10 @@ class Artifacts:
             raise KeyError(f"{self.name}: '{key}' in {DATA_FILE} is not a tensor")
         return value
 
+    def digest(self) -> str:
+        """sha256 of robustness_data.pt as it is on disk: what used it records this, and sanity check G2 compares."""
+        return file_digest(self.directory / DATA_FILE)
+
     @property
     def metrics(self) -> dict[str, Json]:
         """The metrics of metadata.json."""

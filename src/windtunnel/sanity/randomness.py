@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -76,8 +78,6 @@ def works_when_frozen(evidence: Evidence, limit: float) -> Outcome:
             with seeded(0):
                 logits: Tensor = classifier.module(x)
             return logits
-
-    from dataclasses import replace
 
     frozen = replace(classifier, module=Frozen())
     found = pgd(frozen, data.inputs[rows], data.targets[rows], 0.5, steps=50, step_size=0.05, seed=0)

@@ -14,7 +14,6 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
-from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
@@ -80,7 +79,7 @@ def assess(
             **base_kwargs(subject),
             "decided_by_names": names,
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
-            "examples_from": {n: file_digest(a.directory / DATA_FILE) for n, a in (results or {}).items()},
+            "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
         library_package=_PACKAGE.get(entry.library),
         provenance={"verifiers": used} if algorithm is CASCADE else {},
