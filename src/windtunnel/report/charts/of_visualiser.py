@@ -14,7 +14,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.report.charts.axes import plain
 from windtunnel.report.charts.plots import Bar, Series, bars, columns, lines, matrix
 from windtunnel.report.charts.scene import Scene
-from windtunnel.report.words import Row, block, interval, kwargs, number, numbers, rows_in
+from windtunnel.report.words import Row, block, interval, number, numbers, rows_in, suite_pairs
 
 Children = Mapping[str, Row]
 BLUES = ("#f2f6fb", "#dbe7f4", "#c0d6ec", "#9cc2e2", "#72a9d4", "#4a8ec4", "#2a72b0", "#145596", "#0a3a72")
@@ -152,7 +152,9 @@ def _class_accuracy(a: Artifacts, _: Children) -> Scene | None:
 
 def _verdicts(a: Artifacts, _: Children) -> Scene | None:
     roles = {"verified": "certified", "falsified": "broken", "unknown": "unknown", "error": "error"}
-    rows = [Bar(name, number(a.metrics, f"{name}_rate"), role, interval(a.metrics, f"{name}_rate"))
+    late = int(number(a.metrics, "timeouts"))
+    words = {"unknown": f"unknown, {late} out of time"} if late else {}
+    rows = [Bar(words.get(name, name), number(a.metrics, f"{name}_rate"), role, interval(a.metrics, f"{name}_rate"))
             for name, role in roles.items() if f"{name}_rate" in a.metrics]  # fmt: skip
     if not rows:
         return None
@@ -192,7 +194,12 @@ def _certified_curve(a: Artifacts, _: Children) -> Scene | None:
     x = numbers(m["curve_epsilons"])
     limits = zip(numbers(m["certified_curve_ci_low"]), numbers(m["certified_curve_ci_high"]), strict=True)
     certified = tuple(zip(x, numbers(m["certified_curve"]), strict=True))
-    drawn = [Series("certified, 95 % band", "certified", certified, tuple(limits), thin=True)]
+    # What ran out of time is no finding about the model: the curve is what was proved until then.
+    late = int(number(m, "timeouts"))
+    words = (
+        f"certified, at least: {late} of {len(a.sample_names)} samples out of time" if late else "certified, 95 % band"
+    )
+    drawn = [Series(words, "unknown" if late else "certified", certified, tuple(limits), dashed=late > 0, thin=True)]
     if "empirical_curve" in m:
         attacked = tuple(zip(x, numbers(m["empirical_curve"]), strict=True))
         drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))
@@ -229,7 +236,7 @@ def _corruptions(a: Artifacts, _: Children) -> Scene | None:
 
 
 def _severities(a: Artifacts, _: Children) -> Scene | None:
-    m, pairs = a.metrics, _pairs(a)
+    m, pairs = a.metrics, suite_pairs(a)
     if not pairs or "accuracy_by_pair" not in m or "accuracy_by_severity" not in m:
         return None
     accuracy, zero = numbers(m["accuracy_by_pair"]), number(m, "severity_0_accuracy", number(m, "clean_accuracy"))
@@ -247,7 +254,7 @@ def _severities(a: Artifacts, _: Children) -> Scene | None:
 
 
 def _corruption_map(a: Artifacts, children: Children) -> Scene | None:
-    pairs = _pairs(a)
+    pairs = suite_pairs(a)
     if not pairs or "accuracy_by_pair" not in a.metrics:
         return None
     accuracy = dict(zip(pairs, numbers(a.metrics["accuracy_by_pair"]), strict=True))
@@ -264,14 +271,8 @@ def _corruption_map(a: Artifacts, children: Children) -> Scene | None:
     tips = [[tip(c, s) for s in severities] for c in names]
     alt = "Accuracy per corruption and severity."
     return matrix(
-        grid, names, [str(s) for s in severities], "severity", "corruption", alt, CIVIDIS, lambda v: f"{v:.0%}", tips
+        grid, names, [str(s) for s in severities], "severity", "corruption", alt, CIVIDIS, lambda v: f"{v:.1%}", tips
     )
-
-
-def _pairs(a: Artifacts) -> list[tuple[str, int]]:
-    found = kwargs(a).get("corruptions")
-    rows = found if isinstance(found, list) else []
-    return [(str(r[0]), int(str(r[1]))) for r in rows if isinstance(r, list) and len(r) == 2]
 
 
 def _list(a: Artifacts, key: str) -> list[Json]:

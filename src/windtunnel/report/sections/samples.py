@@ -11,7 +11,7 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.report.collect import Found
 from windtunnel.report.model import Outcome, SampleRow, Samples
 from windtunnel.report.pictures import thumbnails_note
-from windtunnel.report.sections.front import layers
+from windtunnel.report.sections.verdict import layers
 from windtunnel.report.words import budget, class_name, kwargs, region_words
 
 STATUSES = ("broken", "proved", "not known", "misclassified", "contradiction")
