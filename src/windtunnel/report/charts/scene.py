@@ -138,14 +138,29 @@ def hatch(x: float, y: float, width: float, height: float, colour: str, step: fl
         offset += step
 
 
+def wrapped(text: str, width: float, size: float = 9) -> list[str]:
+    """A text in lines of at most `width`, broken between words."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and text_width(f"{lines[-1]} {word}", size) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
 def legend(entries: list[tuple[str, str]], x: float, y: float, width: float) -> tuple[tuple[Mark, ...], float]:
     """(marks, height) of coloured squares with their words, wrapped to the width."""
     marks: list[Mark] = []
     left, top = x, y
     for colour, words in entries:
-        needed = 14 + text_width(words, 9) + 14
+        parts = wrapped(words, width - 28)
+        needed = 14 + max(text_width(part, 9) for part in parts) + 14
         if left > x and left + needed > x + width:
             left, top = x, top + 14
-        marks += [Rect(left, top, 9, 9, colour), Label(left + 13, top + 8, words, "soft", 9)]
+        marks.append(Rect(left, top, 9, 9, colour))
+        marks += [Label(left + 13, top + 8 + 12 * i, part, "soft", 9) for i, part in enumerate(parts)]
         left += needed
-    return tuple(marks), top - y + 14
+        if len(parts) > 1:
+            left, top = x, top + 14 + 12 * (len(parts) - 1)
+    return tuple(marks), top - y + (14 if left > x else 0)
