@@ -144,8 +144,10 @@ def test_a_sequential_run_equals_a_batched_one(few, algorithm, seed, chosen, bat
     together = run(entry.model_copy(update={"batch_size": 256}), few)
     for i in chosen:
         alone = run(entry.model_copy(update={"batch_size": batch_size}), few.subset(torch.tensor([i])))
-        for key in ("queries", "perturbed_inputs", "verdicts", "perturbed_logits"):
+        for key in ("queries", "perturbed_inputs", "verdicts"):
             assert torch.equal(together.data[key][i], alone.data[key][0]), key
+        # Another batch size may take another kernel of the convolution, whose sums are rounded in another order.
+        torch.testing.assert_close(together.data["perturbed_logits"][i], alone.data["perturbed_logits"][0])
 
 
 @pytest.mark.parametrize("name", list(COUNTED))
