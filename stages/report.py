@@ -13,8 +13,7 @@ from windtunnel.reporting.report.pdf import render_pdf
 def main() -> None:
     """Write reports/report.pdf and reports/report.html."""
     params = load_params()
-    # The gate comes after the report; `windtunnel report` shows its verdict too.
-    report = build_report(REPORTS, params.report, [name for _, name, _ in entries(params)], gate=False)
+    report = build_report(REPORTS, params.report, [name for _, name, _ in entries(params)])
     render_pdf(report, REPORTS / "report.pdf")
     render_html(report, REPORTS / "report.html")
 
