@@ -21,6 +21,7 @@ from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.summary.evidence import Region, outcome
 
 LINF = Budget(norm=Norm.LINF, epsilon=0.06)
 FIRST = [
@@ -89,6 +90,27 @@ def test_misclassified_samples_are_not_attacked_and_count_as_not_robust(digits_s
     assert m["attack_success_rate"] == m["n_succeeded"] / m["n_attacked"]
     assert m["adversarial_accuracy"] == pytest.approx((m["n_attacked"] - m["n_succeeded"]) / m["n_samples"])
     assert m["success_rate_all_samples"] == pytest.approx(1 - m["adversarial_accuracy"])
+
+
+def test_target_is_label_means_not_attacked_and_not_broken(digits_subject: Subject, tmp_path: Path) -> None:
+    """One target class for all: the samples of that class are right at distance 0, which is no success of anybody."""
+    tiny = Budget(norm=Norm.LINF, epsilon=0.001)
+    result = assess("it", entry_of(target_classes=3), tiny, digits_subject)
+    same = digits_subject.dataset.targets == 3
+    assert (same & digits_subject.clean_correct).any()
+    assert "target_is_label" in {caveat.code for caveat in result.caveats}
+    assert not tensor(result, "attacked")[same].any()
+    assert (tensor(result, "verdicts")[same] == Verdict.ATTACK_FAILED).all()
+    m = result.metrics
+    assert m["n_succeeded"] == 0
+    assert m["adversarial_accuracy"] == m["clean_accuracy"]
+    # Only a misclassified sample that is predicted as the target is the adversary's without an attack.
+    given = (digits_subject.clean_predictions == 3) & ~same
+    assert m["success_rate_all_samples"] == pytest.approx(float(given.double().mean()))
+    written = write_artifacts(result, tmp_path / "it", digits_subject, started=0.0)
+    found = outcome(Region(Norm.LINF, 0.001), written, [written])
+    assert torch.equal(found.attacked, ~same)
+    assert torch.equal(found.broken, ~digits_subject.clean_correct)
 
 
 def test_no_attack_breaks_a_linear_sample_inside_its_exact_radius(linear_subject: Subject) -> None:
@@ -194,11 +216,12 @@ def test_targeted_success_is_the_target_and_nothing_else(rule, digits_subject: S
     result = assess("it", entry_of(target_classes=rule, budget={"steps": 60}), budget, digits_subject)
     aims, predictions = tensor(result, "target_classes"), tensor(result, "perturbed_predictions")
     succeeded = tensor(result, "verdicts") == Verdict.ATTACK_SUCCEEDED
-    assert torch.equal(succeeded, predictions == aims)
+    has_aim = aims != digits_subject.dataset.targets
+    assert torch.equal(succeeded, (predictions == aims) & has_aim)
     assert (succeeded & tensor(result, "attacked")).any()
-    assert not tensor(result, "attacked")[aims == digits_subject.dataset.targets].any()
+    assert not tensor(result, "attacked")[~has_aim].any()
     if rule != 3:
-        assert (aims != digits_subject.dataset.targets).all()
+        assert has_aim.all()
 
 
 def test_budget_is_enforced_whatever_the_library_returns(linear_subject: Subject) -> None:

@@ -19,7 +19,7 @@ from windtunnel.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.attacks.plan import Run, plan_of
 from windtunnel.attacks.survivors import Prior, entry_digest, prior_of
 from windtunnel.attacks.table import ROWS
-from windtunnel.attacks.targets import target_summary, targets_for
+from windtunnel.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
@@ -134,14 +134,11 @@ class _State:
     @classmethod
     def start(cls, subject: Subject, aims: Tensor | None, before: Prior) -> _State:
         n = len(subject.dataset)
-        attacked = subject.clean_correct & ~before.broken
-        if aims is not None:
-            attacked &= aims != subject.dataset.targets
+        attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
-        reached = subject.clean_predictions == aims if aims is not None else ~subject.clean_correct
         return cls(
             attacked=attacked,
-            succeeded=before.broken | reached,
+            succeeded=before.broken | reached_without_attack(subject, aims),
             perturbed=torch.where(before.broken.view(-1, 1, 1, 1), before.perturbed, subject.dataset.inputs),
             logits=torch.where(before.broken[:, None], before.logits, subject.clean_logits),
             distances=torch.where(before.broken, before.distances, 0.0),

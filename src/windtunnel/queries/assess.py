@@ -11,7 +11,7 @@ from torch import Tensor
 from windtunnel.attacks.adapters import Request, adapter_of
 from windtunnel.attacks.rows import AttackRow
 from windtunnel.attacks.settings import settle
-from windtunnel.attacks.targets import target_summary, targets_for
+from windtunnel.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Checkpoint, progress_bar
@@ -49,9 +49,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "queries")
     aims = targets_for(where, entry.target_classes, subject, name)
     runner, region, in_force = _plan(where, name, entry, budget, subject, aims)
-    attacked = subject.clean_correct.clone()
-    if aims is not None:
-        attacked &= aims != subject.dataset.targets
+    attacked = subject.clean_correct & has_aim(subject, aims)
     task = Task(
         images=subject.dataset.inputs,
         logits=subject.clean_logits,
@@ -182,7 +180,7 @@ def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, f
     queries = torch.ones(len(inputs), dtype=torch.int64)
     predictions = subject.clean_predictions.clone()
     # A sample that is wrong already is a success without an attack, as for `attacks`.
-    succeeded = ~subject.clean_correct if aims is None else subject.clean_predictions == aims
+    succeeded = reached_without_attack(subject, aims)
     if found:
         done = _joined(found)
         rows = done["row"]
