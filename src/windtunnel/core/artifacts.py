@@ -23,6 +23,7 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, read_json, write_json
+from windtunnel.core.randomness import one_random_run
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -211,7 +212,7 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         "kwargs": plain_json(result.kwargs),
         "call_kwargs": plain_json(result.call_kwargs),
         "visualisers": [],
-        "caveats": [_caveat_json(c) for c in (*subject.caveats, *result.caveats)],
+        "caveats": [_caveat_json(c) for c in (*subject.caveats, *one_random_run(row), *result.caveats)],
         "provenance": {**provenance(subject, packages), **result.provenance},
     }
     write_json(metadata, directory / METADATA_FILE)

@@ -212,7 +212,6 @@ def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry
         )
     if not attacked.any():
         yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
-    yield Caveat("one_random_run", "The attack draws at random: with another seed it may break other samples.")
     if entry.library != "windtunnel":
         yield Caveat(
             "stopped_at_first_success",

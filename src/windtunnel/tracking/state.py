@@ -124,6 +124,7 @@ def read_state(*, tensors: bool = True) -> State:
         "sanity.hard_fails": str(len(failures)),
         "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
         "caveat_count": str(len(caveats)),
+        **{f"caveat.{caveat.code}": caveat.text for caveat in _caveats(summary)},
         "data.digest": str(dataset["digest"]),
         "model.digest": model_digest,
         **({"dvc.stage_hashes": " ".join(f"{s.name}={s.hash[:12]}" for s in stages)} if stages else {}),
