@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from windtunnel.attacks.adapters import Request, adapter_of
+from windtunnel.attacks.adapters import Request, adapter_of, call_of
 from windtunnel.attacks.rows import AttackRow
-from windtunnel.attacks.settings import settle
+from windtunnel.attacks.settings import Settings, settle
 from windtunnel.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.catalogue import find_algorithm
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
@@ -100,11 +100,15 @@ def _plan(
         return searched, region_of(where, entry, search), params_of(where, entry).model_dump(mode="json")
     settings = settle(where, row, entry.params, as_attack(entry).budget.over(budget))
 
+    def request(i: int) -> Request:
+        return _request(name, row, settings, subject, aims, i)
+
     def counted(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
         for i in rows.tolist():
-            finished(_one(name, row, settings.arguments, subject, aims, task, i))
+            finished(_one(request(i), subject, task, i))
 
-    return counted, settings.budget, settings.in_force
+    # Each image is a call of its own: they differ in their seed alone.
+    return counted, settings.budget, call_of(request(0)).recorded(settings.in_force)
 
 
 def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
@@ -115,23 +119,23 @@ def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
     return rows[margin.argsort(descending=True, stable=True)]
 
 
-def _one(
-    name: str, row: AttackRow, arguments: dict[str, object], subject: Subject, aims: Tensor | None, task: Task, i: int
-) -> State:
-    data, classifier = subject.dataset, subject.classifier
-    device = classifier.device
-    request = Request(
+def _request(name: str, row: AttackRow, settings: Settings, subject: Subject, aims: Tensor | None, i: int) -> Request:
+    data, device = subject.dataset, subject.classifier.device
+    return Request(
         row=row,
-        arguments=arguments,
-        budget=task.budget,
+        arguments=settings.arguments,
+        budget=settings.budget,
         inputs=data.inputs[i : i + 1].to(device).contiguous(),
         labels=data.targets[i : i + 1].to(device),
         aims=None if aims is None else aims[i : i + 1].to(device),
         pool=(data.inputs, data.targets),
-        num_classes=classifier.num_classes,
+        num_classes=subject.classifier.num_classes,
         seed=derive_seed(subject.seed, name, data.ids[i]),
     )
-    done = attack_counted(classifier, adapter_of(row.algorithm.library), request, task, i)
+
+
+def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
+    done = attack_counted(subject.classifier, adapter_of(request.row.algorithm.library), request, task, i)
     return {
         "row": torch.tensor([i]),
         "image": done.image,
