@@ -1,10 +1,12 @@
 """What an attack's numbers mean, on models whose robustness is known or easily checked."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torchattacks
 from torch import Tensor
 
 import windtunnel.attacks.assess as pipeline
@@ -297,3 +299,57 @@ def test_passes_are_counted(digits_subject: Subject) -> None:
     assert result.metrics["mean_backward_passes"] == 7
     assert result.semantics.perturbation.steps == 7
     assert result.semantics.perturbation.step_size == pytest.approx(2 / 255)
+
+
+def test_call_kwargs_are_what_the_library_was_called_with(digits_subject: Subject, monkeypatch) -> None:
+    """Epsilon, seed and number of classes included; tensors as shape, dtype and device; of the first batch."""
+    n = int(digits_subject.clean_correct.sum())
+    batch = {"shape": [min(n, 128), 1, 8, 8], "dtype": "torch.float32", "device": "cpu"}
+    labels = {"shape": [min(n, 128)], "dtype": "torch.int64", "device": "cpu"}
+    seen = {}
+    real = torchattacks.PGD.__init__
+
+    def spied(self, model, **built):
+        seen.update(built)
+        real(self, model, **built)
+
+    monkeypatch.setattr(torchattacks.PGD, "__init__", functools.wraps(real)(spied))
+    call = assess("it", entry_of(budget={"steps": 3}), LINF, digits_subject).call_kwargs
+    assert call == {"eps": 0.06, "alpha": 2 / 255, "steps": 3, "random_start": True, "inputs": batch, "labels": labels}
+    assert seen.items() <= call.items()
+    call = assess("it", entry_of(algorithm="FGSM", target_classes="next"), LINF, digits_subject).call_kwargs
+    assert (call["eps"], call["targets"]) == (0.06, labels)
+    square = entry_of(algorithm="Square", params={"n_queries": 2}, restarts=2)
+    calls = assess("it", square, LINF, digits_subject).call_kwargs
+    assert len({call["seed"] for call in calls.values()}) == 2
+    assert all(call["norm"] == "Linf" for call in calls.values())
+    call = assess(
+        "it", entry_of(library="foolbox", algorithm="LinfPGD", params={"steps": 1}), LINF, digits_subject
+    ).call_kwargs
+    assert call["epsilons"] == 0.06
+    assert call["rel_stepsize"] == pytest.approx(0.01 / 0.3)
+
+
+def test_an_invoker_of_the_users_own_builds_and_calls_the_attack(
+    digits_subject: Subject, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_invokers.py").write_text(
+        "def twice(call, model):\n"
+        "    attack = call.attack(model, **{**call.built, 'steps': 2 * call.built['steps']})\n"
+        "    return attack(call.inputs, call.labels)\n"
+        "def wrong(call, model):\n"
+        "    return call.inputs[:, 0]\n"
+    )
+    few = digits_subject.subset(torch.arange(20))
+    plain = {"params": {"random_start": False}}
+    doubled = assess("it", entry_of(**plain, budget={"steps": 6}), LINF, few)
+    mine = assess("it", entry_of(**plain, budget={"steps": 3}, invoker="my_invokers:twice"), LINF, few)
+    assert torch.equal(tensor(mine, "perturbed_inputs"), tensor(doubled, "perturbed_inputs"))
+    assert mine.kwargs["invoker"] == "my_invokers:twice"
+    with pytest.raises(
+        UserError, match=r"attacks\.it\.invoker: my_invokers:wrong returned \(\d+, 8, 8\), not a tensor"
+    ):
+        assess("it", entry_of(invoker="my_invokers:wrong"), LINF, few)
+    with pytest.raises(UserError, match=r"attacks\.it\.invoker: 'twise' is not a function of my_invokers.*'twice'"):
+        assess("it", entry_of(invoker="my_invokers:twise"), LINF, few)

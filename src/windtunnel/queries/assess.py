@@ -97,7 +97,11 @@ def _plan(
         def searched(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
             search_images(search, oracle, task, rows, capacity, finished)
 
-        return searched, region_of(where, entry, search), params_of(where, entry).model_dump(mode="json")
+        region = region_of(where, entry, search)
+        wanted = {"targets": aims} if aims is not None else {}
+        tensors = {"images": subject.dataset.inputs, "labels": subject.dataset.targets, **wanted}
+        params = params_of(where, entry).model_dump(mode="json")
+        return searched, region, {**params, "epsilon": region.epsilon, "max_queries": entry.max_queries, **tensors}
     settings = settle(where, row, entry.params, as_attack(entry).budget.over(budget))
 
     def request(i: int) -> Request:

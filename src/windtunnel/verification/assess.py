@@ -18,6 +18,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 from windtunnel.verification.bounding import Bounder
+from windtunnel.verification.calls import called_with
 from windtunnel.verification.examples import known_examples
 from windtunnel.verification.ledger import Ledger
 from windtunnel.verification.radius import broken_radius, certified_radius, curve_metrics
@@ -81,6 +82,7 @@ def assess(
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
+        call_kwargs=called_with(steps, task),
         library_package=_PACKAGE.get(entry.library),
         provenance={"verifiers": used} if algorithm is CASCADE else {},
     )
