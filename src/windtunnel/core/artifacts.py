@@ -21,6 +21,7 @@ from windtunnel.core.contracts import (
     PerturbationBudget,
     Semantics,
 )
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, read_json, write_json
 from windtunnel.core.randomness import one_random_run
@@ -163,7 +164,7 @@ def base_kwargs(subject: Subject) -> dict[str, object]:
     }
 
 
-def semantics_json(semantics: Semantics) -> dict[str, Json]:
+def semantics_json(semantics: Semantics, dataset: Dataset) -> dict[str, Json]:
     """The `semantics` block of metadata.json; the kind, threat model and so on come from the registry row alone."""
     row, region = semantics.algorithm, semantics.perturbation
     block: dict[str, Json] = {
@@ -175,8 +176,8 @@ def semantics_json(semantics: Semantics) -> dict[str, Json]:
         "families": sorted(row.families),
         "stochastic": row.randomness.value != "deterministic",
         "randomness": row.randomness.value,
-        "sample_selection": dict(semantics.sample_selection),
-        "input_metadata": dict(semantics.input_metadata),
+        "sample_selection": dataset.selection,
+        "input_metadata": dict(dataset.metadata),
     }
     if isinstance(region, PerturbationBudget):
         block["norm"] = region.norm.value
@@ -206,7 +207,7 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         "algorithm": row.name,
         "library": row.library,
         "library_version": package_version(result.library_package or "windtunnel") or "built in",
-        "semantics": semantics_json(result.semantics),
+        "semantics": semantics_json(result.semantics, subject.dataset),
         "verdict_codes": dict(VERDICT_CODES),
         "metrics": {key: value for key, value in result.metrics.items() if value is not None},
         "kwargs": plain_json(result.kwargs),

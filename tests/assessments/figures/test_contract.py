@@ -95,3 +95,13 @@ def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digit
     assert first["options"] == {"max_labelled": 3}
     assert "options" not in second
     assert "not a sweep" in third["empty"]
+
+
+@pytest.mark.parametrize("indices", [[2, 0], (2, 0)])
+def test_an_option_that_is_a_list_is_recorded_too(indices, tmp_path):
+    """YAML gives lists: the samples a user chose for the output bounds were missing from metadata.json."""
+    from windtunnel.assessments.figures.base import make_visualiser, recorded
+
+    spec = {"OutputBoundsPinnedVisualiser": {"sample_indices": indices}}
+    visualiser = make_visualiser(spec, AssessmentKind.FORMAL_VERIFICATION, "verification.crown.visualisers")
+    assert recorded(visualiser, tmp_path / "it.png", "")["options"] == {"sample_indices": [2, 0]}

@@ -94,13 +94,13 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
             figure.savefig(path, metadata={"Software": None})
             pyplot.close(figure)
         paths.append(path)
-        rows.append(_row(visualiser, path, str(figure.get_label())))
+        rows.append(recorded(visualiser, path, str(figure.get_label())))
     artifacts.metadata["visualisers"] = rows
     write_json(artifacts.metadata, artifacts.directory / METADATA_FILE)
     return paths
 
 
-def _row(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
+def recorded(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
     """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
     from windtunnel.core.files import plain_json
 
@@ -119,5 +119,5 @@ def _row(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
 
 def _is_option(value: object) -> bool:
     """Whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
-    values = value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple | list) else (value,)
     return all(v is None or isinstance(v, bool | int | float | str) for v in values)
