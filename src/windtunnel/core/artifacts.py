@@ -126,9 +126,10 @@ def _accelerator(device: torch.device) -> dict[str, Json]:
     if device.type == "cpu":
         return {}
     facts: dict[str, Json] = {"type": device.type}
+    if device.type in {"cuda", "xpu"}:
+        facts["name"] = torch.get_device_module(device).get_device_name(device)
     if device.type == "cuda":
         facts |= {
-            "name": torch.cuda.get_device_name(device),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "cudnn_deterministic": torch.backends.cudnn.deterministic,
