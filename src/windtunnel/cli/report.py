@@ -21,7 +21,9 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.command()
 @click.option("--reports", type=_FOLDER, default=REPORTS, show_default=True, help="Where the artifacts are.")
-@click.option("--output", type=_FOLDER, help="Where report.pdf and report.html go; beside the artifacts where absent.")
+@click.option(
+    "--output", type=_FOLDER, default=Path("report"), show_default=True, help="Where report.pdf and report.html go."
+)
 @click.option("--only", multiple=True, help="Only these assessments, for example --only pgd or --only attacks.pgd.")
 @click.option(
     "--compact/--full", default=None, help="A PDF of few pages, or everything; as in params.yaml where absent."
@@ -35,7 +37,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 def report(
     *,
     reports: Path,
-    output: Path | None,
+    output: Path,
     only: tuple[str, ...],
     compact: bool | None,
     scope: str | None,
@@ -43,7 +45,9 @@ def report(
     title: str | None,
     open_it: bool,
 ) -> None:
-    """Build report.pdf and report.html. Needs no DVC: any directories in the form of the artifact contract will do.
+    """Build report.pdf and report.html, with the date and the commit of the results, which the stage's own files leave out.
+
+    Needs no DVC: any directories in the form of the artifact contract will do. No output of DVC is touched.
 
     \b
     Examples:
@@ -58,13 +62,12 @@ def report(
     given = {"layout": layout, "figure_scope": scope, "paper": paper, "title": title}
     of_file = load_params().report if reports == REPORTS and PARAMS_FILE.is_file() else Report()
     options = of_file.model_copy(update={key: value for key, value in given.items() if value is not None})
-    built = build_report(reports, options, _names(reports, only) if only else None)
-    folder = output or reports
+    built = build_report(reports, options, _names(reports, only) if only else None, dated=True)
     for render, file in ((render_pdf, "report.pdf"), (render_html, "report.html")):
-        render(built, folder / file)
-        click.echo(folder / file)
+        render(built, output / file)
+        click.echo(output / file)
     if open_it:
-        webbrowser.open((folder / "report.html").resolve().as_uri())
+        webbrowser.open((output / "report.html").resolve().as_uri())
 
 
 def _names(reports: Path, only: tuple[str, ...]) -> list[str]:

@@ -25,6 +25,7 @@ NOT_IMAGES = "Not images: nothing to draw."
 @dataclass(frozen=True)
 class _LatentVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"latent"})
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure; a placeholder where the artifacts are of another family."""

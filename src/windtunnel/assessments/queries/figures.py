@@ -25,6 +25,7 @@ _DASHES = ("-", "--", "-.", ":")
 @dataclass(frozen=True)
 class _QueryVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"queries"})
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure; a placeholder where the artifacts hold no query counts."""
@@ -79,6 +80,7 @@ class SuccessCurvesVisualiser(Visualiser):
 
     assessments: tuple[Artifacts, ...] = ()
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"queries"})
     title: ClassVar[str] = "Success rate against queries, of all counted attacks"
 
     def draw(self, artifacts: Artifacts) -> Figure:

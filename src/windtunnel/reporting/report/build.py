@@ -19,9 +19,16 @@ from windtunnel.reporting.report.sections.samples import samples_appendix
 from windtunnel.reporting.report.sections.sanity import SANITY, checks_appendix, gate_section, sanity_section
 
 
-def build_report(reports: Path, options: Options | None = None, names: Iterable[str] | None = None) -> Report:
-    """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`)."""
+def build_report(
+    reports: Path, options: Options | None = None, names: Iterable[str] | None = None, *, dated: bool = False
+) -> Report:
+    """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`).
+
+    `dated`: with the date and the commit of the results, where runtime.json has them; without, equal artifacts give equal files.
+    """
     options, found = options or Options(), collect(reports, names)
+    if not dated:
+        found = replace(found, run=None)
     try:
         return _report(found, options)
     except ODD_METADATA as error:

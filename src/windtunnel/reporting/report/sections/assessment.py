@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.files import is_tensor_summary
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
@@ -69,7 +70,7 @@ def what_ran(artifacts: Artifacts) -> str:
     if (threat := meaning.get("threat_model")) != "not_applicable":
         words += [short(threat).replace("_", " "), short(meaning.get("objective"))]
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
-    options = ", ".join(f"{key}={short(value)}" for key, value in call.items())
+    options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
 
 
