@@ -12,6 +12,7 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.seeds import derive_seed
+from windtunnel.models.backends import Program
 from windtunnel.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
 from windtunnel.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.sanity.probes import cross_entropy, input_gradients, need_gradients, onnx_logits, several_passes
@@ -29,12 +30,12 @@ RANDOMNESS = 1e-4  # of L2-normalised logits; AutoAttack's check_randomized
 def evaluation_mode(evidence: Evidence, limit: float) -> Outcome:
     """A module in training mode drops units at random or normalises by the batch: another model than the one deployed.
 
-    Flags when any submodule has `.training` set. A torch.export program has no modes and passes.
+    Flags when any submodule has `.training` set, or an operation of a torch.export program was exported as in training.
     """
     module = evidence.subject.classifier.module
-    if isinstance(module, torch.fx.GraphModule):
-        return Outcome(flagged=False, value=0, note="an exported program has no training mode")
     training = [name or type(part).__name__ for name, part in module.named_modules() if part.training]
+    if isinstance(module, Program):
+        training += module.training_operations()
     return Outcome(bool(training), len(training), reason=f"in training mode: {', '.join(training[:5])}")
 
 
