@@ -16,11 +16,11 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.evaluation.sanity.run import before_any_assessment
+from windtunnel.evaluation.validate import validate
 from windtunnel.inputs.data.load import load_dataset
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.load import export_onnx, import_model, load_classifier, pick_device, preview_classifier
 from windtunnel.params.data import Data
-from windtunnel.params.load import validate_params
 from windtunnel.params.model import Model
 
 FACTORY = """
@@ -134,7 +134,7 @@ def test_a_program_is_refused_where_it_was_exported_in_training_mode_and_only_th
     save_export(nn.Sequential(*layers).train(training), here / "w.pt2")
     classifier = imported(Model(source="export", path="w.pt2"), mlp_subject.dataset, here / "kept")
     raw = {"data": {}, "budget": {"epsilon": 0.1}, "model": {"source": "export", "path": "w.pt2"}}
-    findings = before_any_assessment(validate_params(raw), classifier, mlp_subject.dataset)
+    findings = before_any_assessment(validate(raw), classifier, mlp_subject.dataset)
     (found,) = [f for f in findings if f.check.id == "A1"]
     assert found.status == status
     if training:
