@@ -83,7 +83,6 @@ def corrupted(right: int, folder: Path) -> tuple[AssessmentResult, AssessmentRes
     dataset = Dataset(bright, targets, tuple(f"s{i}" for i in range(N)), ("dark", "light"))
     subject = subject_of(classifier_of(Brightness(), 2, (1, 8, 8)), dataset)
     entry = CorruptionEntry(
-        algorithm="custom",
         corruptions=("pixelate", "jpeg_compression", "saturate"),
         severities=(1, 5),
         upsample=32,
