@@ -48,6 +48,13 @@ def prepare_entry(params: Params, family: str, name: str) -> tuple[Entry, Subjec
     return entry, subject.choose(entry.samples.n, entry.samples.selection, seed)
 
 
+def on_samples(result: AssessmentResult, entry: Entry, subject: Subject) -> AssessmentResult:
+    """The result with semantics that say which samples it is of, and how they were made."""
+    selection = {"n": len(subject.dataset), **entry.samples.model_dump(exclude_none=True, exclude={"n"})}
+    semantics = replace(result.semantics, sample_selection=selection, input_metadata=subject.dataset.metadata)
+    return replace(result, semantics=semantics)
+
+
 def finish(
     params: Params,
     family: str,
@@ -61,10 +68,8 @@ def finish(
     from windtunnel.core.artifacts import write_artifacts
 
     entry = entry_of(params, family, result.name)
-    selection = {"n": len(subject.dataset), **entry.samples.model_dump(exclude_none=True, exclude={"n"})}
-    semantics = replace(result.semantics, sample_selection=selection, input_metadata=subject.dataset.metadata)
     artifacts = write_artifacts(
-        replace(result, semantics=semantics), directory or ROBUSTNESS / result.name, subject, started=started
+        on_samples(result, entry, subject), directory or ROBUSTNESS / result.name, subject, started=started
     )
     draw_figures(artifacts, visualisers_of(family, result.name, entry))
     return artifacts

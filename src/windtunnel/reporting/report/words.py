@@ -89,10 +89,12 @@ def region(artifacts: Artifacts) -> Row:
 
 
 def region_words(artifacts: Artifacts) -> str:
-    """The region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, or `fog at severity 3`."""
+    """The region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, `fog at severity 3`, or `common at severities 1, 3, 5`."""
     where = region(artifacts)
     if "norm" in where:
         return budget(where) if "epsilon" in where else f"{where['norm']}, no bound"
+    if several := listed(where, "severities"):
+        return f"{where['corruption_name']} at severities {', '.join(map(str, several))}"
     severity = where.get("severity")
     return str(where.get("corruption_name", "-")) + (f" at severity {severity}" if severity else "")
 
