@@ -173,6 +173,7 @@ def _settle(registry: Registry, version: Version, verdict: Mapping[str, Json]) -
         registry.tag(version, "gate.decision", Decision.UNSOUND.value)
         registry.tag(version, "gate.reasons", "; ".join(failures)[:MAX_TAG])
         return Status.UNSOUND, failures
+    registry.challenge(version)  # in place of an older one, and until it is champion
     registry.promote(version)
     return Status.PROMOTED, []
 
