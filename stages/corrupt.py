@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, cast
 
-from windtunnel.assessments.run import finish, on_samples, prepare_entry
+from windtunnel.assessments.run import finish, prepare_entry
 from windtunnel.core.errors import user_errors
 from windtunnel.core.layout import PLOTS, ROBUSTNESS
 
@@ -27,7 +27,7 @@ def main(name: str) -> None:
     entry, subject = prepare_entry(params, "corruptions", name)
 
     def keep(child: AssessmentResult) -> None:
-        write_artifacts(on_samples(child, entry, subject), ROBUSTNESS / name / child.name, subject, started=started)
+        write_artifacts(child, ROBUSTNESS / name / child.name, subject, started=started)
 
     # The children are on disk before the suite: its sample sheet is drawn from them.
     result = assess_suite(name, cast("CorruptionEntry", entry), subject, keep)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,13 +47,6 @@ def prepare_entry(params: Params, family: str, name: str) -> tuple[Entry, Subjec
     return entry, subject.choose(entry.samples.n, entry.samples.selection, seed)
 
 
-def on_samples(result: AssessmentResult, entry: Entry, subject: Subject) -> AssessmentResult:
-    """The result with semantics that say which samples it is of, and how they were made."""
-    selection = {"n": len(subject.dataset), **entry.samples.model_dump(exclude_none=True, exclude={"n"})}
-    semantics = replace(result.semantics, sample_selection=selection, input_metadata=subject.dataset.metadata)
-    return replace(result, semantics=semantics)
-
-
 def finish(
     params: Params,
     family: str,
@@ -68,9 +60,7 @@ def finish(
     from windtunnel.core.artifacts import write_artifacts
 
     entry = entry_of(params, family, result.name)
-    artifacts = write_artifacts(
-        on_samples(result, entry, subject), directory or ROBUSTNESS / result.name, subject, started=started
-    )
+    artifacts = write_artifacts(result, directory or ROBUSTNESS / result.name, subject, started=started)
     draw_figures(artifacts, visualisers_of(family, result.name, entry))
     return artifacts
 
