@@ -17,7 +17,7 @@ from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
 from windtunnel.evaluation.summary.meanings import MEANING
 
@@ -81,8 +81,9 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     _print_words(rows, checks, console)
     if checks:
         number = counts(checks)
-        words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in number.items() if count)
-        console.print(f"sanity: [bold]{overall(number)}[/bold], {words}  (windtunnel sanity)", soft_wrap=True)
+        console.print(
+            f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)", soft_wrap=True
+        )
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)

@@ -168,7 +168,9 @@ def _against_budgets(first: str, second: str, pairs: Sequence[Pair]) -> Iterator
         keys = [Series(label, role, (), line=False) for label, role, _ in sides]
         top = max(x for series in drawn for x, _ in series.points)
         alt = f"Accuracy of both runs against epsilon under {norm}, up to {plain(top)}."
-        words = f"Both runs against epsilon, {norm}. Dots: worst case; rings: certified; lines: what knows a whole curve"
+        words = (
+            f"Both runs against epsilon, {norm}. Dots: worst case; rings: certified; lines: what knows a whole curve"
+        )
         scene = lines(
             [*keys, *(replace(one, named=False) for one in drawn)],
             f"epsilon ({norm})",
