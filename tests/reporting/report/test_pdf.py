@@ -92,12 +92,12 @@ def test_the_paper_is_the_one_asked_for_and_nothing_leaves_it(reports, paper, si
 
 
 def test_page_one_has_the_answer_and_a_box_to_sign(reports):
-    write_json({"decision": "promoted", "exit_code": 0, "conditions": []}, reports / "gate.json")
+    write_json({"decision": "passed", "exit_code": 0, "conditions": []}, reports / "gate.json")
     render_pdf(build_report(reports), reports / "report.pdf")
     pages = [p.extract_text() for p in pypdf.PdfReader(reports / "report.pdf").pages]
     for words in (
         "Without any change the model is right",
-        "Gate: promoted",
+        "Gate: passed",
         "Sanity:",
         "The adversary may change every pixel",
         "weakest class",

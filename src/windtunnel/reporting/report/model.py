@@ -154,8 +154,8 @@ class Front:
     facts: tuple[tuple[str, str], ...]
     alarms: tuple[Finding, ...]
     verdict: str
-    gate: Finding
-    sanity: Finding
+    gate: Finding | None
+    sanity: Finding | None
     tiles: tuple[Tile, ...]
     sandwich: Chart | None
     threat: tuple[Block, ...]

@@ -171,8 +171,7 @@ def _front(report: Report) -> Iterator[Flowable]:
     if front.tiles:
         yield _tiles(front.tiles)
         yield Spacer(1, 5)
-    for line in (front.gate, front.sanity):
-        yield finding_part(line)
+    yield from (finding_part(line) for line in (front.gate, front.sanity) if line)
     if front.sandwich:
         yield from chart_parts(front.sandwich, 0.8)
     for block in front.threat:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from windtunnel.evaluation.gate.table import SIGN
+from windtunnel.evaluation.sanity.findings import counts, in_words
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.reporting.report.words import Row, listed, number, rows_in, short
 
@@ -22,9 +22,9 @@ _GROUPS = {
     "G": "G. Provenance",
 }
 _DECISIONS: dict[str, tuple[Severity, str]] = {
-    "promoted": ("info", "The model meets every condition of the gate."),
-    "not_promoted": ("warning", "The model does not meet every condition of the gate."),
-    "evaluation_not_sound": ("invalid", "The evaluation is not sound, so the gate says nothing about the model."),
+    "passed": ("info", "The model meets every condition of the gate."),
+    "failed": ("warning", "The model does not meet every condition of the gate."),
+    "unsound": ("invalid", "The evaluation is not sound, so the gate says nothing about the model."),
 }
 
 
@@ -46,29 +46,19 @@ def sanity_line(checks: tuple[Row, ...] | None) -> Finding:
     """All checks in one line, for page one."""
     if checks is None:
         return Finding("warning", "Sanity: no checks ran, so nothing vouches for the evaluation itself.")
-    counts = Counter(str(row["status"]) for row in checks)
     flagged = [row for row in checks if is_flagged(row)]
-    parts = [
-        f"{len(checks)} checks",
-        f"{counts['pass']} passed",
-        f"{len(flagged)} flagged",
-        f"{counts['not_run']} not run",
-    ]
     named = ", ".join(f"{row['id']} {str(row['title'])[:1].lower()}{str(row['title'])[1:]}" for row in flagged)
-    severity: Severity = (
-        "invalid" if any(row["severity"] == "HARD" for row in flagged) else "warning" if flagged else "info"
-    )
-    return Finding(severity, f"Sanity: {', '.join(parts)}{f' ({named})' if named else ''}.")
+    hard = any(row["severity"] == "HARD" for row in flagged)
+    severity: Severity = "invalid" if hard else "warning" if flagged else "info"
+    return Finding(severity, f"Sanity: {in_words(counts(checks))}{f'; flagged: {named}' if named else ''}.")
 
 
 def sanity_section(checks: tuple[Row, ...], found_gate: Row | None) -> Section:
     """The checks that flagged, with what was seen and what to do; what was not run; the others in the appendix."""
-    counts = Counter(str(row["status"]) for row in checks)
-    total = ", ".join(f"{counts[status]} {_words(status)}" for status in _ORDER if counts[status])
     blocks: list[Block] = [
         Text(
-            f"{len(checks)} checks: {total}. Passing them is necessary, not sufficient: a number that passes every check may "
-            "still be too good, and a check that was not run says nothing."
+            f"{len(checks)} checks: {in_words(counts(checks))}. Passing them is necessary, not sufficient: a number that passes "
+            "every check may still be too good, and a check that was not run says nothing."
         )
     ]
     flagged = tuple(row for row in checks if row["status"] in {"fail", "warn"})
