@@ -11,6 +11,7 @@ from windtunnel.clean.subject import fresh_subject
 from windtunnel.clean.table import VISUALISERS
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.models.trust import trust_of
 from windtunnel.params.load import load_params
 from windtunnel.visualisers.base import draw_figures, make_visualiser
 from windtunnel.workspace import CLEAN, DATA, MODEL, PLOTS, user_errors
@@ -19,7 +20,7 @@ from windtunnel.workspace import CLEAN, DATA, MODEL, PLOTS, user_errors
 def main() -> None:
     """Write reports/robustness/clean and the series of its plots."""
     started, params = time.time(), load_params()
-    subject = fresh_subject(DATA, MODEL, params.device, params.seed)
+    subject = fresh_subject(DATA, MODEL, params.device, params.seed, trust_of(params.model))
     artifacts = write_artifacts(assess_clean(params.clean, subject), CLEAN, subject, started=started)
     draw_figures(
         artifacts, [make_visualiser(name, AssessmentKind.STATISTICAL_SAMPLING, "clean") for name in VISUALISERS]

@@ -16,7 +16,7 @@ def main() -> None:
     params, train = load_params(), read_train(DATA)
     make_generators(params.generators, train, params.seed, params.device, GENERATORS)
     device = pick_device(params.device)
-    generators = load_generators(GENERATORS, device, read_assessed(DATA))
+    generators = load_generators(GENERATORS, device, read_assessed(DATA), params.generators)
     facts = quality(generators, train, params.seed, device) if generators else {}
     write_json(facts, GENERATORS / "quality.json")
 

@@ -22,7 +22,7 @@ def main(name: str) -> None:
     entry, subject = prepare_entry(params, "latent", name)
     assert isinstance(entry, LatentEntry)
     others = load_models(f"latent.{name}", entry, subject.dataset, params.device, params.tracking.uri)
-    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset)
+    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, params.generators)
     quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
     finish(params, "latent", assess(name, entry, subject, generators, quality, others), subject, started)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windtunnel.data.load import read_assessed, read_train
 from windtunnel.models.load import import_model, load_classifier
+from windtunnel.models.trust import trust_of
 from windtunnel.params.load import load_params
 from windtunnel.workspace import DATA, MODEL, user_errors
 
@@ -12,7 +13,7 @@ def main() -> None:
     """Write reports/model, and load it once so that a model that does not fit the data ends here."""
     params = load_params()
     import_model(params.model, read_train(DATA), params.seed, params.device, MODEL, params.tracking.uri)
-    load_classifier(MODEL, params.device, read_assessed(DATA))
+    load_classifier(MODEL, params.device, read_assessed(DATA), trust_of(params.model))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windtunnel.core.endings import one_line_endings
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries, load_params, visualisers_of
@@ -32,26 +32,15 @@ PLOTS = REPORTS / "plots"
 METRICS = REPORTS / "metrics.json"
 GATE = REPORTS / "gate.json"
 CHAMPION = Path("champion") / "champion.json"  # fetched from the registry, so no part of what a run makes
-
-USER_ERROR = 2
-INFRASTRUCTURE = 30
-
-
-@contextmanager
-def user_errors() -> Iterator[None]:
-    """Print a UserError as its line and exit with code 2, without a traceback."""
-    try:
-        yield
-    except UserError as error:
-        print(f"windtunnel: {error}", file=sys.stderr)
-        raise SystemExit(USER_ERROR) from error
+user_errors = one_line_endings  # as stages call it
 
 
 def load_subject(params: Params) -> Subject:
     """The model and the samples under assessment, with the clean logits that `clean` computed."""
     from windtunnel.clean.subject import load_subject as load
+    from windtunnel.models.trust import trust_of
 
-    return load(DATA, MODEL, CLEAN, params.device, params.seed)
+    return load(DATA, MODEL, CLEAN, params.device, params.seed, trust_of(params.model))
 
 
 def entry_of(params: Params, family: str, name: str) -> Entry:
@@ -107,5 +96,5 @@ def stage_main(family: str) -> None:
     """`python -m stages.<stage> NAME`: the body of a stage that runs one entry of a family."""
     if len(sys.argv) != 2:
         raise SystemExit(f"usage: python -m stages.<stage> NAME, the name of an entry of {family}")
-    with user_errors():
+    with one_line_endings():
         run_assessment(family, sys.argv[1])

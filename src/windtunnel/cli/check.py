@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.watched import run_watched
 from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params, validate_params
 from windtunnel.params.schema import Params
 from windtunnel.sanity.check import Status
@@ -31,6 +32,11 @@ def check(*, path: Path) -> None:
       windtunnel check
       windtunnel check --params experiments/wide.yaml
     """  # noqa: D301
+    run_watched(_check, path)
+
+
+def _check(path: Path) -> None:
+    """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     console = Console()
     raw = read_params(path)
     params = validate_params(raw, str(path))

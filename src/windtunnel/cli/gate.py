@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.endings import INFRASTRUCTURE
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
 from windtunnel.gate.table import COLUMNS, markdown, rows, sentence
-from windtunnel.workspace import GATE, INFRASTRUCTURE
+from windtunnel.workspace import GATE
 
 
 @click.command()

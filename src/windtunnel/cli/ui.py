@@ -25,7 +25,8 @@ _PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two core
 @click.option("--port", type=int, default=5000, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--open/--no-open", "open_it", default=True, help="Open a browser, where there is a screen.")
-def ui(*, port: int, host: str, open_it: bool) -> None:
+@click.pass_context
+def ui(ctx: click.Context, *, port: int, host: str, open_it: bool) -> None:
     """Serve the MLflow UI on this project's store, or find it on its server, and open the list of runs.
 
     The list shows the headline metrics, the budget and the verdicts as columns.
@@ -54,14 +55,15 @@ def ui(*, port: int, host: str, open_it: bool) -> None:
                "--workers", "1", "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]  # fmt: skip
     # A session of its own: MLflow's server starts processes, and all of them are to end with this one.
     server = subprocess.Popen(command, start_new_session=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGINT, signal.SIGTERM):  # the way to end a server is no interruption
+        signal.signal(number, signal.default_int_handler)
     try:
         _wait(root, server)
         _announce(root + page, open_it)
         click.echo("Ctrl-C ends it")
-        raise SystemExit(server.wait())
+        ctx.exit(server.wait())
     except KeyboardInterrupt:
-        raise SystemExit(0) from None
+        ctx.exit(0)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.references import resolve
+from windtunnel.core.references import resolve, users_code
 from windtunnel.params.data import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
@@ -215,13 +215,8 @@ def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset |
     if data.function is None:
         raise UserError("data.function: is required for source: function (module:function)")
     function = resolve(data.function, "data.function")
-    try:
+    with users_code(f"data.function: {data.function}", data.time_limit, "data.time_limit"):
         found = function(**data.kwargs)
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's function raises
-        reason = " ".join(str(error).split())
-        raise UserError(f"data.function: {data.function} raised {type(error).__name__}: {reason}") from error
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple | Dataset):
         return _from_function(found[0], data.function), _from_function(found[1], data.function)
     return _from_function(found, data.function), None

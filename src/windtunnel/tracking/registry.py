@@ -206,8 +206,10 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
     import torch
 
     from windtunnel.models.loaders import LOADERS
+    from windtunnel.models.trust import trust_of
+    from windtunnel.params.load import load_params
 
-    loaded = LOADERS[str(facts["source"])](facts, directory)
+    loaded = LOADERS[str(facts["source"])](facts, directory, trust_of(load_params().model))
     # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)
