@@ -10,7 +10,7 @@ from typing import cast
 
 import click
 
-from windtunnel.core.endings import handle_signals, one_line_endings
+from windtunnel.core.endings import handle_signals, user_errors
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what goes wrong in it is one line on stderr and an exit code."""
-        with one_line_endings():
+        with user_errors():
             return super().invoke(ctx)
 
 

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError
 
-USER_ERROR, INFRASTRUCTURE = 2, 30
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 # Something may swallow the exception that a signal raises (a destructor, a library's callback): then the process ends
 # so many seconds later all the same. What is in memory alone needs less to be written.
@@ -67,7 +66,7 @@ def handle_signals() -> None:
 
 
 @contextmanager
-def one_line_endings() -> Iterator[None]:
+def user_errors() -> Iterator[None]:
     """The work of a process: what goes wrong in it becomes one line on stderr and the exit code (SystemExit).
 
     That are a UserError, an interruption, a disk that is full or read-only, memory that is short, and whatever the

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+USER_ERROR = 2
+INFRASTRUCTURE = 30
+
 
 class UserError(Exception):
-    """Something the user can mend. The command line prints its one line and exits with code 2, no traceback."""
+    """Something the user can fix. The command line prints its one line and exits with code 2, no traceback."""
 
 
 class IncompatibleError(UserError):

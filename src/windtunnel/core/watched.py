@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import ParamSpec
 
-from windtunnel.core.endings import USER_ERROR, as_user_error, deaf_children
-from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.core.endings import as_user_error, deaf_children
+from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 
 P = ParamSpec("P")
 _GRACE = 5.0  # seconds that a process may take to end after its last word

@@ -1,0 +1,168 @@
+"""One loader per kind of model that `import_model` keeps: from model.json and the files beside it to a torch module."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.classifier import module_digest
+from windtunnel.core.contracts import Capability, Json
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import file_digest
+from windtunnel.core.references import first_line, resolve, users_code
+from windtunnel.inputs.models.architectures import ARCHITECTURES
+from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
+from windtunnel.inputs.models.programs import Refused, read_program
+from windtunnel.inputs.models.trust import Trust
+
+TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
+ONNX = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
+FUNCTION = frozenset({Capability.FORWARD})
+
+# Where trainers keep the state dict inside a checkpoint.
+_STATE_KEYS = ("state_dict", "model_state_dict", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model before it was tried on data; the fields are those of `Classifier`."""
+
+    module: nn.Module
+    capabilities: frozenset[Capability]
+    digest: str
+    source: str
+    onnx_path: Path | None = None
+
+
+def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """What a recipe of ours trained."""
+    shape = cast(list[int], facts["input_shape"])
+    module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
+    _load_weights(module, directory / "weights.pt", "the trained weights")
+    recipe = cast(dict[str, Json], facts["recipe"])
+    return Loaded(module, TORCH, module_digest(module), f"{recipe['recipe']} {facts['architecture']}")
+
+
+def load_state_dict(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """The user's factory with the user's weights."""
+    name = trust.required("factory", "the model is a state dict")
+    factory = resolve(name, f"{trust.key}.factory")
+    with users_code(f"{trust.key}.factory: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+        module = factory(**trust.kwargs)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"{trust.key}.factory: {name} returned a {type(module).__name__}, not a torch.nn.Module")
+    _load_weights(module, directory / str(facts["file"]), str(facts["original"]))
+    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
+
+
+def load_export(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """A torch.export program: only what can run nothing, unless the user's params allow pickles."""
+    try:
+        module = read_program(directory / str(facts["file"]), allow_pickle=trust.allow_pickle)
+    except Refused as error:
+        raise UserError(
+            f"{trust.key}: {facts['original']} {error}, which can run any code when loaded; {trust.key}.allow_pickle: true "
+            f"loads it if you trust it"
+        ) from error
+    except Exception as error:  # torch.export.load raises many kinds for what is no program
+        raise UserError(
+            f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})"
+        ) from error
+    return Loaded(Program(module), TORCH, str(facts["sha256"]), f"torch.export program ({facts['original']})")
+
+
+def load_onnx(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """An ONNX graph, run by onnxruntime."""
+    path = directory / str(facts["file"])
+    return Loaded(OnnxModule(path), ONNX, str(facts["sha256"]), f"ONNX ({facts['original']})", path)
+
+
+def load_function(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """The user's predict(batch) -> probabilities."""
+    name = trust.required("function", "the model is a predict function")
+    function = resolve(name, f"{trust.key}.function")
+    predict = cast(Callable[[np.ndarray], object], functools.partial(function, **trust.kwargs))
+    module = PredictFunction(predict, f"{trust.key}.function: {name}")
+    return Loaded(module, FUNCTION, _source_digest(function), f"function {name}")
+
+
+def load_pickle(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """A whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
+    if not trust.allow_pickle:
+        raise UserError(
+            f"{trust.key}: {facts.get('uri', facts['file'])} is a pickle, which can run any code when loaded; "
+            f"{trust.key}.allow_pickle: true loads it if you trust it"
+        )
+    if (here := str(Path.cwd())) not in sys.path:  # where `resolve` finds the user's modules too
+        sys.path.insert(0, here)
+    try:
+        module = torch.load(directory / str(facts["file"]), map_location="cpu", weights_only=False)
+    except Exception as error:  # a pickle can raise anything, most often that a class of the user's is not importable
+        raise UserError(f"model.uri: {facts['uri']} cannot be unpickled here ({first_line(error)})") from error
+    if not isinstance(module, nn.Module):
+        raise UserError(f"model.uri: {facts['uri']} holds a {type(module).__name__}, not a torch.nn.Module")
+    return Loaded(module, TORCH, module_digest(module), f"pickle ({facts['uri']})")
+
+
+def load_mlflow(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """What MLflow kept, in whichever form it did."""
+    form = str(facts["form"])
+    if form not in MLFLOW_FORMS:
+        raise UserError(unknown_word(f"{trust.key}: model.json: form", form, MLFLOW_FORMS, what="a form of a model"))
+    return MLFLOW_FORMS[form](facts, directory, trust)
+
+
+Loader = Callable[[dict[str, Json], Path, Trust], Loaded]
+MLFLOW_FORMS: dict[str, Loader] = {"onnx": load_onnx, "export": load_export, "pickle": load_pickle}
+LOADERS: dict[str, Loader] = {
+    "train": load_trained,
+    "state_dict": load_state_dict,
+    "export": load_export,
+    "onnx": load_onnx,
+    "function": load_function,
+    "mlflow": load_mlflow,
+}
+
+
+def _load_weights(module: nn.Module, path: Path, original: str) -> None:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files, and pickles that weights_only refuses
+        raise UserError(
+            f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
+        ) from error
+    try:
+        module.load_state_dict(_state_dict_in(content))
+    except Exception as error:  # keys or shapes that do not fit, or no state dict at all
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"model.path: {original} does not fit the factory's module ({reason})") from error
+
+
+def _state_dict_in(content: object) -> dict[str, Tensor]:
+    """The state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
+    if isinstance(content, dict):
+        nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]
+        content = nested[0] if nested else content
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(f"it is a {type(content).__name__}, and not of names to tensors")
+    prefix = "module." if all(str(key).startswith("module.") for key in content) else ""
+    return {str(key).removeprefix(prefix): value for key, value in content.items()}
+
+
+def _source_digest(function: Callable[..., object]) -> str:
+    """sha256 of the file that defines a function: all that can be known of a model that is code."""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # a builtin, or an object that is callable
+        file = None
+    return file_digest(Path(file)) if file else hashlib.sha256(type(function).__qualname__.encode()).hexdigest()
