@@ -61,6 +61,7 @@ def handle_signals() -> None:
         # SIGINT is ignored where a shell started us in the background: that stays.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _on_signal)
+    sys.unraisablehook = _on_unraisable
     if "DVC_STAGE" in os.environ:
         threading.Thread(target=_end_with_dvc, daemon=True).start()
 
@@ -130,6 +131,10 @@ def deaf_children() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    from multiprocessing import resource_tracker
+
+    # Started with the first process, and CPython 3.11 to 3.13 let go of the signal when they have started it.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -145,6 +150,16 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     timer.daemon = True
     timer.start()
     raise Interrupted(number)
+
+
+def _on_unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a destructor or a weak reference's callback: the signal is sent once more."""
+    number = _Ending.signal
+    if isinstance(found.exc_value, Interrupted) and number is not None:
+        _Ending.signal = None
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()  # when the callback is over
+    else:
+        sys.__unraisablehook__(found)
 
 
 def _end_children() -> None:

@@ -21,7 +21,8 @@ from windtunnel.params.data import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 
-
+# PIL goes by the content of a file, not by its name, and would start Ghostscript for one that is PostScript.
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 # Pictures of more than 8 bits a channel: PIL clips them when it converts them.
 _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
 
@@ -197,7 +198,7 @@ def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
 
 def _image(path: Path, channels: int | None, resize: tuple[int, int] | None) -> np.ndarray:
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             if image.mode in _DEEP_MODES:
                 raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
             mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
