@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError
 
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
@@ -193,7 +194,7 @@ def _end_with_dvc() -> None:
 
 
 def _said(error: UserError) -> int:
-    print(f"windtunnel: {error}", file=sys.stderr)
+    print(f"windtunnel: {without_credentials(str(error))}", file=sys.stderr)
     return INFRASTRUCTURE if isinstance(error, InfrastructureError) else USER_ERROR
 
 
