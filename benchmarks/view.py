@@ -8,19 +8,25 @@ Wanted: first view within 1 s of opening the page, a filter within 200 ms. Opene
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 
+from benchmarks.browser import chromium
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.files import write_json
 from windtunnel.reporting.compare.runs import run_in
 from windtunnel.reporting.view.site import site
 
+_ASKED = (
+    ("name", "find", "777"),
+    ("class", "target", "3"),
+    ("distance", "distance-low", "0.5"),
+    ("sort", "sort", "distance"),
+)
 SHOWN = "return document.querySelectorAll('.row').length > 0 && performance.now()"
 FILTER = """
 const done = arguments[arguments.length - 1], before = document.getElementById('count').textContent;
@@ -85,29 +91,13 @@ def write_page(run: Path, folder: Path) -> Path:
 
 def measure(page: Path) -> dict[str, float]:
     """Milliseconds in headless Chromium: of the first view, and of filters by name, class, and distance of an assessment."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    options = Options()
-    options.binary_location = str(shutil.which("chromium"))
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,900"):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
-    try:
+    with chromium(1400, 900) as driver:
         driver.get(page.as_uri())
         found = {"first view": float(driver.execute_script(SHOWN))}
         driver.execute_async_script(FILTER, "source", "0")  # its columns are read once
-        for words, key, value in (
-            ("name", "find", "777"),
-            ("class", "target", "3"),
-            ("distance", "distance-low", "0.5"),
-            ("sort", "sort", "distance"),
-        ):
+        for words, key, value in _ASKED:
             found[words] = float(driver.execute_async_script(FILTER, key, value))
         return found
-    finally:
-        driver.quit()
 
 
 def main() -> None:

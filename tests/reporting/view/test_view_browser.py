@@ -1,18 +1,14 @@
 """The sample browser in headless Chromium, from disk: quick, silent, by keyboard, and nothing of a run is executed."""
 
-import shutil
-
 import pytest
 
+from benchmarks.browser import AVAILABLE, chromium
 from benchmarks.view import measure, write_page, write_run
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(
-        not (shutil.which("chromium") and shutil.which("chromedriver")),
-        reason="Chromium and its driver are not installed",
-    ),
+    pytest.mark.skipif(not AVAILABLE, reason="Chromium and its driver are not installed"),
 ]
 
 
@@ -25,20 +21,11 @@ def test_the_first_view_and_the_filters_are_quick(tmp_path):
 
 
 def test_it_filters_opens_and_steps_by_keyboard_without_a_word_on_the_console(tmp_path):
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
     page = write_page(write_run(tmp_path / "run", 300, 2), tmp_path / "page")
-    options = Options()
-    options.binary_location = shutil.which("chromium")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,900"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    try:
+    with chromium(1400, 900) as driver:
         driver.get(page.as_uri())
         wait = WebDriverWait(driver, 10)
         assert "300 of 300" in driver.find_element("id", "count").text
@@ -58,5 +45,3 @@ def test_it_filters_opens_and_steps_by_keyboard_without_a_word_on_the_console(tm
         assert logs == []
         asked = driver.execute_script("return performance.getEntriesByType('resource').map((e) => e.name)")
         assert all(url.startswith("file:") for url in asked)
-    finally:
-        driver.quit()
