@@ -130,7 +130,7 @@ class _Told(Progress):
         super().advance(task_id, advance)
         if not self.disable:
             return
-        task, now = self._tasks[task_id], time.monotonic()
+        task, now = self._tasks[task_id], time.perf_counter()
         self._told = now if self._told is None else self._told
         if now - self._told > TELL_EVERY:
             self._told = now
