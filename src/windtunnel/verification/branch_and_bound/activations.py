@@ -150,17 +150,18 @@ def _max_pool2d(
     kernel, pad, spread = (_pair(v) for v in (kernel_size, padding, dilation))
     step = _pair(stride) if stride else kernel
     shape = F.max_pool2d(z.detach()[:1], kernel, step, pad, spread, ceil_mode).shape[-2:]
-    columns = [_windows(*of, device=z.device) for of in zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)]
-    windows = z[..., columns[0][:, :, None, None], columns[1]]  # (..., out, kernel, out, kernel)
+    sides = zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)
+    down, across = (_windows(*side).to(z.device) for side in sides)
+    windows = z[..., down[:, :, None, None], across]  # (..., out, kernel, out, kernel)
     return _knockout(apply, windows.transpose(-3, -2).flatten(-2))
 
 
-def _windows(size: int, count: int, kernel: int, step: int, pad: int, spread: int, device: torch.device) -> Tensor:
+def _windows(size: int, count: int, kernel: int, step: int, pad: int, spread: int) -> Tensor:
     """(count, kernel) indices along one side; one that falls outside becomes another of its window, which changes no maximum."""
     at = torch.arange(count)[:, None] * step - pad + torch.arange(kernel) * spread
     inside = (at >= 0) & (at < size)
     first = at.gather(1, inside.int().argmax(1, keepdim=True))
-    return torch.where(inside, at, first).to(device)
+    return torch.where(inside, at, first)
 
 
 def _adaptive_max_pool2d(apply: Apply, z: Tensor, output_size: object, return_indices: bool = False) -> Tensor:

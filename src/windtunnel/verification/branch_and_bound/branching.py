@@ -9,73 +9,72 @@ import torch
 from torch import Tensor
 
 from windtunnel.verification.branch_and_bound.optimise import optimise
-from windtunnel.verification.branch_and_bound.propagation import Back, Bounded, Rows
-from windtunnel.verification.branch_and_bound.relaxations import Lines
+from windtunnel.verification.branch_and_bound.propagation import Back, Bounded, Relaxation, Rows
 
 TRIAL_STEPS = 3
 OVERALL = 2  # candidates by each score over all layers, beside the best of every layer
 
 
-def scores(bounded: Bounded, rows: Rows, lines: list[Lines], back: Back, inputs: list[Tensor]) -> list[Tensor]:
+def scores(bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, met: Tensor) -> list[Tensor]:
     """Three scores of every column, (m, C) each, -1 where it cannot be split.
 
     What the offset of the unit's chord costs; BaBSR's estimate; and by how much the unit's line misses the activation at
-    the point where the bound is attained (`inputs`: of the activations there).
+    the point where the bound is attained, where the units' inputs are `met` (m, C).
     """
-    found: list[list[Tensor]] = [[], [], []]
-    for j, line in enumerate(lines):
-        units, layer = bounded.columns.units[j], bounded.network.layers[j]
-        if not len(units):
-            continue
-        a, open_, offset, slope = (t[:, units] for t in (back.coefficients[j], line.open, line.up_offset, line.up))
-        least = line.least_at(units)
-        bias = bounded.network.tape(len(rows), a.dtype).node(j)[0].detach().flatten()[units]
-        cost = -a.clamp(max=0) * offset
-        estimate = torch.maximum(bias * (slope - 1) * a, bias * (slope - least) * a) - cost
-        z = inputs[j][:, units]
-        taken, moved = (t[:, units] for t in back.lines[j])
-        missed = a * (torch.maximum(z, least * z) - taken * z - moved)
-        assert layer.splits
-        for kept, score in zip(found, (cost, estimate.abs(), missed), strict=True):
-            kept.append(torch.where(open_, score, -1.0))
-    return [torch.cat(kept, 1) if kept else rows.alpha[:, :0] for kept in found]
+    k, a = relaxation.kinks, back.coefficients
+    least = k.base  # of open units; the others count for nothing
+    tape = bounded.network.tape(len(rows), a.dtype)
+    bias = torch.cat([tape.node(j)[0].detach().flatten()[bounded.units[j]] for j in range(rows.start)] or [a[0]])
+    negative = a.clamp(max=0)
+    cost = -negative * k.offset
+    estimate = (torch.maximum(bias * (k.up - 1) * a, bias * (k.up - least) * a) - cost).abs()
+    line = (a - negative) * (k.base + k.rise * rows.alpha) * met + negative * (k.up * met + k.offset)
+    missed = a * torch.maximum(met, least * met) - line
+    shut = 1 - k.open
+    return [score * k.open - shut for score in (cost, estimate, missed.clamp(min=0))]
 
 
 def candidates(bounded: Bounded, start: int, ranked: list[Tensor]) -> Tensor:
     """(m, C) bool: the best column of every layer and the best few of all, by each score."""
     chosen = torch.zeros_like(ranked[0], dtype=torch.bool)
     for score in ranked:
-        for at in bounded.columns.slices[:start]:
+        for at in bounded.slices[:start]:
             if at.stop > at.start:
                 chosen[:, at].scatter_(1, score[:, at].argmax(1, keepdim=True), value=True)
         chosen.scatter_(1, score.topk(min(OVERALL, score.shape[1]), 1).indices, value=True)
     return chosen & (ranked[0] >= 0)
 
 
-def children(bounded: Bounded, rows: Rows, column: Tensor, lines: list[Lines], back: Back) -> Rows:
+def children(rows: Rows, column: Tensor, gain: Tensor) -> Rows:
     """Both halves of every row at its `column` (m,): row i's are 2 i, where the unit is active, and 2 i + 1.
 
-    The new multiplier starts where the lower slope of the parent is reproduced, so that a half starts no worse than it.
+    gain: (m,), of `slope_gain`. The new multiplier starts where the lower slope of the parent is reproduced, so that a half starts no worse than it.
     """
     at = torch.arange(len(rows), device=column.device)
-    coefficient, least = [], []
-    for j, line in enumerate(lines):
-        units = bounded.columns.units[j]
-        coefficient.append(back.coefficients[j][:, units])
-        least.append(torch.zeros(1, len(units), device=column.device) + line.least_at(units))
-    positive = torch.cat(coefficient, 1)[at, column].clamp(min=0)
-    rise = positive * (1 - torch.cat(least, 1).expand(len(rows), -1)[at, column])
     alpha = rows.alpha[at, column].float()
-    beta = torch.stack([rise * (1 - alpha), rise * alpha], 1).flatten().float()
     both = rows.at(at.repeat_interleave(2))
     twice, column = torch.arange(2 * len(rows), device=column.device), column.repeat_interleave(2)
     both.signs[twice, column] = torch.tensor([1, -1], dtype=torch.int8, device=column.device).repeat(len(rows))
-    both.beta[twice, column] = beta.to(both.beta)
+    both.beta[twice, column] = torch.stack([gain * (1 - alpha), gain * alpha], 1).flatten().to(both.beta)
     return both
 
 
+def slope_gain(relaxation: Relaxation, back: Back, row: Tensor, column: Tensor) -> Tensor:
+    """By how much the coefficients at (row, column) grow from the least to the largest lower slope."""
+    rise = relaxation.kinks.rise
+    rise = rise[0, column] if len(rise) == 1 else rise[row, column]
+    return rise * back.coefficients[row, column].clamp(min=0)
+
+
 def choose(
-    bounded: Bounded, rows: Rows, ranked: list[Tensor], known: Tensor, goal: Tensor, lines: list[Lines], back: Back, size: int
+    bounded: Bounded,
+    rows: Rows,
+    ranked: list[Tensor],
+    known: Tensor,
+    goal: Tensor,
+    relaxation: Relaxation,
+    back: Back,
+    size: int,
 ) -> Tensor:
     """The column (m,) to split each row at; -1 where there is none left.
 
@@ -89,7 +88,7 @@ def choose(
     worth = []
     for part in torch.arange(len(row), device=row.device).split(max(1, size // 2)):
         at = row[part]
-        halves = children(bounded, rows.at(at), column[part], [line.at(at) for line in lines], back.at(at))
+        halves = children(rows.at(at), column[part], slope_gain(relaxation, back, at, column[part]))
         found, _ = optimise(bounded, halves, TRIAL_STEPS, torch.inf)
         gap = (goal - known)[at, None].clamp(min=1e-9)
         gain = ((found.view(-1, 2) - known[at, None]) / gap).clamp(1e-3, 1)
@@ -99,4 +98,3 @@ def choose(
     wins = value >= top[row]
     best[row[wins].flip(0)] = column[wins].flip(0)  # of equals the first, which is written last
     return best
-

@@ -16,19 +16,23 @@ from windtunnel.verification.branch_and_bound.regions import Region
 from windtunnel.verification.branch_and_bound.search import Limits, Search
 from windtunnel.verification.branch_and_bound.tighten import tighten
 
-_QUICK_ROOT, _ROOT, _INNER = 20, 60, 20  # iterations: at first, of the margins, of the inputs of activations
-_FIRST_SEARCH = 256  # subdomains before the bounds inside are tightened
-_TIGHTENING = (8, 24)  # splits for each side of each unstable unit
-_WORTH_IT = 0.1  # of the missing margin: what a round of tightening must gain for a longer one to follow
+# Iterations: of the margins at first, of the margins later, of the inputs of activations.
+_QUICK_ROOT, _ROOT, _INNER = 20, 60, 20
+# (splits for each side of each unstable unit, subdomains searched before): what is asked in turn, before the whole search.
+_TIGHTENING = ((8, 512), (24, 2048))
+_WORTH_IT = 0.1  # of the missing margin: what a round of tightening must gain for another to follow
+
+# Whether points (m, d), float64, of samples (m,) are counter-examples; (m,) bool.
+Check = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What is known of n samples.
 
-    proved: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins at the roots, other classes in their order.
-    examples: {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of
-    work (domains or time); the others that are not decided cannot be by this method.
+    proved: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
+    {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of work
+    (subdomains or time); what else is not decided cannot be by this method.
     """
 
     proved: Tensor
@@ -43,101 +47,119 @@ def decide(
     region: Region,
     targets: Tensor,
     goals: Tensor,
-    check: Callable[[Tensor, Tensor], Tensor],
+    check: Check,
     limits: Limits,
     expired: Callable[[], bool],
 ) -> Outcome:
-    """Decide whether the class of each of n samples holds in its region.
+    """Decide whether the class of each of n samples, targets (n,), holds in its region.
 
-    goals: (n,), by how much each margin must be proved to exceed 0. check: whether points (m, d) of samples (m,) are
-    counter-examples, (m,) bool. expired: whether time is over, asked between batches.
+    goals: (n,), by how much each margin must be proved to exceed 0. expired: whether time is over, asked between batches.
     """
-    n, device = len(region), network.device
-    targets, goals = targets.to(device), goals.to(device).double()
-    sample, other = _other_classes(targets, network.num_outputs)
-    spec = torch.zeros(len(sample), network.num_outputs, device=device)
-    rows = torch.arange(len(sample), device=device)
-    spec[rows, targets[sample]] = 1.0
-    spec[rows, other] -= 1.0
-    bounds = torch.full((len(sample),), -torch.inf, dtype=torch.float64, device=device)
-    examples: dict[int, Tensor] = {}
-    domains, gave_up = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
+    work = _Work(network, region, targets, goals, check, limits, expired)
+    work.quickly()
+    work.thoroughly()
+    return work.outcome()
 
-    def undecided() -> Tensor:
-        open_ = torch.zeros(n, dtype=torch.bool, device=device)
-        open_[sample[bounds <= goals[sample]]] = True
-        open_[list(examples)] = False
-        open_[gave_up.to(device)] = False
-        return open_
 
-    def roots(bounded: Bounded, chosen: Tensor, iterations: int) -> tuple[Rows, Tensor]:
-        """The rows of the queries `chosen` over `bounded`, whose samples are numbered by `place`, and their new bounds."""
-        made, values = [], []
-        for part in chosen.split(limits.rows):
-            start = bounded.start(len(network.layers), spec[part], place[sample[part]])
-            _, better = optimise(bounded, start, iterations, 2 * goals[sample[part]].float())
-            value = bounded.value(better)
-            values.append(torch.maximum(value, bounds[part]))
-            made.append(better)
-        bounds[chosen] = torch.cat(values)
-        joined = (torch.cat([getattr(r, k) for r in made]) for k in ("spec", "sample", "signs", "alpha", "beta"))
-        return Rows(len(network.layers), *joined), bounds[chosen]
+class _Work:
+    """The margins of all other classes of n samples, Q = n (K - 1) linear functions, and how far they are bounded."""
 
-    for iterations, quick in ((0, True), (_INNER, False)):
-        members = undecided().nonzero().flatten()
-        if not len(members) or expired():
-            break
-        place = torch.full((n,), -1, device=device)
-        place[members] = torch.arange(len(members), device=device)
-        bounded = bound_network(network, _part(region, members), iterations, limits.rows)
-        chosen = ((bounds <= goals[sample]) & (place[sample] >= 0)).nonzero().flatten()
-        roots(bounded, chosen, _QUICK_ROOT if quick else _ROOT)
-        if quick:
-            continue
+    def __init__(
+        self,
+        network: Network,
+        region: Region,
+        targets: Tensor,
+        goals: Tensor,
+        check: Check,
+        limits: Limits,
+        expired: Callable[[], bool],
+    ) -> None:
+        self._network, self._region, self._check, self._limits, self._expired = network, region, check, limits, expired
+        n, k, device = len(region), network.num_outputs, network.device
+        targets, self._goals = targets.to(device), goals.to(device).double()
+        others = torch.arange(k, device=device).expand(n, k) != targets[:, None]
+        self._sample, other = others.nonzero().unbind(1)
+        eye = torch.eye(k, device=device)
+        self._spec = eye[targets[self._sample]] - eye[other]
+        self._goal = self._goals[self._sample]
+        self._bounds = torch.full((len(other),), -torch.inf, dtype=torch.float64, device=device)
+        self._examples: dict[int, Tensor] = {}
+        self._domains, self._stuck = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
 
-        def asked(points: Tensor, at: Tensor) -> Tensor:
-            return check(points, members[at])
+    def quickly(self) -> None:
+        """CROWN inside, slopes of the margins optimised: all samples together."""
+        members = self._undecided().nonzero().flatten()
+        if len(members):
+            bounded = bound_network(self._network, self._region.part(members), 0, self._limits.rows)
+            self._roots(bounded, members, _QUICK_ROOT)
 
-        def search(work: int) -> None:
-            chosen = ((bounds <= goals[sample]) & (undecided() & (place >= 0))[sample]).nonzero().flatten()
-            if not len(chosen) or expired():
-                return
-            found, values = roots(bounded, chosen, _ROOT)
-            tree = Search(bounded, found, values, goals[sample[chosen]], replace(limits, domains=work))
-            tree.run(asked, expired)
-            domains[members.cpu()] += tree.domains
-            examples.update({int(members[i]): point for i, point in tree.examples.items()})
-            open_ = tree.open_queries
-            bounds[chosen[~open_]] = torch.maximum(bounds[chosen[~open_]], torch.nextafter(goals[sample[chosen[~open_]]], torch.tensor(torch.inf, dtype=torch.float64)))
-            gave_up[members.cpu()] |= tree.given_up
-
-        search(min(_FIRST_SEARCH, limits.domains))
-        for splits in _TIGHTENING:
-            chosen = ((bounds <= goals[sample]) & undecided()[sample]).nonzero().flatten()
-            if not len(chosen) or expired() or limits.domains <= _FIRST_SEARCH:
+    def thoroughly(self) -> None:
+        """Slopes inside optimised too, then searches with tighter and tighter bounds inside."""
+        members = self._undecided().nonzero().flatten()
+        if not len(members) or self._expired():
+            return
+        bounded = bound_network(self._network, self._region.part(members), _INNER, self._limits.rows)
+        self._roots(bounded, members, _ROOT)
+        worth = self._network.piecewise_linear and len(self._network.layers) > 1
+        for splits, before in _TIGHTENING:
+            self._search(bounded, members, min(before, self._limits.domains))
+            open_ = self._open(members)
+            if not len(open_) or self._expired() or before >= self._limits.domains or not worth:
                 break
-            before = bounds[chosen].clone()
-            tighten(bounded, splits, _INNER, limits.rows, expired)
-            _, after = roots(bounded, chosen, _ROOT)
-            print("tight", splits, before.min().item(), after.min().item())
-            missing = (goals[sample[chosen]] - before).clamp(min=1e-12)
-            if float(((after - before) / missing).amax()) < _WORTH_IT:
-                break
-        search(limits.domains)
-    left = undecided()
-    proved = ~left
-    proved[list(examples)] = False
-    proved[gave_up.to(device)] = False
-    return Outcome(proved.cpu(), bounds.view(n, -1).cpu(), examples, domains, left.cpu())
+            known = self._bounds[open_].clone()
+            tighten(bounded, splits, _INNER, self._limits.rows, self._expired)
+            self._roots(bounded, members, _ROOT)
+            missing = (self._goal[open_] - known).clamp(min=1e-12)
+            worth = bool(((self._bounds[open_] - known) / missing).amax() > _WORTH_IT)
+        self._search(bounded, members, self._limits.domains)
 
+    def outcome(self) -> Outcome:
+        """What is known now."""
+        open_ = self._undecided().cpu()
+        proved = ~open_ & ~self._stuck
+        proved[list(self._examples)] = False
+        bounds = self._bounds.view(len(self._region), -1).cpu()
+        return Outcome(proved, bounds, self._examples, self._domains, open_)
 
-def _other_classes(targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """(sample, class) of every other class of every sample, int64 (n (K - 1),) each."""
-    n = len(targets)
-    every = torch.arange(num_classes, device=targets.device).expand(n, num_classes)
-    wanted = every != targets[:, None]
-    return wanted.nonzero()[:, 0], every[wanted]
+    def _undecided(self) -> Tensor:
+        """(n,) bool: neither proved, nor broken, nor stuck."""
+        open_ = torch.zeros(len(self._region), dtype=torch.bool, device=self._network.device)
+        open_[self._sample[self._bounds <= self._goal]] = True
+        open_[list(self._examples)] = False
+        return open_ & ~self._stuck.to(open_.device)
 
+    def _open(self, members: Tensor) -> Tensor:
+        """Indices of the margins of `members` that are still to be proved, of undecided samples only."""
+        asked = torch.zeros(len(self._region), dtype=torch.bool, device=members.device)
+        asked[members] = True
+        return ((self._bounds <= self._goal) & (asked & self._undecided())[self._sample]).nonzero().flatten()
 
-def _part(region: Region, members: Tensor) -> Region:
-    return Region(region.norm, *(t[members] for t in (region.centre, region.low, region.high, region.radius)))
+    def _roots(self, bounded: Bounded, members: Tensor, iterations: int) -> tuple[Tensor, Rows | None]:
+        """Bound the open margins of `members`, whose regions are those of `bounded`; (their indices, their rows)."""
+        place = torch.zeros(len(self._region), dtype=torch.int64, device=members.device)
+        place[members] = torch.arange(len(members), device=members.device)
+        open_, made = self._open(members), []
+        for part in open_.split(self._limits.rows):
+            if len(part):
+                rows = bounded.start(len(self._network.layers), self._spec[part], place[self._sample[part]])
+                _, better = optimise(bounded, rows, iterations, 2 * self._goal[part].float())
+                self._bounds[part] = torch.maximum(self._bounds[part], bounded.value(better))
+                made.append(better)
+        return open_, Rows.joined(made) if made else None
+
+    def _search(self, bounded: Bounded, members: Tensor, domains: int) -> None:
+        """Branch and bound over the open margins of `members`, at most `domains` subdomains a sample."""
+        if self._expired():
+            return
+        open_, rows = self._roots(bounded, members, _ROOT)
+        if rows is None:
+            return
+        tree = Search(bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains))
+        tree.run(lambda points, at: self._check(points, members[at]), self._expired)
+        at = members.cpu()
+        self._domains[at] += tree.domains
+        self._stuck[at] |= tree.given_up
+        self._examples |= {int(members[i]): point for i, point in tree.examples.items()}
+        closed = open_[~tree.open_queries]
+        goal = self._goal[closed]
+        self._bounds[closed] = self._bounds[closed].maximum(torch.nextafter(goal, torch.full_like(goal, torch.inf)))

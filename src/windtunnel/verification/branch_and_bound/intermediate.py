@@ -34,6 +34,8 @@ def bound_network(network: Network, region: Region, iterations: int, rows: int) 
 def unit_rows(which: Tensor, size: int, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """(spec, sample, unit, side) of both sides of the units in `which` (n, size) bool: z and -z, `rows` at a time."""
     found = which.nonzero()
+    if not len(found):
+        return
     sample, unit = found.repeat(2, 1).unbind(1)
     side = torch.arange(2, device=which.device).repeat_interleave(len(found))
     for part in torch.arange(len(unit), device=which.device).split(rows):

@@ -58,15 +58,14 @@ def _multipliers(row: Rows, columns: Tensor, marginals: np.ndarray) -> Tensor:
 
 def _affine(bounded: Bounded, row: Rows) -> tuple[np.ndarray, float]:
     """(gradient (d,), constant) of the row's linear function, all of whose units are linear here."""
-    back = bounded.backward(row, bounded.lines(row, torch.float64))
+    back = bounded.backward(row, bounded.relaxation(row, torch.float64), torch.float64)
     return back.inputs[0].cpu().numpy(), float(back.constant)
 
 
 def _constraint(bounded: Bounded, row: Rows, column: int) -> tuple[np.ndarray, float]:
     """(g, c) of the split at `column`: g x + c <= 0 in the subdomain."""
-    columns = bounded.columns
-    j = next(j for j, at in enumerate(columns.slices) if at.start <= column < at.stop)
-    unit, below = columns.units[j][column - columns.slices[j].start], columns.below(j)
+    j = next(j for j, at in enumerate(bounded.slices) if at.start <= column < at.stop)
+    unit, below = bounded.units[j][column - bounded.slices[j].start], bounded.below(j)
     spec = torch.zeros(1, bounded.network.layers[j].size, device=row.spec.device)
     spec[0, unit] = -float(row.signs[0, column])
     part = Rows(j, spec, row.sample, row.signs[:, :below], row.alpha[:, :below], row.beta[:, :below])

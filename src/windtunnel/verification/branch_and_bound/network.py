@@ -95,8 +95,8 @@ class _Replacing(TorchFunctionMode):
         found = func(*args, **kwargs)
         if name in _FINAL and isinstance(found, Tensor):
             self._before_softmax[id(found)] = (found, args[0])
-        if self._watch is not None:
-            self._watch(name, found)
+        elif self._watch is not None:
+            self._watch("softmax inside the network" if self._before_softmax else name, found)
         return found
 
     def _depends(self, args: tuple[object, ...]) -> bool:
@@ -221,7 +221,7 @@ class Network:
                 straight = value[:2].mean(0)
                 scale = 1 + float(value.abs().amax()) if value.numel() else 1.0
                 if not float((value[2] - straight).abs().amax() if value.numel() else 0.0) <= 1e-8 * scale:
-                    raise NotImplementedError(f"{name}, which is not affine in what varies with the input")
+                    raise NotImplementedError(f"{name}: it is not affine in what varies with the input")
 
         tape, taken, met = self._record(3, torch.float64), list[Tensor](), list[Tensor]()
 

@@ -60,45 +60,34 @@ def _ascend(
 ) -> tuple[Tensor, int]:
     """Improve the rows at `at` until half of them are done; (those that are not, the iterations left). Writes the others."""
     part = rows.at(at).with_multipliers(alpha[at], beta[at])
-    lines = bounded.lines(part, torch.float32)
-    opened = bounded.opened(lines)
-    units, slices = bounded.columns.units, bounded.columns.slices
-    split = bool(part.signs.any())
-    signs = part.signs.float()
-    adam = (_Adam.of(part.alpha), _Adam.of(part.beta) if split else None)
-    scale: Tensor | None = None
+    relaxation = bounded.relaxation(part, torch.float32)
+    rise = relaxation.kinks.rise
+    columns = torch.cat([split[1] for split in relaxation.split if split is not None] or [at[:0]])
+    signs = part.signs[:, columns].float()
+    slopes, multipliers = _Adam.of(part.alpha), _Adam.of(signs)
+    size: Tensor | None = None
     while True:
-        back = bounded.backward(part, lines, keep=True)
+        back = bounded.backward(part, relaxation, torch.float32)
         value, x = bounded.region.minimum(back.inputs, part.sample)
         value = value + back.constant
-        better = value > best[at]
+        better = (value > best[at]).nonzero().flatten()
         chosen = at[better]
         best[chosen] = value[better]
         alpha[chosen] = part.alpha[better]
         beta[chosen] = part.beta[better]
-        open_rows = best[at] <= limit[at]
         iterations -= 1
         if iterations < 0 or not part.alpha.shape[1]:
             return at[:0], -1
-        if 2 * int(open_rows.sum()) <= len(at):
-            return at[open_rows], iterations
-        inputs = bounded.forward(x, back.lines)
-        met = torch.cat([z[:, u] for z, u in zip(inputs, units, strict=False)], 1)
-        gradient = torch.cat(
-            [
-                back.coefficients[j][:, units[j]].clamp(min=0) * opened[j][0] * opened[j][1]
-                for j in range(rows.start)
-            ],
-            1,
-        )
-        stepped = adam[0].step(part.alpha, gradient * met).clamp_(0, 1)
-        if adam[1] is None:
-            part = part.with_multipliers(stepped, part.beta)
-            continue
-        if scale is None:  # multipliers are of the size of the coefficients of their layer: forms of one function agree
-            scale = torch.ones_like(part.beta)
-            for j in range(rows.start):
-                scale[:, slices[j]] = back.coefficients[j].abs().mean(1, keepdim=True).clamp(min=1e-12)
-            scale = scale.maximum(part.beta)
-        moved = adam[1].step(part.beta / scale, -signs * met * scale) * scale
-        part = part.with_multipliers(stepped, moved.clamp_(min=0))
+        left = best[at] <= limit[at]
+        if 2 * int(left.sum()) <= len(at):
+            return at[left], iterations
+        met = bounded.forward(x, part, relaxation, back)
+        stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * met).clamp_(0, 1)
+        moved = part.beta
+        if len(columns):
+            known = part.beta[:, columns]
+            if size is None:  # multipliers are of the size of the coefficients: forms of one function agree
+                size = back.coefficients.abs().mean(1, keepdim=True).clamp(min=1e-12).maximum(known)
+            stepping = multipliers.step(known / size, -signs * met[:, columns] * size).clamp_(min=0) * size
+            moved = part.beta.index_copy(1, columns, stepping)
+        part = part.with_multipliers(stepped, moved)

@@ -25,8 +25,12 @@ class Region:
         """Balls of `epsilon`, one for all or one each (n,), around inputs (n, ...) in [0, 1]."""
         centre = inputs.detach().to(device).flatten(1).double()
         radius = torch.as_tensor(epsilon, dtype=torch.float64, device=device).expand(len(centre))
-        box = ((centre + side * radius[:, None]).clamp(0, 1) for side in (-1, 1))
-        return cls(norm, centre, *box, radius)
+        low, high = ((centre + side * radius[:, None]).clamp(0, 1) for side in (-1, 1))
+        return cls(norm, centre, low, high, radius)
+
+    def part(self, members: Tensor) -> Region:
+        """The balls of `members`, int64."""
+        return Region(self.norm, *(t[members] for t in (self.centre, self.low, self.high, self.radius)))
 
     def __len__(self) -> int:
         return len(self.centre)
@@ -36,11 +40,12 @@ class Region:
 
         A minimum is a lower bound even where rounding makes the minimiser inexact: it is the value of a dual.
         """
-        centre, low, high = (t[rows].to(a) for t in (self.centre, self.low, self.high))
-        down = a >= 0
+        one = len(self) == 1
+        low, high = ((t if one else t[rows]).to(a) for t in (self.low, self.high))
         if self.norm is Norm.LINF:
-            x = torch.where(down, low, high)
+            x = torch.addcmul((low + high) / 2, (low - high) / 2, a.sign())
             return (a * x).sum(1), x
+        centre, down = (self.centre if one else self.centre[rows]).to(a), a >= 0
         room = torch.where(down, centre - low, high - centre)
         size, radius = a.abs(), self.radius[rows].to(a)
         moved, gained = (_l2 if self.norm is Norm.L2 else _l1)(size, room, radius)
@@ -48,13 +53,13 @@ class Region:
         return (a * centre).sum(1) - gained, x
 
     def points(self, x: Tensor, rows: Tensor) -> Tensor:
-        """x (m, d) moved into the regions `rows` where rounding has left it outside; float64."""
+        """The points x (m, d), moved into the regions `rows` where rounding has left it outside; float64."""
         x = torch.minimum(torch.maximum(x.double(), self.low[rows]), self.high[rows])
         if self.norm is Norm.LINF:
             return x
         order = 2 if self.norm is Norm.L2 else 1
         off = x - self.centre[rows]
-        length = torch.linalg.vector_norm(off, ord=order, dim=1, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(off, ord=order, dim=1, keepdim=True)
         return self.centre[rows] + off * (self.radius[rows][:, None] / length.clamp(min=1e-300)).clamp(max=1)
 
 
@@ -83,7 +88,7 @@ def _l2(size: Tensor, room: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     k = (inverse <= beyond).int().argmax(1, keepdim=True)
     step = inverse.gather(1, k)
     moved = torch.minimum(size * step, room)
-    everything = (full[:, -1:] <= radius[:, None] ** 2)  # the whole box lies inside the ball
+    everything = full[:, -1:] <= radius[:, None] ** 2  # the whole box lies inside the ball
     t = torch.where(everything, 0.0, 1 / step.clamp(min=1e-30))
     moved = torch.where(everything, room, moved)
     # The dual: sum of max over m in [0, room] of size m - t m^2 / 2, and t radius^2 / 2. Valid for any t >= 0.

@@ -10,77 +10,89 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.activations import Kink, Smooth
+from windtunnel.verification.branch_and_bound.activations import Smooth
 
 _GRID = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Over an interval of z: low * z + low_offset <= activation(z) <= up * z + up_offset; each (m, size).
-
-    low_offset: None for zeros. open: where a kink may still be split, and its lower slope be anything from `least` to 1.
-    """
+    """Bounds of a smooth activation: low z + low_offset <= f(z) <= up z + up_offset; each (n, size), or of chosen rows."""
 
     low: Tensor
-    low_offset: Tensor | None
+    low_offset: Tensor
     up: Tensor
     up_offset: Tensor
+
+    def to(self, dtype: torch.dtype) -> Lines:
+        """The same in another precision."""
+        return Lines(*(t.to(dtype) for t in (self.low, self.low_offset, self.up, self.up_offset)))
+
+    def at(self, rows: Tensor) -> Lines:
+        """Those of the samples `rows`."""
+        return Lines(*(t[rows] for t in (self.low, self.low_offset, self.up, self.up_offset)))
+
+
+@dataclass(frozen=True, slots=True)
+class Kinks:
+    """Bounds of max(z, c z) at the columns, (m, C) each, or (1, C) where all rows share them.
+
+    up z + offset is the chord, a bound from above; the line of slope base + rise alpha, for any alpha in [0, 1], one from
+    below. open: 1 where the unit can still be split, else 0, and then both lines are the activation itself.
+    """
+
+    up: Tensor
+    offset: Tensor
+    base: Tensor
+    rise: Tensor
     open: Tensor
-    least: Tensor | float = 0.0
 
-    def at(self, index: Tensor) -> Lines:
-        """Those of the rows at `index`; lines that all rows share stay as they are."""
-
-        def of(t: Tensor) -> Tensor:
-            return t if len(t) == 1 else t[index]
-
-        offset = None if self.low_offset is None else of(self.low_offset)
-        return Lines(of(self.low), offset, of(self.up), of(self.up_offset), of(self.open), self.least)
-
-    def least_at(self, units: Tensor) -> Tensor | float:
-        """The least lower slope of each of `units`."""
-        return self.least[:, units] if isinstance(self.least, Tensor) else self.least
+    def at(self, rows: Tensor) -> Kinks:
+        """Those of `rows`."""
+        return Kinks(*(t if len(t) == 1 else t[rows] for t in (self.up, self.offset, self.base, self.rise, self.open)))
 
 
-def kink_lines(kink: Kink, low: Tensor, up: Tensor, shape: tuple[int, ...]) -> Lines:
-    """Of max(z, c z) over [low, up], (m, size): the chord above; below, until it is chosen, the line of slope c."""
-    c: Tensor | float = 0.0
-    if kink.slope.numel() > 1 or float(kink.slope):
-        c = kink.slope.to(low).expand(1, *shape).reshape(1, -1)
-    active, off = low >= 0, up <= 0
-    open_ = ~(active | off)
-    chord = (up - c * low) / (up - low).clamp(min=1e-30)
-    slope = torch.where(open_, chord, torch.where(active, 1.0, c + torch.zeros_like(low)))
-    return Lines(torch.where(active, 1.0, c + torch.zeros_like(low)), None, slope,
-                 torch.where(open_, up * (1 - chord), 0.0), open_, c)  # fmt: skip
+def kinks(low: Tensor, up: Tensor, least: Tensor) -> Kinks:
+    """Over [low, up] (m, C), of activations with the slopes `least` (C,) below 0.
+
+    Written without a case for each kind of interval: the chord of ReLU is up+ / (up+ + (-low)+), which is 1 and 0 for those
+    that do not change their sign, and the others are sums of it and a line.
+    """
+    above, below = up.clamp(min=0), (-low).clamp(min=0)
+    chord = above / (above + below + 1e-30)
+    rise = 1 - least
+    slope, offset = least + rise * chord, rise * below * chord
+    open_ = ((above > 0) & (below > 0)).to(low)
+    return Kinks(slope, offset, slope + open_ * (least - slope), rise * open_, open_)
 
 
 def smooth_lines(smooth: Smooth, low: Tensor, up: Tensor) -> Lines:
-    """Of a smooth activation over [low, up], (m, size): of a few slopes the one that is tightest in the middle.
+    """Of a smooth activation over [low, up], (n, size): of a few slopes the one that is tightest in the middle.
 
     For a slope s the offset is the extremum of f(z) - s z, which is taken on a grid and corrected by what a function of
     that curvature can do between two points of it, curvature h^2 / 8. So the lines are bounds, not estimates.
     """
     f = smooth.function
-    wide = (up - low).clamp(min=1e-6)
-    middle, step = (low + up) / 2, wide / 4
+    middle, step = (low + up) / 2, (up - low) / 4
     chord = (f(up) - f(low)) / (up - low).clamp(min=1e-12)
-    slopes = [torch.where(up - low > 1e-6, chord, (f(middle + 1e-4) - f(middle - 1e-4)) / 2e-4)]
-    for at in (low, middle - step, middle, middle + step, up):
-        slopes.append((f(at + 1e-4) - f(at - 1e-4)) / 2e-4)  # any slope is valid: a difference will do
-    best: list[Tensor] | None = None
-    for s in slopes:
-        floor, ceiling = _extrema(smooth, s, low, up)
-        if best is None:
-            best = [s, floor, s, ceiling]
-            continue
-        for k, (offset, sign) in enumerate(((floor, 1.0), (ceiling, -1.0))):
-            better = sign * (s * middle + offset) > sign * (best[2 * k] * middle + best[2 * k + 1])
-            best[2 * k] = torch.where(better, s, best[2 * k])
-            best[2 * k + 1] = torch.where(better, offset, best[2 * k + 1])
-    assert best is not None
-    return Lines(best[0], best[1], best[2], best[3], torch.zeros_like(low, dtype=torch.bool))
+    slopes = [torch.where(up - low > 1e-6, chord, _derivative(smooth, middle))]
+    slopes += [_derivative(smooth, at) for at in (low, middle - step, middle, middle + step, up)]
+    floor, ceiling = _extrema(smooth, slopes[0], low, up)
+    below, above = (slopes[0], floor), (slopes[0], ceiling)
+    for slope in slopes[1:]:
+        floor, ceiling = _extrema(smooth, slope, low, up)
+        below = _better(below, (slope, floor), slope * middle + floor > below[0] * middle + below[1])
+        above = _better(above, (slope, ceiling), slope * middle + ceiling < above[0] * middle + above[1])
+    return Lines(*below, *above)
+
+
+def _derivative(smooth: Smooth, z: Tensor) -> Tensor:
+    """By a difference: any slope is valid, a good one is near the derivative."""
+    return (smooth.function(z + 1e-4) - smooth.function(z - 1e-4)) / 2e-4
+
+
+def _better(known: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], where: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.where(where, other[0], known[0]), torch.where(where, other[1], known[1])
 
 
 def _extrema(smooth: Smooth, slope: Tensor, low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:

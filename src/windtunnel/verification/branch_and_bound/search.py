@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.branching import children, choose, scores
+from windtunnel.verification.branch_and_bound.branching import children, choose, scores, slope_gain
 from windtunnel.verification.branch_and_bound.leaves import leaf_bound
 from windtunnel.verification.branch_and_bound.optimise import optimise
 from windtunnel.verification.branch_and_bound.propagation import Bounded, Rows
@@ -100,21 +100,20 @@ class Search:
 
     def _split(self, rows: Rows, query: Tensor, known: Tensor, check: Callable[[Tensor, Tensor], Tensor]) -> None:
         bounded, goal = self._bounded, self._goals[query].float()
-        lines = bounded.lines(rows, torch.float32)
-        back = bounded.backward(rows, lines, keep=True)
+        relaxation = bounded.relaxation(rows, torch.float32)
+        back = bounded.backward(rows, relaxation, torch.float32)
         value, x = bounded.region.minimum(back.inputs, rows.sample)
         known = torch.maximum(known, back.constant + value)
         self._try(x, rows.sample, check)
-        with torch.no_grad():
-            ranked = scores(bounded, rows, lines, back, bounded.forward(x, back.lines))
-        column = choose(bounded, rows, ranked, known, goal, lines, back, self._limits.rows)
+        ranked = scores(bounded, rows, relaxation, back, bounded.forward(x, rows, relaxation, back))
+        column = choose(bounded, rows, ranked, known, goal, relaxation, back, self._limits.rows)
         for i in (column < 0).nonzero().flatten().tolist():
             self._leaf(rows.at(torch.tensor([i], device=query.device)), int(query[i]), check)
         go = column >= 0
         if not bool(go.any()):
             return
         at = go.nonzero().flatten()
-        halves = children(bounded, rows.at(at), column[go], [line.at(at) for line in lines], back.at(at))
+        halves = children(rows.at(at), column[at], slope_gain(relaxation, back, at, column[at]))
         owner, floor = (t[at].repeat_interleave(2) for t in (query, known))
         self.domains += 2 * torch.bincount(rows.sample[at].cpu(), minlength=len(self.domains))
         for part in torch.arange(len(halves), device=at.device).split(self._limits.rows):

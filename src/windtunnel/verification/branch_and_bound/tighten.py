@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.branching import children
+from windtunnel.verification.branch_and_bound.branching import children, slope_gain
 from windtunnel.verification.branch_and_bound.intermediate import unit_rows
 from windtunnel.verification.branch_and_bound.optimise import optimise
 from windtunnel.verification.branch_and_bound.propagation import Bounded, Rows
@@ -23,7 +23,7 @@ def tighten(bounded: Bounded, splits: int, iterations: int, rows: int, expired: 
     rows: linear functions that are bounded together. Ends early when `expired`; all bounds hold at any time.
     """
     for j, layer in enumerate(bounded.network.layers):
-        if layer.direct or not layer.splits or not bounded.columns.below(j):
+        if layer.direct or not layer.splits or not bounded.below(j):
             continue
         low, up = bounded.low[j].clone(), bounded.up[j].clone()
         open_ = (low < 0) & (up > 0)
@@ -49,32 +49,32 @@ def _best_first(bounded: Bounded, roots: Rows, splits: int, iterations: int) -> 
     _, best = optimise(bounded, roots, iterations, 0.0)
     bounds = torch.full((m, splits + 1), torch.inf, dtype=torch.float64, device=device)
     bounds[:, 0] = bounded.value(best)
-    kept = [torch.zeros(m, splits + 1, *t.shape[1:], dtype=t.dtype, device=device) for t in (best.signs, best.alpha, best.beta)]
+    kept = [
+        torch.zeros(m, splits + 1, *t.shape[1:], dtype=t.dtype, device=device)
+        for t in (best.signs, best.alpha, best.beta)
+    ]
     for store, value in zip(kept, (best.signs, best.alpha, best.beta), strict=True):
         store[:, 0] = value
-    for k in range(1, splits + 1):
+    for split in range(1, splits + 1):
         worst = bounds.argmin(1)
         row = (bounds.amin(1) <= 0).nonzero().flatten()
         if not len(row):
             break
-        rows = replace(roots.at(row), **dict(zip(("signs", "alpha", "beta"), (s[row, worst[row]] for s in kept), strict=True)))
-        lines = bounded.lines(rows, torch.float32)
-        back = bounded.backward(rows, lines, keep=True)
-        parts = []
-        for i, line in enumerate(lines):
-            units = bounded.columns.units[i]
-            a, offset, top, open_ = (t[:, units] for t in (back.coefficients[i], line.up_offset, line.up, line.open))
-            parts.append(torch.where(open_, -a.clamp(max=0) * offset + 1e-3 * a.abs() * top, -1.0))
-        score, column = torch.cat(parts, 1).max(1)
+        signs, alpha, beta = (store[row, worst[row]] for store in kept)
+        rows = replace(roots.at(row), signs=signs, alpha=alpha, beta=beta)
+        relaxation = bounded.relaxation(rows, torch.float32)
+        back = bounded.backward(rows, relaxation, torch.float32)
+        k, a = relaxation.kinks, back.coefficients
+        score, column = ((1e-3 * a.abs() * k.up - a.clamp(max=0) * k.offset) * k.open).max(1)
         go = (score > 0).nonzero().flatten()
         if not len(go):
             break
         row, worst, column = row[go], worst[row[go]], column[go]
-        halves = children(bounded, rows.at(go), column, [line.at(go) for line in lines], back.at(go))
+        halves = children(rows.at(go), column, slope_gain(relaxation, back, go, column))
         _, halves = optimise(bounded, halves, iterations, 0.0)
         found = bounded.value(halves).view(-1, 2)
         found = torch.maximum(found, bounds[row, worst][:, None])
-        for side, place in ((0, worst), (1, torch.full_like(worst, k))):
+        for side, place in ((0, worst), (1, torch.full_like(worst, split))):
             bounds[row, place] = found[:, side]
             for store, value in zip(kept, (halves.signs, halves.alpha, halves.beta), strict=True):
                 store[row, place] = value[side::2]
