@@ -48,7 +48,8 @@ def candidates(bounded: Bounded, start: int, ranked: list[Tensor]) -> Tensor:
 def children(rows: Rows, column: Tensor, gain: Tensor) -> Rows:
     """Both halves of every row at its `column` (m,): row i's are 2 i, where the unit is active, and 2 i + 1.
 
-    gain: (m,), of `slope_gain`. The new multiplier starts where the lower slope of the parent is reproduced, so that a half starts no worse than it.
+    gain: (m,), of `slope_gain`. The new multiplier starts where the parent's lower slope is reproduced, so that a half
+    starts no worse than its parent.
     """
     at = torch.arange(len(rows), device=column.device)
     alpha = rows.alpha[at, column].float()
