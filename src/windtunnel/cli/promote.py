@@ -12,17 +12,17 @@ from windtunnel.params.load import load_params
 @click.option("--force", is_flag=True, help="Against the gate's decision; the version is tagged so.")
 @click.option("--allow-dirty", is_flag=True, help="Although the work tree has changes that are not committed.")
 def promote(*, number: str | None, force: bool, allow_dirty: bool) -> None:
-    """Register the model of the last run and make it the champion, if the gate promoted it.
+    """Register the model of the last run and make it the champion, if it passed the gate.
 
-    The champion before it becomes `previous`. An evaluation that is not sound promotes nothing, forced or not.
+    The champion before it becomes `previous`. An unsound evaluation promotes nothing, forced or not.
 
     \b
     Examples:
       windtunnel promote
       windtunnel promote --version 7
     """  # noqa: D301
-    from windtunnel.retrain.flow import promote_last_run, promote_version
-    from windtunnel.tracking.registry import open_registry
+    from windtunnel.operations.retrain.flow import promote_last_run, promote_version
+    from windtunnel.operations.tracking.registry import open_registry
 
     registry = open_registry(load_params().tracking)
     if number is not None:

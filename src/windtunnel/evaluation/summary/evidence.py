@@ -1,0 +1,163 @@
+"""What the assessments prove about each sample: how far away an adversarial example is known, and how far none can be.
+
+Every perturbed input on disk counts, whichever assessment found it and under whichever norm: its distance is measured
+anew under the norm in question, so an L2 attack's example that lies inside the Linf budget breaks the sample there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
+from windtunnel.core.distances import DISTANCE, distance, within
+from windtunnel.core.errors import UserError
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A perturbation ball: norm and radius."""
+
+    norm: Norm
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of N samples in one region.
+
+    broken, certified: (N,) bool. broken_by, certified_by: (N,) int64, index of the assessment with the nearest
+    example or the first certificate, NOBODY for none; misclassified clean samples are broken by NOBODY.
+    distances: (N,) float32, to the nearest known example; inf for none, 0 for a misclassified clean sample.
+    attacked, verified_at_all: (N,) bool, whether any assessment tried.
+    """
+
+    region: Region
+    broken: Tensor
+    broken_by: Tensor
+    certified: Tensor
+    certified_by: Tensor
+    distances: Tensor
+    attacked: Tensor
+    examined: Tensor
+
+
+def region_of(artifacts: Artifacts) -> Region | None:
+    """The ball an assessment worked in; None where it has none (average case, no bound, no pixel norm)."""
+    semantics = artifacts.metadata.get("semantics")
+    region = semantics.get("perturbation") if isinstance(semantics, dict) else None
+    if not isinstance(region, dict):
+        return None
+    norm, epsilon = region.get("norm"), region.get("epsilon")
+    if norm not in {n.value for n in DISTANCE} or not isinstance(epsilon, int | float):
+        return None
+    return Region(Norm(norm), float(epsilon))
+
+
+def of_a_smoothed_model(artifacts: Artifacts) -> bool:
+    """Whether the certificates are of the smoothed model: they neither prove nor contradict anything of the model."""
+    semantics = artifacts.metadata.get("semantics")
+    families = semantics.get("families") if isinstance(semantics, dict) else None
+    return isinstance(families, list) and SMOOTHED_MODEL in families
+
+
+def in_latent_space(artifacts: Artifacts) -> bool:
+    """Whether an assessment looked at decoded images: what it found says nothing of the pixels around a sample."""
+    semantics = artifacts.metadata.get("semantics")
+    return isinstance(semantics, dict) and semantics.get("norm") == Norm.LATENT_L2
+
+
+def rows_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
+    """Where the samples of an assessment stand among `ids`; int64 (n,). Raises UserError for a sample not there."""
+    place = {name: i for i, name in enumerate(ids)}
+    try:
+        return torch.tensor([place[name] for name in artifacts.sample_names], dtype=torch.int64)
+    except KeyError as error:
+        raise UserError(
+            f"{artifacts.directory}: sample {error} is not in the clean assessment: run dvc repro"
+        ) from error
+
+
+def examples_of(artifacts: Artifacts) -> Tensor:
+    """Which samples have a perturbed input with another prediction than the target; (n,) bool."""
+    if "perturbed_inputs" not in artifacts.data or "perturbed_predictions" not in artifacts.data:
+        return torch.zeros(len(artifacts.tensor("targets")), dtype=torch.bool)
+    predictions = artifacts.tensor("perturbed_predictions")
+    finite = artifacts.tensor("perturbed_inputs").flatten(1).isfinite().all(1)
+    return (predictions >= 0) & finite & (predictions != artifacts.tensor("targets"))
+
+
+def _aimed_at(artifacts: Artifacts) -> Tensor:
+    """Which samples an attack had a goal for; (n,) bool: a target class that is the label is none."""
+    targets = artifacts.tensor("targets")
+    if "target_classes" not in artifacts.data:
+        return torch.ones(len(targets), dtype=torch.bool)
+    return artifacts.tensor("target_classes") != targets
+
+
+def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> Outcome:
+    """All that `assessments` know of the samples of `clean` inside `region`."""
+    targets, inputs, ids = clean.tensor("targets"), clean.tensor("clean_inputs"), clean.sample_names
+    n = len(targets)
+    misclassified = clean.tensor("clean_predictions") != targets
+    distances = torch.full((n,), torch.inf).masked_fill(misclassified, 0)
+    nearest_by, certified_by = (torch.full((n,), NOBODY) for _ in range(2))
+    attacked, examined = (torch.zeros(n, dtype=torch.bool) for _ in range(2))
+    for index, artifacts in enumerate(assessments):
+        kind = artifacts.metadata["assessment_kind"]
+        ball = region_of(artifacts)
+        if kind == AssessmentKind.STATISTICAL_SAMPLING or of_a_smoothed_model(artifacts) or in_latent_space(artifacts):
+            continue
+        rows = rows_of(artifacts, ids)
+        same_norm = ball is not None and ball.norm is region.norm
+        if same_norm and kind == AssessmentKind.EMPIRICAL_ATTACK:
+            attacked[rows[_aimed_at(artifacts)]] = True
+        if (
+            same_norm
+            and ball is not None
+            and kind == AssessmentKind.FORMAL_VERIFICATION
+            and ball.epsilon >= region.epsilon
+        ):
+            examined[rows] = True
+            verified = artifacts.tensor("verdicts") == Verdict.VERIFIED
+            first = verified & (certified_by[rows] == NOBODY)
+            certified_by[rows[first]] = index
+        found = examples_of(artifacts)
+        if found.any():
+            chosen = rows[found]
+            far = distance(region.norm, artifacts.tensor("perturbed_inputs")[found], inputs[chosen])
+            nearer = far < distances[chosen]
+            distances[chosen[nearer]] = far[nearer]
+            nearest_by[chosen[nearer]] = index
+    broken = within(distances, region.epsilon)
+    return Outcome(
+        region=region,
+        broken=broken,
+        broken_by=torch.where(broken, nearest_by, NOBODY),
+        certified=certified_by != NOBODY,
+        certified_by=certified_by,
+        distances=distances,
+        attacked=attacked,
+        examined=examined,
+    )
+
+
+def nearest_examples(result: Outcome, clean: Artifacts, assessments: Sequence[Artifacts]) -> tuple[Tensor, Tensor]:
+    """(perturbed_inputs, perturbed_predictions) of the nearest example inside the region; the clean ones for none."""
+    inputs = clean.tensor("clean_inputs").clone()
+    predictions = clean.tensor("clean_predictions").clone()
+    for index, artifacts in enumerate(assessments):
+        mine = result.broken_by == index
+        if not mine.any():
+            continue
+        rows = rows_of(artifacts, clean.sample_names)
+        local = mine[rows]
+        inputs[rows[local]] = artifacts.tensor("perturbed_inputs")[local]
+        predictions[rows[local]] = artifacts.tensor("perturbed_predictions")[local]
+    return inputs, predictions

@@ -1,0 +1,116 @@
+"""Models that are no torch module, wrapped as one: forward pass only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.errors import UserError
+
+_INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+# Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
+_PROBABILITY_TOLERANCE = 1e-3
+
+
+class Program(nn.Module):
+    """A torch.export program as a module like any other: eval() and train() leave it as it is, where the program raises."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+        # torch.export unflattens every program as if it were in training; what it was exported in stands in its graph.
+        for part in self.modules():
+            part.training = False
+
+    def training_operations(self) -> list[str]:
+        """The operations that were exported as they are in training: dropout that drops, normalisation by the batch."""
+        assert isinstance(self.program, torch.fx.GraphModule)
+        calls = [node for node in self.program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+        return [node.target._schema.name.removeprefix("aten::") for node in calls if _in_training(node)]
+
+    def train(self, mode: bool = True) -> Program:
+        """Itself, unchanged: a program was exported in one mode and has no other. Attacks call this around every run."""
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits, (N, K)."""
+        logits: Tensor = self.program(inputs)
+        return logits
+
+
+def _in_training(node: torch.fx.Node) -> bool:
+    """Whether a call of an operation has its `train` (dropout) or `training` (batch_norm) set."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+    return any({**given, **node.kwargs}.get(name) is True for name in ("train", "training"))
+
+
+class OnnxModule(nn.Module):
+    """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        if not path.is_file():
+            raise UserError(f"model.path: {path}: no such file")
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
+        except Exception as error:  # onnxruntime's own errors share no base but this
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"model.path: {path}: not an ONNX model onnxruntime can run ({reason})") from error
+        outputs = self.session.get_outputs()
+        if len(outputs) != 1:
+            names = ", ".join(o.name for o in outputs)
+            raise UserError(
+                f"model.path: {path} has {len(outputs)} outputs ({names}); a classifier has one, the logits"
+            )
+        if len(self.session.get_inputs()) != 1:
+            raise UserError(f"model.path: {path} has {len(self.session.get_inputs())} inputs; a classifier has one")
+        self.input_name: str = self.session.get_inputs()[0].name
+        kind = self.session.get_inputs()[0].type
+        if kind not in _INPUT_TYPES:
+            raise UserError(
+                f"model.path: {path} takes {kind}; a classifier of inputs in [0, 1] takes {' or '.join(_INPUT_TYPES)}"
+            )
+        self.input_type = _INPUT_TYPES[kind]
+        first = self.session.get_inputs()[0].shape[0]
+        self.fixed_batch: int | None = first if isinstance(first, int) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, in batches of the graph's own size where that is fixed."""
+        batches = x.split(self.fixed_batch) if self.fixed_batch else [x]
+        return torch.cat([self._run(batch) for batch in batches]).to(x.device)
+
+    def _run(self, x: Tensor) -> Tensor:
+        rows, size = len(x), self.fixed_batch or len(x)
+        padded = torch.cat([x, x[-1:].expand(size - rows, *x.shape[1:])]) if rows < size else x
+        (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy().astype(self.input_type)})
+        return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
+
+
+class PredictFunction(nn.Module):
+    """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs."""
+
+    def __init__(self, predict: Callable[[np.ndarray], object]) -> None:
+        super().__init__()
+        self.predict = predict
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log of the probabilities, clipped away from 0 so that every logit is finite."""
+        probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
+        if probabilities.ndim != 2 or len(probabilities) != len(x):
+            raise UserError(
+                f"model.function: returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
+            )
+        low, high, sums = probabilities.min(initial=0), probabilities.max(initial=1), probabilities.sum(1)
+        off = np.abs(sums - 1).max(initial=0)  # NaN passes: it is a prediction of nothing, told apart later
+        if low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE or off > _PROBABILITY_TOLERANCE:
+            raise UserError(
+                f"model.function: returned values from {low:g} to {high:g}, rows summing to {sums.min():g} to "
+                f"{sums.max():g}; probabilities are needed (softmax the logits)"
+            )
+        return torch.from_numpy(probabilities).clamp_min(1e-12).log().to(x.device)

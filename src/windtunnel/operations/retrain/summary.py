@@ -1,0 +1,40 @@
+"""A retraining in Markdown: for a terminal, a mail, or a comment on a pull request."""
+
+from __future__ import annotations
+
+from windtunnel.evaluation.gate.table import markdown
+from windtunnel.operations.retrain.flow import Retrained, Status
+from windtunnel.operations.tracking.registry import Version
+
+_WORDS = {
+    Status.PROMOTED: "{version} is the champion now",
+    Status.KEPT: "{champion}: {version} was not promoted",
+    Status.UNSOUND: "{champion}: the evaluation of {version} is unsound",
+    Status.SAME_MODEL: "{champion}: the retraining gave the same weights",
+}
+
+
+def headline(result: Retrained) -> str:
+    """The end in one sentence."""
+    champion = f"{result.champion} stays the champion" if result.champion else "there is still no champion"
+    words = _WORDS[result.status].format(version=result.version, champion=champion)
+    if not result.remembered:
+        return words
+    if result.status is Status.PROMOTED:
+        words = f"{result.version} was promoted then"
+    return f"nothing changed since {result.version} was assessed; {words}"
+
+
+def summary_markdown(result: Retrained) -> str:
+    """Headline, what stands against the model, the gate's table, and where to look further."""
+    lines = [f"## Retraining: {headline(result)}", ""]
+    lines += [*(f"- {reason}" for reason in result.reasons), ""] if result.reasons else []
+    lines += [result.note, ""] if result.note else []
+    lines += [markdown(result.verdict)] if result.verdict else []
+    lines += [f"Assessment of {result.version}: {_where(result.version)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _where(version: Version) -> str:
+    link = version.tags.get("assessment.link")
+    return f"[MLflow run {version.run_id}]({link})" if link else f"MLflow run {version.run_id}"

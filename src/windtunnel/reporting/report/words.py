@@ -1,0 +1,127 @@
+"""Numbers and values of the artifacts in the words of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Json
+from windtunnel.core.epsilons import epsilon_text
+
+Row = Mapping[str, Json]
+NBSP = "\N{NO-BREAK SPACE}"
+
+
+def block(row: Row, key: str) -> Row:
+    """A mapping inside a mapping; empty where there is none."""
+    value = row.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def listed(row: Row, key: str) -> list[Json]:
+    """A list inside a mapping; empty where there is none."""
+    value = row.get(key)
+    return value if isinstance(value, list) else []
+
+
+def rows_in(row: Row, key: str) -> list[Row]:
+    """The mappings of a list inside a mapping."""
+    return [item for item in listed(row, key) if isinstance(item, Mapping)]
+
+
+def numbers(value: Json) -> list[float]:
+    """A list of numbers."""
+    return [float(str(v)) for v in cast(Iterable[Json], value)]
+
+
+def number(row: Row, key: str, default: float = 0.0) -> float:
+    """A number; the default where it is missing."""
+    value = row.get(key)
+    return default if value is None else float(str(value))
+
+
+def interval(row: Row, key: str) -> tuple[float, float] | None:
+    """The 95 % interval of a rate; None where there is none."""
+    low, high = row.get(f"{key}_ci_low"), row.get(f"{key}_ci_high")
+    # A bound of 0 comes out of the library as 1.7e-18.
+    return None if low is None or high is None else (round(float(str(low)), 12), round(float(str(high)), 12))
+
+
+def percent(row: Row, key: str) -> str:
+    """`66.0% [59.0%, 72.5%]`; `-` where the rate is missing."""
+    if key not in row:
+        return "-"
+    return f"{number(row, key):.1%}{bracket(interval(row, key))}"
+
+
+def bracket(limits: tuple[float, float] | None) -> str:
+    """` [59.0%, 72.5%]`, or nothing."""
+    return f" [{limits[0]:.1%},{NBSP}{limits[1]:.1%}]" if limits else ""
+
+
+def budget(row: Row) -> str:
+    """`Linf ≤ 0.06`, on one line."""
+    return f"{row['norm']}{NBSP}≤{NBSP}{epsilon_text(number(row, 'epsilon'))}"
+
+
+def short(value: Json, limit: int = 80) -> str:
+    """Any JSON value on one line."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}: {short(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(short(v) for v in value[:10]) + (", ..." if len(value) > 10 else "")
+    text = "" if value is None else str(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def semantics(artifacts: Artifacts) -> Row:
+    """The semantics block of an assessment."""
+    return block(artifacts.metadata, "semantics")
+
+
+def region(artifacts: Artifacts) -> Row:
+    """The perturbation region of an assessment."""
+    return block(semantics(artifacts), "perturbation")
+
+
+def region_words(artifacts: Artifacts) -> str:
+    """The region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, `fog at severity 3`, `common, mean of severities 1, 3, 5`."""
+    where = region(artifacts)
+    if "norm" in where:
+        return budget(where) if "epsilon" in where else f"{where['norm']}, no bound"
+    if suite := mean_over(artifacts):
+        return f"{where.get('corruption_name', '-')}, {suite}"
+    severity = where.get("severity") or next(iter(listed(where, "severities")), None)
+    return str(where.get("corruption_name", "-")) + (f" at severity {severity}" if severity else "")
+
+
+def mean_over(artifacts: Artifacts) -> str:
+    """Over what the accuracies of a suite are means: `mean of severities 1, 3, 5`; empty where it ran one severity alone."""
+    severities = [str(s) for s in listed(kwargs(artifacts), "severities")]
+    return f"mean of severities {', '.join(severities)}" if len(severities) > 1 else ""
+
+
+def suite_pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
+    """The (corruption, severity) pairs of a suite, in the order of its metrics by pair."""
+    rows = listed(kwargs(artifacts), "corruptions")
+    return [(str(r[0]), int(str(r[1]))) for r in rows if isinstance(r, list) and len(r) == 2]
+
+
+def points(change: float) -> str:
+    """A difference of two shares: `-3.0 points`, which is not a change by 3 per cent."""
+    return f"{100 * change:+.1f} points"
+
+
+def kwargs(artifacts: Artifacts) -> Row:
+    """The options of an assessment."""
+    return block(artifacts.metadata, "kwargs")
+
+
+def class_name(names: list[str], index: int) -> str:
+    """The name of a class; its number where it has no name."""
+    return names[index] if 0 <= index < len(names) else str(index)
