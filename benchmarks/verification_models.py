@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from windtunnel.models.architectures import cnn, lenet5
+from windtunnel.inputs.models.architectures import cnn, lenet5
 
 
 class ResidualCNN(nn.Module):

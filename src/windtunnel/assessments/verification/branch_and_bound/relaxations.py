@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.activations import Smooth
+from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 
 _GRID = 256
 

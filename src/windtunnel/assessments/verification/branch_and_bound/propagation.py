@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.activations import Kink, Smooth
-from windtunnel.verification.branch_and_bound.network import Network
-from windtunnel.verification.branch_and_bound.regions import Region
-from windtunnel.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
+from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Smooth
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
 
 
 @dataclass(frozen=True, slots=True)

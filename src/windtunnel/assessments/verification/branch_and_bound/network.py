@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from windtunnel.assessments.verification.branch_and_bound.activations import REWRITES, Activation, Kink
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.verification.branch_and_bound.activations import REWRITES, Activation, Kink
 
 # At these checks of exported programs, the copy in float64 would fail for being one.
 _SKIPPED = {"_assert_tensor_metadata", "_assert"}

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.intermediate import bound_network
-from windtunnel.verification.branch_and_bound.network import Network
-from windtunnel.verification.branch_and_bound.optimise import optimise
-from windtunnel.verification.branch_and_bound.propagation import Bounded, Rows
-from windtunnel.verification.branch_and_bound.regions import Region
-from windtunnel.verification.branch_and_bound.search import Limits, Search
-from windtunnel.verification.branch_and_bound.tighten import tighten
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
+from windtunnel.assessments.verification.branch_and_bound.tighten import tighten
 
 # Iterations: of the margins at first, of the margins later, of the inputs of activations.
 _QUICK_ROOT, _ROOT, _INNER = 20, 60, 20

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
 # Measured by the prototype: 238 of 256 subdomains proved in 20 steps, 162 with the usual decay rates of 0.9 and 0.999.
 _MOMENTUM, _SQUARES, _RATE, _DECAY = 0.5, 0.9, 0.1, 0.97

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.network import Network
-from windtunnel.verification.branch_and_bound.optimise import optimise
-from windtunnel.verification.branch_and_bound.propagation import Bounded
-from windtunnel.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
 
 
 def bound_network(network: Network, region: Region, iterations: int, rows: int) -> Bounded:

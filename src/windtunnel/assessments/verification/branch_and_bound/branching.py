@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.optimise import optimise
-from windtunnel.verification.branch_and_bound.propagation import Back, Bounded, Relaxation, Rows
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Back, Bounded, Relaxation, Rows
 
 TRIAL_STEPS = 3
 OVERALL = 2  # candidates by each score over all layers, beside the best of every layer

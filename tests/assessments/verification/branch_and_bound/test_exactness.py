@@ -7,13 +7,13 @@ import torch
 from exact import NETWORKS, exact_margin, network
 from torch import nn
 
+from windtunnel.assessments.verification.branch_and_bound.decide import decide
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.verification.branch_and_bound.decide import decide
-from windtunnel.verification.branch_and_bound.intermediate import bound_network
-from windtunnel.verification.branch_and_bound.network import Network
-from windtunnel.verification.branch_and_bound.regions import Region
-from windtunnel.verification.branch_and_bound.search import Limits
 
 CPU = torch.device("cpu")
 LIMITS = Limits(domains=4000, iterations=12, batch=64, memory=10**8, rows=256)

@@ -11,8 +11,8 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.core.contracts import Norm
-from windtunnel.verification.branch_and_bound.propagation import Bounded, Rows
 
 _EMPTY = 1e-7  # a violation that HiGHS is sure of
 _LARGE = 1e4  # an empty subdomain's multipliers may be scaled up until any goal is reached

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.branching import children, choose, scores, slope_gain
-from windtunnel.verification.branch_and_bound.leaves import leaf_bound
-from windtunnel.verification.branch_and_bound.optimise import optimise
-from windtunnel.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.branching import children, choose, scores, slope_gain
+from windtunnel.assessments.verification.branch_and_bound.leaves import leaf_bound
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
 
 @dataclass(frozen=True, slots=True)

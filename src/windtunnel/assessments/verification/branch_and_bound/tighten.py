@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from windtunnel.verification.branch_and_bound.branching import children, slope_gain
-from windtunnel.verification.branch_and_bound.intermediate import unit_rows
-from windtunnel.verification.branch_and_bound.optimise import optimise
-from windtunnel.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.branching import children, slope_gain
+from windtunnel.assessments.verification.branch_and_bound.intermediate import unit_rows
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
 
 def tighten(bounded: Bounded, splits: int, iterations: int, rows: int, expired: Callable[[], bool]) -> None:
