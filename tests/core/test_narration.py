@@ -26,7 +26,10 @@ def stage(tmp_path, monkeypatch, capsys):
 def attack(**metrics):
     region = {"norm": "Linf", "epsilon": 8 / 255}
     kwargs = {"sample_names": ["a", "b"]}
-    write_json({"metrics": metrics, "kwargs": kwargs, "semantics": {"perturbation": region}}, ROBUSTNESS / "pgd" / "metadata.json")
+    write_json(
+        {"metrics": metrics, "kwargs": kwargs, "semantics": {"perturbation": region}},
+        ROBUSTNESS / "pgd" / "metadata.json",
+    )
 
 
 def test_an_assessment_says_what_it_found(stage):
@@ -37,8 +40,12 @@ def test_an_assessment_says_what_it_found(stage):
 
 
 def test_sanity_the_summary_and_the_gate_say_theirs_and_others_that_they_are_done(stage):
-    write_json({"kwargs": {"checks": [{"status": "pass"}, {"status": "warn"}, {"status": "pass"}]}}, SANITY / "metadata.json")
-    write_json({"metrics": {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}, "kwargs": {}}, SUMMARY / "metadata.json")
+    write_json(
+        {"kwargs": {"checks": [{"status": "pass"}, {"status": "warn"}, {"status": "pass"}]}}, SANITY / "metadata.json"
+    )
+    write_json(
+        {"metrics": {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}, "kwargs": {}}, SUMMARY / "metadata.json"
+    )
     write_json({"decision": "passed"}, GATE)
     said = {name: stage(f"stages/{name}.py")[1].split(" (")[0] for name in ("sanity", "summary", "gate", "train")}
     assert said == {

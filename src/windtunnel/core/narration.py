@@ -52,17 +52,26 @@ def _in_words(stage: str, metadata: Mapping[str, Json]) -> str:
     metrics, kwargs = _block(metadata, "metrics"), _block(metadata, "kwargs")
     if stage == "sanity":
         checks = kwargs.get("checks")
-        statuses = [str(row.get("status")) for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
+        statuses = (
+            [str(row.get("status")) for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
+        )
         return ", ".join(f"{statuses.count(s)} {s.replace('_', ' ')}" for s in dict.fromkeys(statuses)) or "no checks"
     if stage == "summary":
-        parts = [_share(metrics, "worst_case_accuracy", "in the worst case"), _share(metrics, "certified_accuracy", "certified")]
+        parts = [
+            _share(metrics, "worst_case_accuracy", "in the worst case"),
+            _share(metrics, "certified_accuracy", "certified"),
+        ]
         return ", ".join(filter(None, parts)) or "nothing attacked, nothing proved"
     keys = ("clean_accuracy",) if stage == "clean" else tuple(_KEYS)
     share = next((_share(metrics, key, _KEYS[key]) for key in keys if key in metrics), "done")
     names, region = kwargs.get("sample_names"), _block(_block(metadata, "semantics"), "perturbation")
     n = len(names) if isinstance(names, list) else 0
     count = f"{n} sample{'' if n == 1 else 's'}" if n else ""
-    where = f"{region['norm']} {epsilon_text(float(str(region['epsilon'])))}" if {"norm", "epsilon"} <= region.keys() else ""
+    where = (
+        f"{region['norm']} {epsilon_text(float(str(region['epsilon'])))}"
+        if {"norm", "epsilon"} <= region.keys()
+        else ""
+    )
     return ", ".join(filter(None, (share, count, where)))
 
 
