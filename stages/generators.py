@@ -9,16 +9,17 @@ from windtunnel.inputs.data.load import read_assessed, read_train
 from windtunnel.inputs.generators.load import load_generators, make_generators
 from windtunnel.inputs.generators.quality import quality
 from windtunnel.inputs.models.load import pick_device
-from windtunnel.params.load import load_params
+from windtunnel.params.latent import Generators
+from windtunnel.params.resolved import read_resolved
 
 
 def main() -> None:
     """Write reports/generators; with `generators.source: none` only that there is nothing."""
-    params, train = load_params(), read_train(DATA)
-    make_generators(params.generators, train, params.seed, params.device, GENERATORS)
-    device = pick_device(params.device)
+    work, train = read_resolved("generators").work, read_train(DATA)
+    make_generators(Generators.model_validate(work.entry["generators"]), train, work.seed, work.device, GENERATORS)
+    device = pick_device(work.device)
     generators = load_generators(GENERATORS, device, read_assessed(DATA))
-    facts = quality(generators, train, params.seed, device) if generators else {}
+    facts = quality(generators, train, work.seed, device) if generators else {}
     write_json(facts, GENERATORS / "quality.json")
 
 

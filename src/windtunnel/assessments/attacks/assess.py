@@ -69,7 +69,7 @@ def assess(
         subject.classifier.digest,
     ]
     identity += [subject.seed, str(subject.classifier.device), before.digest()]
-    kept = [Checkpoint(f"{name}.{index}", identity) for index in range(len(runs))]
+    kept = [Checkpoint(f"{name}.{index}", subject.resolved, identity) for index in range(len(runs))]
     for index, run in enumerate(runs):
         living = (state.attacked & ~state.succeeded).nonzero().flatten()
         _run(f"{name}.{run.name}", index, run, living, subject, aims, state, entry.batch_size, kept[index])

@@ -15,7 +15,8 @@ from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.layout import DATA, REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record, write_record
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
-from windtunnel.params.load import PARAMS_FILE, entries
+from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
 # The stage that runs an entry of each family: `python -m stages.<stage> <name>`.

@@ -20,7 +20,8 @@ from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_san
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.operations.tracking.stages import LOCK, StageState, read_stages
 from windtunnel.params.flat import flat_params
-from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.params.load import entries, load_params
 from windtunnel.params.schema import Params
 
 # Short enough for every store; MLflow cuts or refuses longer ones.
