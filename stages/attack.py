@@ -10,12 +10,15 @@ from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.layout import ROBUSTNESS
 from windtunnel.inputs.models.others import named_classifier
 from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.resolved import read_resolved
 from windtunnel.params.server import configured_server
 
 
 def attack(task: Task[AttackEntry]) -> AssessmentResult:
     """Run one attack."""
-    prior = read_prior(task.where, task.entry, ROBUSTNESS)
+    before = {n: read_resolved("attack", n).work.entry for n in (task.entry.on.survivors_of if task.entry.on else ())}
+    earlier = {n: AttackEntry.model_validate(entry) for n, entry in before.items()}
+    prior = read_prior(task.where, task.entry, ROBUSTNESS, earlier, task.budget)
     others = {
         key: named_classifier(
             f"{task.where}.transfer_to.{key}", place, task.subject.dataset, task.resolved.work.device, configured_server()

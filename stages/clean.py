@@ -10,6 +10,7 @@ from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject
 from windtunnel.assessments.run import draw
 from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.digests import write_digests
 from windtunnel.core.errors import user_errors
 from windtunnel.core.layout import CLEAN, DATA, MODEL, PLOTS
 from windtunnel.params.outcome import Clean
@@ -23,6 +24,7 @@ def main() -> None:
     subject = replace(fresh_subject(DATA, MODEL, work.device, work.seed), resolved=resolved.digest)
     result = assess_clean(Clean.model_validate(work.entry["clean"]), subject)
     artifacts = write_artifacts(result, CLEAN, subject, started=started)
+    write_digests(CLEAN)
     write_clean_series(artifacts, subject.dataset.class_names, PLOTS / "clean")
     draw(artifacts, resolved.drawing.figures)
 

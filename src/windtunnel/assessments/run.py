@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Generic, Protocol, TypeVar
 
-from windtunnel.assessments.clean.subject import load_subject
+from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.kept import take_back
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
 from windtunnel.core.classifier import Classifier
@@ -18,7 +18,7 @@ from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.digests import write_digests
 from windtunnel.core.errors import user_errors
-from windtunnel.core.layout import CLEAN, DATA, MODEL, ROBUSTNESS
+from windtunnel.core.layout import ROBUSTNESS
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
@@ -67,7 +67,7 @@ def run_entry(
     entry = schema.model_validate(resolved.work.entry)
     work = resolved.work
     seed = work.seed if entry.samples.seed is None else entry.samples.seed
-    subject = load_subject(DATA, MODEL, CLEAN, work.device, work.seed)
+    subject = current_subject(work.device, work.seed)
     subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
     directory = ROBUSTNESS / name
     artifacts = take_back(resolved.digest, directory, subject)

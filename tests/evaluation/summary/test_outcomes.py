@@ -46,10 +46,10 @@ def run(tmp_path_factory):
     (folder / "params.yaml").write_text(PARAMS.replace("EPSILON", "0.03"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for stage in (stages.prepare, stages.train, stages.clean):
+        for stage in (stages.resolve, stages.prepare, stages.train, stages.clean):
             stage.main()
         for family, name, _ in entries(load_params()):
-            run_assessment(family, name)
+            import_module(f"stages.{STAGE[family]}").main(name)
         stages.summary.main()
     return folder
 

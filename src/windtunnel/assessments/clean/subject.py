@@ -9,6 +9,7 @@ import torch
 
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
+from windtunnel.core.layout import CLEAN, DATA, MODEL
 from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
 from windtunnel.inputs.data.load import read_assessed
 from windtunnel.inputs.models.load import load_classifier
@@ -18,6 +19,11 @@ def fresh_subject(data: Path, model: Path, device: str, seed: int) -> Subject:
     """Model and samples from disk, with clean logits computed now: for `clean`."""
     dataset = read_assessed(data)
     return subject_of(load_classifier(model, device, dataset), dataset, seed)
+
+
+def current_subject(device: str, seed: int) -> Subject:
+    """The model and the samples of the run in the current directory, with the clean logits that `clean` computed."""
+    return load_subject(DATA, MODEL, CLEAN, device, seed)
 
 
 def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int) -> Subject:

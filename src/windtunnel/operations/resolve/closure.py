@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,7 @@ class Code:
     def __init__(self, project: Path, memory: Memory) -> None:
         self.memory = memory
         self._project = str(project)
+        self._roots = {PACKAGE: os.path.dirname(windtunnel.__file__)}
         self._files: dict[str, Path | None] = {}
         self._modules: dict[str, _Module] = {}
 
@@ -53,8 +55,8 @@ class Code:
         libraries: set[str] = set()
         todo, seen = list(entry_points), set()
         for name in todo:
-            if self.file(name) is None:
-                raise UserError(f"{name}: no such module in this folder or in the package {PACKAGE}")
+            if self.file(name) is None and not self._adopt(name):
+                raise UserError(f"{name}: no such module in this folder, in {PACKAGE} or on Python's path")
         while todo:
             name = todo.pop()
             if name in seen:
@@ -70,11 +72,20 @@ class Code:
         """The file of a module of ours or of the project; None for a library's and for a name that is no module's."""
         if name not in self._files:
             top, *rest = name.split(".")
-            root = os.path.dirname(windtunnel.__file__) if top == PACKAGE else os.path.join(self._project, top)
-            base = os.path.join(root, *rest)
+            base = os.path.join(self._roots.get(top) or os.path.join(self._project, top), *rest)
             paths = (os.path.join(base, "__init__.py"), f"{base}.py")
             self._files[name] = next((Path(path) for path in paths if os.path.isfile(path)), None)
         return self._files[name]
+
+    def _adopt(self, name: str) -> bool:
+        """Take the package of an entry point for one at hand, wherever Python finds it; whether it has the module."""
+        top = name.partition(".")[0]
+        spec = importlib.util.find_spec(top)
+        if spec is None or not spec.submodule_search_locations:
+            return False
+        self._roots[top] = next(iter(spec.submodule_search_locations))
+        self._files = {known: file for known, file in self._files.items() if known.partition(".")[0] != top}
+        return self.file(name) is not None
 
     def _module(self, name: str) -> _Module:
         if name not in self._modules:

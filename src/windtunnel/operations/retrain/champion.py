@@ -60,6 +60,7 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
         for shared in (DATA, REPORTS / "generators"):
             if shared.is_dir():
                 (folder / shared).symlink_to(shared.resolve(), target_is_directory=True)
+        run_stage(folder, ["resolve"])
         run_stage(folder, ["train"])
         run_stage(folder, ["clean"])
         for family, name, _ in entries(params):
