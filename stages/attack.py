@@ -21,7 +21,11 @@ def attack(task: Task[AttackEntry]) -> AssessmentResult:
     prior = read_prior(task.where, task.entry, ROBUSTNESS, earlier, task.budget)
     others = {
         key: named_classifier(
-            f"{task.where}.transfer_to.{key}", place, task.subject.dataset, task.resolved.work.device, configured_server()
+            f"{task.where}.transfer_to.{key}",
+            place,
+            task.subject.dataset,
+            task.resolved.work.device,
+            configured_server(),
         )
         for key, place in task.entry.transfer_to.items()
     }

@@ -30,9 +30,8 @@ Contra = TypeVar("Contra", bound=Entry, contravariant=True)
 class Preflight(Protocol[Contra]):
     """Raises UserError for an entry that cannot run on this model and these samples."""
 
-    def __call__(
-        self, where: str, entry: Contra, budget: Budget, classifier: Classifier, dataset: Dataset, /
-    ) -> None: ...
+    def __call__(self, where: str, entry: Contra, budget: Budget, classifier: Classifier, dataset: Dataset, /) -> None:
+        """Check the entry that is named `where` in params.yaml."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
-from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.params.load import check_whole, entries, read_params
 from windtunnel.params.schema import Params
 

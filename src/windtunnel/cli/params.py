@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.tree import Tree
 
 from windtunnel.core.contracts import Json
-from windtunnel.evaluation.validate import validated_params
 from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.evaluation.validate import validated_params
 from windtunnel.params.schema import Params
 
 

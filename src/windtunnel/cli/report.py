@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.layout import REPORTS
-from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.core.layout import PARAMS_FILE, REPORTS
 from windtunnel.params.load import load_params
 from windtunnel.params.outcome import Report
 from windtunnel.reporting.report.build import build_report

@@ -219,7 +219,10 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     }
     write_json(metadata, directory / METADATA_FILE)
     runtime = {"started": started, "seconds": round(time.time() - started, 3), "host": socket.gethostname()}
-    write_json({**runtime, "resolved": subject.resolved, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
+    write_json(
+        {**runtime, "resolved": subject.resolved, "data_digest": file_digest(directory / DATA_FILE)},
+        directory / RUNTIME_FILE,
+    )
     return Artifacts(result.name, directory, result.data, metadata)
 
 

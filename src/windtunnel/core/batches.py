@@ -128,4 +128,3 @@ def progress_bar() -> Progress:
     """The one progress bar of the project: name, bar, samples done, time left. Silent where there is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True))
-

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.evaluation.gate.names import unknown_metrics
 from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.evaluation.gate.names import unknown_metrics
 from windtunnel.params.load import entries, read_params, validate_schema
 from windtunnel.params.schema import Params
 

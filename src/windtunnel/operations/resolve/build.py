@@ -11,7 +11,6 @@ from pydantic import JsonValue
 
 from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
-
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import ROBUSTNESS
@@ -55,7 +54,11 @@ class Resolver:
         yield self._clean()
         own_generators = {"generators.path": p.generators.path} if p.generators.path else {}
         yield self._stage(
-            "generators", {"generators": _plain(p.generators)}, frozenset(), facts.generator_code(p.generators), own_generators
+            "generators",
+            {"generators": _plain(p.generators)},
+            frozenset(),
+            facts.generator_code(p.generators),
+            own_generators,
         )
         for stage, name in self.entries:
             yield self.entry(stage, name)
@@ -63,10 +66,17 @@ class Resolver:
             "budget": _plain(p.budget),
             **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in facts.FAMILIES},
         }
-        checks = {**whole, "sanity": _plain(p.sanity), "data": _plain(p.data), "gate": {"minimum": dict(p.gate.minimum)}}
+        checks = {
+            **whole,
+            "sanity": _plain(p.sanity),
+            "data": _plain(p.data),
+            "gate": {"minimum": dict(p.gate.minimum)},
+        }
         surrogate = {"sanity.surrogate": p.sanity.surrogate} if p.sanity.surrogate else {}
         yield self._stage("sanity", cast("dict[str, JsonValue]", checks), ALL_OPTIONS, self.model_code, surrogate)
-        yield self._stage("summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True)
+        yield self._stage(
+            "summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True
+        )
         names = [name for _, name, _ in entries(p)]
         yield self._stage(
             "report", {"report": _plain(p.report), "assessments": cast("list[JsonValue]", names)}, frozenset({"image files"}),
@@ -98,7 +108,9 @@ class Resolver:
             stage, _plain(effective, "visualisers"), reached, modules, files, name=name,
             builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
         )  # fmt: skip
-        self.done[label] = found.model_copy(update={"drawing": self._drawing(_figures(family, name, entry), found.work.code)})
+        self.done[label] = found.model_copy(
+            update={"drawing": self._drawing(_figures(family, name, entry), found.work.code)}
+        )
         return self.done[label]
 
     def _clean(self) -> Resolved:
@@ -141,7 +153,9 @@ class Resolver:
             return Drawing()
         closure: Closure = self.code.closure({f.module for f in figures} | {_DRAW}, drawing=True)
         code = {name: digest for name, digest in closure.code.items() if name not in computing}
-        return Drawing(figures=tuple(figures), code=code, libraries=versions(closure.libraries & {"matplotlib"}, "figures"))
+        return Drawing(
+            figures=tuple(figures), code=code, libraries=versions(closure.libraries & {"matplotlib"}, "figures")
+        )
 
     def _own_modules(self, modules: Iterable[str]) -> tuple[list[str], set[str]]:
         """(modules whose files lie in the project, top-level names of those that are installed)."""
@@ -198,7 +212,9 @@ def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:
     found = []
     for spec in specs:
         kind, options = parse_spec(spec)
-        found.append(FigureSpec.model_validate({"module": VISUALISERS[kind].__module__, "name": kind, "options": options}))
+        found.append(
+            FigureSpec.model_validate({"module": VISUALISERS[kind].__module__, "name": kind, "options": options})
+        )
     return found
 
 

@@ -32,9 +32,7 @@ OPTIONS: dict[str, Option] = {
     "torchattacks": Option(
         frozenset({"torchattacks"}), frozenset({"windtunnel.assessments.attacks.torchattacks_adapter"})
     ),
-    "foolbox": Option(
-        frozenset({"foolbox", "eagerpy"}), frozenset({"windtunnel.assessments.attacks.foolbox_adapter"})
-    ),
+    "foolbox": Option(frozenset({"foolbox", "eagerpy"}), frozenset({"windtunnel.assessments.attacks.foolbox_adapter"})),
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
     "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
@@ -61,7 +59,9 @@ DISTRIBUTION = {
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
     reached = [OPTIONS[name] for name in options]
-    modules = frozenset().union(*(o.modules for o in OPTIONS.values())) - frozenset().union(*(o.modules for o in reached))
+    modules = frozenset().union(*(o.modules for o in OPTIONS.values())) - frozenset().union(
+        *(o.modules for o in reached)
+    )
     libraries = frozenset().union(*(o.libraries for o in OPTIONS.values()))
     return modules, libraries - frozenset().union(*(o.libraries for o in reached))
 
@@ -145,9 +145,7 @@ FAMILIES: dict[str, FamilyFacts] = {
     ),
     "queries": FamilyFacts("query", _query_options, own_budget=lambda entry: entry.library == "windtunnel"),
     "sweeps": FamilyFacts("sweep", _sweep_options),
-    "verification": FamilyFacts(
-        "verify", _verification_options, own_budget=lambda entry: False, builds_on=_examples
-    ),
+    "verification": FamilyFacts("verify", _verification_options, own_budget=lambda entry: False, builds_on=_examples),
     "corruptions": FamilyFacts("corrupt", lambda entry, params: frozenset(), files=_reference),
     "latent": FamilyFacts(
         "latent",
@@ -170,9 +168,7 @@ def with_budget(family: str, entry: Entry, params: Params) -> Entry:
     if FAMILIES[family].own_budget(entry):
         return entry
     budget = entry.budget.over(params.budget)
-    whole = BudgetOverride(
-        norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps
-    )
+    whole = BudgetOverride(norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps)
     return entry.model_copy(update={"budget": whole})
 
 

@@ -50,7 +50,9 @@ class Memory:
         """sha256 of a file's bytes, or of the names and bytes of all files below a folder."""
         if not path.is_dir():
             return self.of("sha256", path, file_digest)
-        return combined({p.relative_to(path).as_posix(): self.digest(p) for p in sorted(path.rglob("*")) if p.is_file()})
+        return combined(
+            {p.relative_to(path).as_posix(): self.digest(p) for p in sorted(path.rglob("*")) if p.is_file()}
+        )
 
     def keep(self) -> None:
         """Write what is new, for the next run."""

@@ -41,8 +41,8 @@ def read_source(path: Path, name: str) -> Source:
 def _imports(node: ast.AST, package: str) -> Iterator[str]:
     match node:
         case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
-            for child in node.orelse:
-                yield from _imports(child, package)
+            for statement in node.orelse:
+                yield from _imports(statement, package)
             return
         case ast.Import():
             yield from (alias.name for alias in node.names)

@@ -12,10 +12,9 @@ from ruamel.yaml import YAML
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.core.layout import DATA, REPORTS, SUMMARY
+from windtunnel.core.layout import DATA, PARAMS_FILE, REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record, write_record
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
-from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
