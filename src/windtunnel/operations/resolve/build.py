@@ -13,7 +13,7 @@ from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
-from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
 from windtunnel.operations.resolve.closure import Closure, Code
@@ -194,13 +194,13 @@ _DRAW = "windtunnel.assessments.figures.base"
 _CLEAN_FIGURES = "windtunnel.assessments.clean.figures"
 
 
-def resolve_all(memory: Memory | None = None) -> list[Resolved]:
-    """What each stage of params.yaml in the current directory will run.
+def resolve_all(params: Path = PARAMS_FILE) -> list[Resolved]:
+    """What each stage of a params.yaml will run in the current directory.
 
     Raises UserError, with a line per mistake, for params that are not valid and for files that are not there.
     """
-    memory = memory or Memory()
-    found = list(Resolver(validated_params(), memory).stages())
+    memory = Memory()
+    found = list(Resolver(validated_params(params), memory).stages())
     memory.keep()
     return found
 
