@@ -74,9 +74,7 @@ def run_entry(
         task = Task(f"{family}.{name}", name, entry, budget_of(entry), subject, resolved)
         preflight(task.where, entry, task.budget, subject.classifier, subject.dataset)
         result = compute(task)
-        selection = {"n": len(subject.dataset), **entry.samples.model_dump(exclude_none=True, exclude={"n"})}
-        semantics = replace(result.semantics, sample_selection=selection, input_metadata=subject.dataset.metadata)
-        artifacts = write_artifacts(replace(result, semantics=semantics), directory, subject, started=started)
+        artifacts = write_artifacts(result, directory, subject, started=started)
     write_digests(directory)
     draw(artifacts, resolved.drawing.figures)
     return artifacts

@@ -16,6 +16,7 @@ SANITY = REPORTS / "sanity"
 SUMMARY = REPORTS / "summary"
 PLOTS = REPORTS / "plots"
 DIGESTS = REPORTS / "digests"
+REPORT = REPORTS / "report"  # the report as data, beside report.pdf and report.html
 METRICS = REPORTS / "metrics.json"
 GATE = REPORTS / "gate.json"
 LOCK = Path("dvc.lock")
