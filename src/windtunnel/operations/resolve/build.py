@@ -24,8 +24,6 @@ from windtunnel.params.load import entries
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
 from windtunnel.params.schema import Params
 
-ALL_OPTIONS = frozenset(facts.OPTIONS)
-
 
 @dataclass
 class Resolver:
@@ -73,7 +71,8 @@ class Resolver:
             "gate": {"minimum": dict(p.gate.minimum)},
         }
         surrogate = {"sanity.surrogate": p.sanity.surrogate} if p.sanity.surrogate else {}
-        yield self._stage("sanity", cast("dict[str, JsonValue]", checks), ALL_OPTIONS, self.model_code, surrogate)
+        reached = self.model_options | (self._all_options() if p.sanity.profile == "full" else frozenset())
+        yield self._stage("sanity", cast("dict[str, JsonValue]", checks), reached, self.model_code, surrogate)
         yield self._stage(
             "summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True
         )
@@ -112,6 +111,11 @@ class Resolver:
             update={"drawing": self._drawing(_figures(family, name, entry), found.work.code)}
         )
         return self.done[label]
+
+    def _all_options(self) -> frozenset[str]:
+        """What any entry reaches: the full profile of sanity checks runs them too."""
+        found = (facts.FAMILIES[f].options(entry, self.params) for f, _, entry in entries(self.params))
+        return frozenset({"any attack"}).union(*found)
 
     def _clean(self) -> Resolved:
         from windtunnel.assessments.clean.table import VISUALISERS as NAMES

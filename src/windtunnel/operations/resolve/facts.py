@@ -88,7 +88,7 @@ def _attack_options(entry: Entry, params: Params) -> frozenset[str]:
 
         norm = attack.budget.over(params.budget).norm
         libraries = {member.library for member in PROFILES[attack.algorithm].get(norm, ())}
-    return frozenset({*libraries, *_remote(attack.transfer_to.values())})
+    return frozenset({"any attack", *libraries, *_remote(attack.transfer_to.values())})
 
 
 def _query_options(entry: Entry, params: Params) -> frozenset[str]:
