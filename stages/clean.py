@@ -21,7 +21,7 @@ def main() -> None:
     """Write reports/robustness/clean and the series of its plots."""
     started, resolved = time.time(), read_resolved("clean")
     work = resolved.work
-    subject = replace(fresh_subject(DATA, MODEL, work.device, work.seed), resolved=resolved.digest)
+    subject = replace(fresh_subject(DATA, MODEL, work.device, resolved.seed), resolved=resolved.digest)
     result = assess_clean(Clean.model_validate(work.entry["clean"]), subject)
     artifacts = write_artifacts(result, CLEAN, subject, started=started)
     write_digests(CLEAN)

@@ -15,11 +15,12 @@ from windtunnel.params.resolved import read_resolved
 
 def main() -> None:
     """Write reports/generators; with `generators.source: none` only that there is nothing."""
-    work, train = read_resolved("generators").work, read_train(DATA)
-    make_generators(Generators.model_validate(work.entry["generators"]), train, work.seed, work.device, GENERATORS)
+    resolved, train = read_resolved("generators"), read_train(DATA)
+    work = resolved.work
+    make_generators(Generators.model_validate(work.entry["generators"]), train, resolved.seed, work.device, GENERATORS)
     device = pick_device(work.device)
     generators = load_generators(GENERATORS, device, read_assessed(DATA))
-    facts = quality(generators, train, work.seed, device) if generators else {}
+    facts = quality(generators, train, resolved.seed, device) if generators else {}
     write_json(facts, GENERATORS / "quality.json")
 
 

@@ -11,8 +11,9 @@ from windtunnel.params.resolved import read_resolved
 
 def main() -> None:
     """Write reports/data."""
-    work = read_resolved("prepare").work
-    save_datasets(*load_dataset(Data.model_validate(work.entry["data"]), work.seed), DATA)
+    resolved = read_resolved("prepare")
+    work = resolved.work
+    save_datasets(*load_dataset(Data.model_validate(work.entry["data"]), resolved.seed), DATA)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from windtunnel.params.server import configured_server
 
 def main() -> None:
     """Write reports/model, and load it once so that a model that does not fit the data ends here."""
-    work = read_resolved("train").work
+    resolved = read_resolved("train")
+    work = resolved.work
     model = Model.model_validate(work.entry["model"])
-    import_model(model, read_train(DATA), work.seed, work.device, MODEL, configured_server())
+    import_model(model, read_train(DATA), resolved.seed, work.device, MODEL, configured_server())
     load_classifier(MODEL, work.device, read_assessed(DATA))
 
 

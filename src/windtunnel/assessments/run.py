@@ -64,9 +64,8 @@ def run_entry(
     started = time.time()
     resolved = read_resolved(stage, name)
     entry = schema.model_validate(resolved.work.entry)
-    work = resolved.work
-    seed = work.seed if entry.samples.seed is None else entry.samples.seed
-    subject = current_subject(work.device, work.seed)
+    subject = current_subject(resolved.work.device, resolved.seed)
+    seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
     directory = ROBUSTNESS / name
     artifacts = take_back(resolved.digest, directory, subject)

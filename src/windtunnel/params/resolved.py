@@ -24,7 +24,7 @@ class Work(Block):
     """
 
     entry: dict[str, JsonValue]
-    seed: int
+    seed: int | None = None
     device: str = ""
     files: dict[str, str] = Field(default_factory=dict)
     code: dict[str, str] = Field(default_factory=dict)
@@ -61,6 +61,13 @@ class Resolved(Block):
         """sha256 of what decides the numbers: with equal data and an equal model, equal digests are the same result."""
         text = json.dumps([self.stage, self.name, self.work.model_dump(mode="json")], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def seed(self) -> int:
+        """The run's seed. Raises UserError for a stage that was resolved without one."""
+        if self.work.seed is None:
+            raise UserError(f"{self.label}: was resolved without a seed; run `dvc repro resolve`")
+        return self.work.seed
 
     @property
     def label(self) -> str:

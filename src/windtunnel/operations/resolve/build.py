@@ -45,7 +45,7 @@ class Resolver:
         p = self.params
         yield self._stage(
             "prepare", {"data": _plain(p.data)}, facts.data_options(p.data), facts.data_code(p.data),
-            facts.data_files(p.data), device="",
+            facts.data_files(p.data),
         )  # fmt: skip
         weights = {"model.path": p.model.path} if p.model.path else {}
         yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, weights)
@@ -71,7 +71,7 @@ class Resolver:
             "gate": {"minimum": dict(p.gate.minimum)},
         }
         surrogate = {"sanity.surrogate": p.sanity.surrogate} if p.sanity.surrogate else {}
-        reached = self.model_options | (self._all_options() if p.sanity.profile == "full" else frozenset())
+        reached = self._checked_by(p.sanity.profile)
         yield self._stage("sanity", cast("dict[str, JsonValue]", checks), reached, self.model_code, surrogate)
         yield self._stage(
             "summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True
@@ -79,9 +79,9 @@ class Resolver:
         names = [name for _, name, _ in entries(p)]
         yield self._stage(
             "report", {"report": _plain(p.report), "assessments": cast("list[JsonValue]", names)}, frozenset({"image files"}),
-            device="", draws=True,
+            tuple(f"windtunnel.assessments.{family}.table" for family in facts.FAMILIES), computes=False, draws=True,
         )  # fmt: skip
-        yield self._stage("gate", {"gate": _plain(p.gate)}, frozenset(), device="")
+        yield self._stage("gate", {"gate": _plain(p.gate)}, frozenset(), computes=False)
 
     def entry(self, stage: str, name: str) -> Resolved:
         """One entry of an assessment family. Raises UserError for entries that build on one another in a circle."""
@@ -102,7 +102,7 @@ class Resolver:
         effective = facts.with_budget(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
         modules = [*self.model_code, *(facts.generator_code(self.params.generators) if stage == "latent" else ())]
-        modules += self._code_of_models(files)
+        modules += [*known.code(entry), *self._code_of_models(files)]
         found = self._stage(
             stage, _plain(effective, "visualisers"), reached, modules, files, name=name,
             builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
@@ -112,10 +112,17 @@ class Resolver:
         )
         return self.done[label]
 
-    def _all_options(self) -> frozenset[str]:
-        """What any entry reaches: the full profile of sanity checks runs them too."""
-        found = (facts.FAMILIES[f].options(entry, self.params) for f, _, entry in entries(self.params))
-        return frozenset({"any attack"}).union(*found)
+    def _checked_by(self, profile: str) -> frozenset[str]:
+        """What the sanity checks of a profile reach: `standard` asks an ONNX graph too, `full` runs entries again."""
+        found = frozenset[str]().union(
+            *(facts.FAMILIES[f].options(entry, self.params) for f, _, entry in entries(self.params))
+        )
+        reached = {
+            "stored": frozenset[str](),
+            "standard": found & {"Marabou", "ONNX model"},
+            "full": found | {"any attack", "torchattacks", "corruptions run again"},  # a positive control is attacked
+        }
+        return reached[profile] | self.model_options
 
     def _clean(self) -> Resolved:
         from windtunnel.assessments.clean.table import VISUALISERS as NAMES
@@ -133,7 +140,7 @@ class Resolver:
         files: Mapping[str, str] | None = None,
         *,
         name: str = "",
-        device: str | None = None,
+        computes: bool = True,
         builds_on: Mapping[str, str] | None = None,
         draws: bool = False,
     ) -> Resolved:
@@ -143,8 +150,8 @@ class Resolver:
         closure = self.code.closure([f"stages.{stage}", *own], without_modules, drawing=draws)
         work = Work(
             entry=dict(entry),
-            seed=self.params.seed,
-            device=self.params.device if device is None else device,
+            seed=self.params.seed if computes else None,
+            device=self.params.device if computes and stage != "prepare" else "",
             files={key: self._digest(key, place) for key, place in sorted((files or {}).items())},
             code=closure.code,
             libraries=versions((closure.libraries - without_libraries) | installed, label),

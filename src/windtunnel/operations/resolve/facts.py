@@ -41,6 +41,7 @@ OPTIONS: dict[str, Option] = {
         frozenset({"mlflow"}),
         frozenset({"windtunnel.inputs.models.from_mlflow", "windtunnel.inputs.mlflow_server"}),
     ),
+    "corruptions run again": Option(modules=frozenset({"windtunnel.evaluation.sanity.corruptions_again"})),
     "digits": Option(frozenset({"sklearn"})),
     "image files": Option(frozenset({"PIL"})),
 }
@@ -70,13 +71,15 @@ def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]
 class FamilyFacts:
     """stage: that of the family. options: of an entry. own_budget: whether an entry leaves the global budget out.
 
-    files: the user's files of an entry, by key. builds_on: (stage, name) of the entries whose results it reads.
+    files: the user's files of an entry, by key. code: the user's own modules that it
+    executes. builds_on: (stage, name) of the entries whose results it reads.
     """
 
     stage: str
     options: Callable[[Entry, Params], frozenset[str]]
     own_budget: Callable[[Entry], bool] = lambda entry: True
     files: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
+    code: Callable[[Entry], Iterator[str]] = lambda entry: iter(())
     builds_on: Callable[[Entry], tuple[tuple[str, str], ...]] = lambda entry: ()
 
 
@@ -141,6 +144,7 @@ FAMILIES: dict[str, FamilyFacts] = {
         _attack_options,
         own_budget=lambda entry: False,
         files=lambda e: _other_models({f"transfer_to.{k}": p for k, p in cast(AttackEntry, e).transfer_to.items()}),
+        code=lambda e: _module(cast(AttackEntry, e).invoker),
         builds_on=_survivors,
     ),
     "queries": FamilyFacts("query", _query_options, own_budget=lambda entry: entry.library == "windtunnel"),

@@ -13,7 +13,19 @@ from typing import cast
 
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
-from windtunnel.core.layout import CLEAN, DATA, GATE, METRICS, MODEL, PARAMS_FILE, REPORT, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.layout import (
+    CLEAN,
+    DATA,
+    GATE,
+    METRICS,
+    MODEL,
+    PARAMS_FILE,
+    REPORT,
+    REPORTS,
+    ROBUSTNESS,
+    SANITY,
+    SUMMARY,
+)
 from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
