@@ -113,13 +113,13 @@ class Resolver:
         return self.done[label]
 
     def _checked_by(self, profile: str) -> frozenset[str]:
-        """What the sanity checks of a profile reach: `standard` asks an ONNX graph too, `full` runs entries again."""
+        """What the sanity checks of a profile reach: `standard` runs an attack and asks an ONNX graph, `full` more."""
         found = frozenset[str]().union(
             *(facts.FAMILIES[f].options(entry, self.params) for f, _, entry in entries(self.params))
         )
         reached = {
             "stored": frozenset[str](),
-            "standard": found & {"Marabou", "ONNX model"},
+            "standard": found & {"Marabou", "ONNX model", "torchattacks", "foolbox"} | {"any attack"},
             "full": found | {"any attack", "torchattacks", "corruptions run again"},  # a positive control is attacked
         }
         return reached[profile] | self.model_options
