@@ -46,7 +46,7 @@ def remember_logged() -> None:
 
 def _state() -> dict[str, object] | None:
     uri = tracking_uri(configured_server())
-    if not uri.startswith(_SQLITE):
+    if not uri.startswith(_SQLITE) or any((main_root() / ".cache" / "windtunnel" / "outbox").glob("*")):
         return None
     store = Path(uri.removeprefix(_SQLITE)).stat()
     digest = hashlib.sha256()
@@ -55,20 +55,15 @@ def _state() -> dict[str, object] | None:
         facts = path.stat()
         content = [facts.st_size, facts.st_mtime_ns] if path.name == DATA_FILE else path.read_bytes()
         digest.update(f"{path.as_posix()} {content!r}\n".encode())
-    waiting = sorted(p.name for p in (main_root() / ".cache" / "windtunnel" / "outbox").glob("*"))
-    return {
-        "artifacts": digest.hexdigest(),
-        "uri": uri,
-        "store": [store.st_size, store.st_mtime_ns],
-        "waiting": waiting,
-    }
+    return {"artifacts": digest.hexdigest(), "uri": uri, "store": [store.st_size, store.st_mtime_ns]}
 
 
 def _files() -> Iterator[Path]:
-    yield from (PARAMS_FILE, METRICS, GATE, DATA / "dataset.json", MODEL / "model.json", REPORTS / "report.html")
-    yield from sorted(path for folder in (RESOLVED, DIGESTS) for path in folder.rglob("*.json"))
+    named = [PARAMS_FILE, METRICS, GATE, DATA / "dataset.json", MODEL / "model.json", REPORTS / "report.html"]
+    named += sorted(path for folder in (RESOLVED, DIGESTS) for path in folder.rglob("*.json"))
     for folder in (SUMMARY, SANITY, *sorted(ROBUSTNESS.glob("*"))):
-        yield from (path for path in (folder / METADATA_FILE, folder / DATA_FILE) if path.is_file())
+        named += [folder / METADATA_FILE, folder / DATA_FILE]
+    yield from (path for path in named if path.is_file())
 
 
 def _file() -> Path:
