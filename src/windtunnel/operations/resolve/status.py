@@ -83,7 +83,10 @@ def _reasons(repo: Repo, found: Mapping[str, Resolved], lock: Mapping[str, Ran])
         if now is not None:
             before = _resolved_before(repo, now, lock[label])
             reasons += explain(before, now) if before else ["it is not known what it ran with"]
-        reasons += [line for line in _dvc_words(status.get(label, [])) if line not in reasons]
+        # A block of params.yaml that is written otherwise is a reason of its own only where it says the same.
+        reasons += [
+            line for line in _dvc_words(status.get(label, [])) if not (reasons and line.startswith("params.yaml"))
+        ]
         if reasons:
             yield label, reasons
 
