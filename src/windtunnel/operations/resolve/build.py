@@ -74,7 +74,11 @@ class Resolver:
         of_checks = [*self.model_code, *_TABLES, *facts.code_of_others(surrogates)]
         reached = self._checked_by(p.sanity.profile)
         yield self._stage(
-            "sanity", cast("dict[str, JsonValue]", checks), reached, (*self.model_code, *_TABLES), surrogate
+            "sanity",
+            cast("dict[str, JsonValue]", checks),
+            reached,
+            of_checks,
+            facts.other_models({"sanity.surrogate": other for other in surrogates}),
         )
         yield self._stage(
             "summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True
