@@ -78,7 +78,7 @@ class Resolver:
             cast("dict[str, JsonValue]", checks),
             reached,
             of_checks,
-            facts.other_models({"sanity.surrogate": other for other in surrogates}),
+            facts.other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
         )
         yield self._stage(
             "summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True
