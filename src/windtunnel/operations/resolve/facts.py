@@ -60,7 +60,7 @@ DISTRIBUTION = {
 
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
-    reached = [OPTIONS[name] for name in options]
+    reached = [OPTIONS[name] for name in options if name in OPTIONS]  # a library without code apart needs no row
     modules = frozenset().union(*(o.modules for o in OPTIONS.values())) - frozenset().union(
         *(o.modules for o in reached)
     )
