@@ -30,7 +30,9 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="also the attacks run anew (T2)")
     options = parser.parse_args()
     params = load_params()
-    whole = collect(params, current_subject(params.device, params.seed), read_artifacts(CLEAN), ROBUSTNESS)
+    whole = collect(
+        params, current_subject(params.device, params.seed, params.model), read_artifacts(CLEAN), ROBUSTNESS
+    )
     registry()
     seconds(whole, "standard")  # imports, and the first pass of everything
     n = len(whole.ids)

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import PLOTS, ROBUSTNESS
 
 if TYPE_CHECKING:

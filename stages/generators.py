@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import DATA, GENERATORS
 from windtunnel.inputs.data.load import read_assessed, read_train
@@ -17,9 +17,10 @@ def main() -> None:
     """Write reports/generators; with `generators.source: none` only that there is nothing."""
     resolved, train = read_resolved("generators"), read_train(DATA)
     work = resolved.work
-    make_generators(Generators.model_validate(work.entry["generators"]), train, resolved.seed, work.device, GENERATORS)
+    block = Generators.model_validate(work.entry["generators"])
+    make_generators(block, train, resolved.seed, work.device, GENERATORS)
     device = pick_device(work.device)
-    generators = load_generators(GENERATORS, device, read_assessed(DATA))
+    generators = load_generators(GENERATORS, device, read_assessed(DATA), block)
     facts = quality(generators, train, resolved.seed, device) if generators else {}
     write_json(facts, GENERATORS / "quality.json")
 

@@ -13,7 +13,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import GENERATORS
 from windtunnel.inputs.generators.load import load_generators
-from windtunnel.params.latent import LatentEntry
+from windtunnel.params.latent import Generators, LatentEntry
 from windtunnel.params.server import configured_server
 
 
@@ -21,7 +21,8 @@ def latent(task: Task[LatentEntry]) -> AssessmentResult:
     """Run one entry for this run's classifier and for its `models`."""
     subject = task.subject
     others = load_models(task.where, task.entry, subject.dataset, task.resolved.work.device, configured_server())
-    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset)
+    block = Generators.model_validate(task.resolved.work.inputs["generators"])
+    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, block)
     quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
     return assess(task.name, task.entry, subject, generators, quality, others)
 

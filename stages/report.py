@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import cast
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import REPORT, REPORTS
 from windtunnel.params.outcome import Report
 from windtunnel.params.resolved import read_resolved

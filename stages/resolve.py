@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.write import write_all
 

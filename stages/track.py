@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.operations.tracking.recall import logged_before
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import DATA, MODEL
 from windtunnel.inputs.data.load import read_assessed, read_train
 from windtunnel.inputs.models.load import import_model, load_classifier
+from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.server import configured_server
@@ -17,7 +18,7 @@ def main() -> None:
     work = resolved.work
     model = Model.model_validate(work.entry["model"])
     import_model(model, read_train(DATA), resolved.seed, work.device, MODEL, configured_server())
-    load_classifier(MODEL, work.device, read_assessed(DATA))
+    load_classifier(MODEL, work.device, read_assessed(DATA), trust_of(model))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.digests import write_digests
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import ROBUSTNESS
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
+from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
 
 E = TypeVar("E", bound=Entry)
@@ -64,7 +65,7 @@ def run_entry(
     started = time.time()
     resolved = read_resolved(stage, name)
     entry = schema.model_validate(resolved.work.entry)
-    subject = current_subject(resolved.work.device, resolved.seed)
+    subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
     directory = ROBUSTNESS / name
@@ -84,6 +85,11 @@ def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
     from windtunnel.assessments.figures.base import draw_figures
 
     draw_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
+
+
+def model_in(resolved: Resolved) -> Model:
+    """What params.yaml says of the model: which code of the user's may be called for it."""
+    return Model.model_validate(resolved.work.inputs["model"])
 
 
 def budget_of(entry: Entry) -> Budget:

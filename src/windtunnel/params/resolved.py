@@ -18,12 +18,14 @@ from windtunnel.params.entry import Block, Value
 class Work(Block):
     """What decides the numbers of a stage, beside the outputs of stages before it. Nothing of the machine.
 
-    entry: its block of params.yaml with every default and the budget filled in. files: digests of the user's own files,
+    entry: its block of params.yaml with every default and the budget filled in. inputs: what other blocks say of code of
+    the user's that may be called for the model and the generators. files: digests of the user's own files,
     by the key that names each. code: digests of the modules that it executes. libraries: public versions of what they
     import. builds_on: digests of what was resolved for other entries whose results it reads.
     """
 
     entry: dict[str, JsonValue]
+    inputs: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     seed: int | None = None
     device: str = ""
     files: dict[str, str] = Field(default_factory=dict)

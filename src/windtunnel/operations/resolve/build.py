@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import read_json
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
@@ -37,6 +36,7 @@ class Resolver:
     def __post_init__(self) -> None:
         self.code = Code(self.project, self.memory)
         self.model_code = tuple(facts.model_code(self.params.model))
+        self.asks = {"clean", *(known.stage for known in facts.FAMILIES.values()), "sanity", "summary"}
         self.model_options = facts.model_options(self.params.model)
         self.entries = {(facts.FAMILIES[f].stage, name): (f, entry) for f, name, entry in entries(self.params)}
 
@@ -70,16 +70,23 @@ class Resolver:
             "data": _plain(p.data),
             "gate": {"minimum": dict(p.gate.minimum)},
         }
-        surrogate = {"sanity.surrogate": p.sanity.surrogate} if p.sanity.surrogate else {}
+        surrogates = [p.sanity.surrogate] if p.sanity.surrogate else []
+        of_checks = [*self.model_code, *_TABLES, *facts.code_of_others(surrogates)]
         reached = self._checked_by(p.sanity.profile)
-        yield self._stage("sanity", cast("dict[str, JsonValue]", checks), reached, self.model_code, surrogate)
+        yield self._stage(
+            "sanity",
+            cast("dict[str, JsonValue]", checks),
+            reached,
+            of_checks,
+            facts.other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
+        )
         yield self._stage(
             "summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True
         )
         names = [name for _, name, _ in entries(p)]
         yield self._stage(
             "report", {"report": _plain(p.report), "assessments": cast("list[JsonValue]", names)}, frozenset({"image files"}),
-            tuple(f"windtunnel.assessments.{family}.table" for family in facts.FAMILIES), computes=False, draws=True,
+            _TABLES, computes=False, draws=True,
         )  # fmt: skip
         yield self._stage("gate", {"gate": _plain(p.gate)}, frozenset(), computes=False)
 
@@ -102,7 +109,7 @@ class Resolver:
         effective = facts.with_budget(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
         modules = [*self.model_code, *(facts.generator_code(self.params.generators) if stage == "latent" else ())]
-        modules += [*known.code(entry), *self._code_of_models(files)]
+        modules += known.code(entry)
         found = self._stage(
             stage, _plain(effective, "visualisers"), reached, modules, files, name=name,
             builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
@@ -148,8 +155,12 @@ class Resolver:
         label = f"{stage}@{name}" if name else stage
         own, installed = self._own_modules(modules)
         closure = self.code.closure([f"stages.{stage}", *own], without_modules, drawing=draws)
+        inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
+        if stage == "latent":
+            inputs["generators"] = _plain(self.params.generators)
         work = Work(
             entry=dict(entry),
+            inputs=inputs,
             seed=self.params.seed if computes else None,
             device=self.params.device if computes and stage != "prepare" else "",
             files={key: self._digest(key, place) for key, place in sorted((files or {}).items())},
@@ -191,17 +202,13 @@ class Resolver:
             return []
         return [(stage, name) for stage, name in self.entries if name == path.name]
 
-    def _code_of_models(self, files: Mapping[str, str]) -> Iterator[str]:
-        """The user's own modules that further models, kept by earlier runs, are made of."""
-        for place in files.values():
-            for folder in (self.project / place, self.project / place / "model"):
-                if (folder / "model.json").is_file():
-                    kept = cast("dict[str, str]", read_json(folder / "model.json"))
-                    yield from (str(kept[k]).partition(":")[0] for k in ("factory", "function") if k in kept)
 
-
+# Of `model`: what made the weights, which are an output of `train`, and how long `windtunnel check` waits.
+_NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit")
 _IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
 _DRAW = "windtunnel.assessments.figures.base"
+# Imported by name, when an algorithm is looked up.
+_TABLES = tuple(f"windtunnel.assessments.{family}.table" for family in facts.FAMILIES)
 _CLEAN_FIGURES = "windtunnel.assessments.clean.figures"
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
 from windtunnel.params.entry import BudgetOverride, Entry
 from windtunnel.params.latent import Generators, LatentEntry
-from windtunnel.params.model import Model
+from windtunnel.params.model import Model, OtherModel
 from windtunnel.params.queries import QueryEntry
 from windtunnel.params.schema import Params
 from windtunnel.params.sweeps import SweepEntry
@@ -59,7 +60,7 @@ DISTRIBUTION = {
 
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
-    reached = [OPTIONS[name] for name in options]
+    reached = [OPTIONS[name] for name in options if name in OPTIONS]  # a library without code apart needs no row
     modules = frozenset().union(*(o.modules for o in OPTIONS.values())) - frozenset().union(
         *(o.modules for o in reached)
     )
@@ -116,8 +117,8 @@ def _latent_options(entry: Entry, params: Params) -> frozenset[str]:
     return frozenset(_remote(cast(LatentEntry, entry).models))
 
 
-def _remote(places: object) -> set[str]:
-    return {"MLflow model", "ONNX model"} if any(":/" in place for place in cast("list[str]", places)) else set()
+def _remote(places: Iterable[str | OtherModel]) -> set[str]:
+    return {"MLflow model", "ONNX model"} if any(":/" in OtherModel.of(place).model for place in places) else set()
 
 
 def _survivors(entry: Entry) -> tuple[tuple[str, str], ...]:
@@ -134,8 +135,16 @@ def _reference(entry: Entry) -> dict[str, str]:
     return {"reference": reference} if reference and Path(reference).is_dir() else {}
 
 
-def _other_models(places: Mapping[str, str]) -> dict[str, str]:
-    return {key: place for key, place in places.items() if ":/" not in place}
+def other_models(places: Mapping[str, str | OtherModel]) -> dict[str, str]:
+    """Those further models that are directories, by key."""
+    found = {key: OtherModel.of(place).model for key, place in places.items()}
+    return {key: place for key, place in found.items() if ":/" not in place}
+
+
+def code_of_others(places: Iterable[str | OtherModel]) -> Iterator[str]:
+    """The user's own modules that further models are made of."""
+    for other in map(OtherModel.of, places):
+        yield from (*_module(other.factory), *_module(other.function))
 
 
 FAMILIES: dict[str, FamilyFacts] = {
@@ -143,8 +152,10 @@ FAMILIES: dict[str, FamilyFacts] = {
         "attack",
         _attack_options,
         own_budget=lambda entry: False,
-        files=lambda e: _other_models({f"transfer_to.{k}": p for k, p in cast(AttackEntry, e).transfer_to.items()}),
-        code=lambda e: _module(cast(AttackEntry, e).invoker),
+        files=lambda e: other_models({f"transfer_to.{k}": p for k, p in cast(AttackEntry, e).transfer_to.items()}),
+        code=lambda e: chain(
+            _module(cast(AttackEntry, e).invoker), code_of_others(cast(AttackEntry, e).transfer_to.values())
+        ),
         builds_on=_survivors,
     ),
     "queries": FamilyFacts("query", _query_options, own_budget=lambda entry: entry.library == "windtunnel"),
@@ -154,7 +165,8 @@ FAMILIES: dict[str, FamilyFacts] = {
     "latent": FamilyFacts(
         "latent",
         _latent_options,
-        files=lambda e: _other_models({f"models[{i}]": p for i, p in enumerate(cast(LatentEntry, e).models)}),
+        files=lambda e: other_models({f"models[{i}]": p for i, p in enumerate(cast(LatentEntry, e).models)}),
+        code=lambda e: code_of_others(cast(LatentEntry, e).models),
     ),
 }
 SCHEMAS: dict[str, type[Entry]] = {
