@@ -34,7 +34,16 @@ from windtunnel.verification.ledger import Ledger
 from windtunnel.verification.radius import broken_radius, certified_radius, curve_metrics
 from windtunnel.verification.rates import runtime_metrics, verdict_rates
 from windtunnel.verification.smoothing import assess_smoothing
-from windtunnel.verification.steps import BOUND_METHODS, CHEAP, FALSIFIERS, Task, breaks, proves, run_steps, tolerance_of
+from windtunnel.verification.steps import (
+    BOUND_METHODS,
+    CHEAP,
+    FALSIFIERS,
+    Task,
+    breaks,
+    proves,
+    run_steps,
+    tolerance_of,
+)
 from windtunnel.verification.table import CASCADE, MARABOU, SMOOTHING
 
 _PACKAGE = {"auto-LiRPA": "auto-LiRPA", "Marabou": "maraboupy"}
@@ -65,7 +74,9 @@ def assess(
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack)
     ledger, steps = Ledger.of(subject), steps_of(algorithm, entry)
     bounding = [step for step in steps if step in BOUND_METHODS]
-    task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, frozenset(bounding[:-1]) & CHEAP)
+    task = Task(
+        name, canonical, region.norm, region.epsilon, entry, deadline, bounder, frozenset(bounding[:-1]) & CHEAP
+    )
     if results:
         left = ledger.undecided
         found, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)
@@ -91,7 +102,9 @@ def assess(
             **base_kwargs(subject),
             "decided_by_names": names,
             "logit_unit": canonical.unit,
-            "tolerances": {step: float(f"{tolerance_of(step, canonical.slack) * canonical.unit:.3g}") for step in steps},
+            "tolerances": {
+                step: float(f"{tolerance_of(step, canonical.slack) * canonical.unit:.3g}") for step in steps
+            },
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },

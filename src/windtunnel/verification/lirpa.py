@@ -152,7 +152,9 @@ def _refuse_unsound(module: nn.Module, method: str, norm: Norm) -> None:
             if kind in {"BoundFlatten", "BoundReshape"}:
                 inside.add(id(node))
             elif norm is not Norm.LINF and kind not in {"BoundConv", "BoundLinear"}:
-                raise NotImplementedError(f"{kind.removeprefix('Bound')} at the input, which it bounds wrongly under {norm}")
+                raise NotImplementedError(
+                    f"{kind.removeprefix('Bound')} at the input, which it bounds wrongly under {norm}"
+                )
         if kind not in {"BoundAveragePool", "BoundMaxPool"}:
             continue
         if node.attr.get("ceil_mode"):

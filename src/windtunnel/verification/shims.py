@@ -73,7 +73,7 @@ def _convolution_of_an_l1_ball() -> None:
     if original.__module__ == __name__:
         return
 
-    def interval_propagate(self: object, *v: object, C: object = None) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: N803
+    def interval_propagate(self: object, *v: object, C: object = None) -> tuple[torch.Tensor, torch.Tensor]:
         lower, upper = original(self, *v, C=C)
         norm, *rest = Interval.get_perturbation(v[0])
         if norm != 1:

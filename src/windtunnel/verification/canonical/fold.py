@@ -80,9 +80,7 @@ def _after(layer: nn.Conv2d | nn.Linear, scale: Tensor, shift: Tensor) -> None:
     layer.bias.mul_(scale).add_(shift)
 
 
-def _takes(
-    graph: fx.GraphModule, affine: Affine, user: fx.Node
-) -> tuple[nn.Conv2d | nn.Linear, Tensor, Tensor] | None:
+def _takes(graph: fx.GraphModule, affine: Affine, user: fx.Node) -> tuple[nn.Conv2d | nn.Linear, Tensor, Tensor] | None:
     """(layer, scale, shift) for a user that an affine before it can be folded into; None otherwise.
 
     scale, shift: (inputs,) of a linear layer, (channels,) of a convolution.

@@ -58,8 +58,10 @@ Row = Callable[[Call], nn.Module]
 
 
 def _conv(call: Call) -> nn.Module:
-    weight, bias = call.tensor("weight"), call.given["bias"]
-    padding = call.given["padding"]
+    weight, bias, padding = call.tensor("weight"), call.given["bias"], call.given["padding"]
+    if _is_per_channel(call, weight):
+        shift = bias if isinstance(bias, Tensor) else torch.zeros(len(weight))
+        return Affine(weight.sum(1), shift.view(-1, 1, 1))
     layer = nn.Conv2d(
         weight.shape[1] * cast(int, call.given["groups"]),
         weight.shape[0],
@@ -70,6 +72,16 @@ def _conv(call: Call) -> nn.Module:
         cast(int, call.given["groups"]),
     ).double()
     return _with_weights(layer, weight, bias)
+
+
+def _is_per_channel(call: Call, weight: Tensor) -> bool:
+    """Whether a convolution multiplies every channel by a number, as (pixel - mean) / std in the form of a layer does."""
+    if weight.shape[2:] != (1, 1) or call.pair("stride") != (1, 1) or call.given["padding"] not in ([0, 0], "valid"):
+        return False
+    kernel = weight[..., 0, 0]
+    if cast(int, call.given["groups"]) == len(weight) and weight.shape[1] == 1:
+        return True
+    return kernel.shape[0] == kernel.shape[1] and torch.equal(kernel, torch.diag(kernel.diagonal()))
 
 
 def _linear(call: Call) -> nn.Module:
@@ -89,7 +101,7 @@ def _batch_norm(call: Call) -> nn.Module:
     assert call.shape_in is not None
     mean, var = call.tensor("running_mean").double(), call.tensor("running_var").double()
     weight, bias = (
-        cast(Tensor, value).double() if isinstance(value := call.given[key], Tensor) else default
+        value.double() if isinstance(value := call.given[key], Tensor) else default
         for key, default in (("weight", torch.ones_like(mean)), ("bias", torch.zeros_like(mean)))
     )
     scale = weight / (var + cast(float, call.given["eps"])).sqrt()
@@ -166,14 +178,20 @@ MODULES: dict[object, Row] = {
     aten.flatten.using_ints: _reshape,
     aten.view.default: _reshape,
     aten.reshape.default: _reshape,
-    **{
-        target: lambda _: nn.Identity()
-        for target in (
-            aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default, aten.clone.default,
-            aten.contiguous.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default,
-        )
-    },  # fmt: skip
 }
+MODULES |= dict.fromkeys(
+    (
+        aten.dropout.default,
+        aten.feature_dropout.default,
+        aten.alpha_dropout.default,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.detach.default,
+        aten.alias.default,
+        aten.lift_fresh_copy.default,
+    ),
+    lambda _: nn.Identity(),
+)
 
 
 def _add(call: Call, sign: float = 1.0) -> nn.Module:

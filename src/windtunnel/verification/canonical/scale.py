@@ -60,6 +60,7 @@ def rescale(graph: fx.GraphModule, inputs: Tensor, unit: float, offset: float) -
         if not isinstance(layer, _LAYERS):
             continue
         own = scales[group[node]]
+        assert layer.bias is not None  # every layer of ours has one
         if layer is last:
             layer.bias.sub_(offset)
         layer.weight.mul_(scales[group[cast(fx.Node, node.args[0])]] / own)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
@@ -67,15 +67,16 @@ class Rescaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Float32 (n, K)."""
-        logits = self.module(x).double()
+        logits: Tensor = self.module(x).double()
         return ((logits - self.offset) / self.unit).float()
 
 
 def _log_probability(own: Tensor, others: Tensor) -> Tensor:
-    """log softmax (n, K) where each class has its logit in `own` and all others have theirs in `others`."""
+    """Log softmax (n, K) where each class has its logit in `own` and all others have theirs in `others`."""
     table = others[:, None].repeat(1, others.shape[1], 1)
     table.diagonal(dim1=1, dim2=2).copy_(own)
-    return own - table.logsumexp(2)
+    found: Tensor = own - table.logsumexp(2)
+    return found
 
 
 def canonical_subject(subject: Subject) -> Canonical:
@@ -90,8 +91,8 @@ def canonical_subject(subject: Subject) -> Canonical:
     traced = _traced(classifier)
     if isinstance(traced, str):
         unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
-        own = nn.Sequential(_copied(classifier.module), _last(unit, offset, classifier.num_classes))
-        return _rescaled(subject, own.to(classifier.device), unit, offset)
+        copied = nn.Sequential(_copied(classifier.module), _last(unit, offset, classifier.num_classes))
+        return _rescaled(subject, copied.to(classifier.device), unit, offset)
     network = copy.deepcopy(traced.graph)
     with torch.no_grad():
         logits = network(inputs.double().cpu())
@@ -130,7 +131,9 @@ def _traced(classifier: Classifier) -> Trace | str:
     return traced
 
 
-def _rescaled(subject: Subject, network: nn.Module, unit: float, offset: float, logits: Tensor | None = None) -> Canonical:
+def _rescaled(
+    subject: Subject, network: nn.Module, unit: float, offset: float, logits: Tensor | None = None
+) -> Canonical:
     """logits: of the first samples, where the user's model ends in something else and gives none."""
     classifier = replace(subject.classifier, module=network.eval())
     own = classifier.logits(subject.dataset.inputs)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -40,7 +40,7 @@ def trace(module: nn.Module, sample: Tensor) -> Trace:
     with _quiet():
         try:
             program = torch.export.export(own, (two,), dynamic_shapes=({0: torch.export.Dim("n")},))
-            return _Copier(cast(fx.GraphModule, program.module(check_guards=False))).copy()
+            return _Copier(program.module(check_guards=False)).copy()
         except Exception as error:  # the exporter raises many kinds for what it cannot trace
             raise UntraceableError(" ".join(str(error).split())[:160]) from error
 
@@ -97,45 +97,48 @@ class _Copier:
             node.target = getattr(getattr(aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname)
             self.values[cast(fx.Node, node.args[0])] = made = self._call(node)
             return made
-        args, kwargs = fx.map_arg(node.args, self._value), fx.map_arg(node.kwargs, self._value)
-        target = cast(Callable[..., object], target)
-        used: list[fx.Node] = []
-        fx.map_arg((args, kwargs), lambda n: used.append(n) or n)
-        if not used:
-            return _doubled(target(*args, **kwargs))
+        # A copied node's arguments are nodes of the new graph and constants, which fx's own types do not foresee.
+        args = cast("tuple[Any, ...]", fx.map_arg(node.args, self._value))
+        kwargs = cast("dict[str, Any]", fx.map_arg(node.kwargs, self._value))
         inputs = [n for n in node.all_input_nodes if isinstance(self.values[n], fx.Node)]
-        row = MODULES.get(target) or (ARITHMETIC.get(target) if len(inputs) == 1 else None)
-        made = None
-        if row is not None:
-            given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | dict(kwargs)  # type: ignore[attr-defined]
-            defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}  # type: ignore[attr-defined]
-            try:
-                layer = row(Call(defaults | given, _shape(inputs[0]), _shape(node)))
-            except (KeyError, NotImplementedError):
-                layer = None
-            if isinstance(layer, nn.Identity):
-                return used[0]
-            if layer is not None:
-                made = self._module(node.name, layer, used[0])
-        if made is None:
-            if target is aten.add.Tensor and len(inputs) == 2 and not kwargs and len(args) == 2:
-                made = self.graph.call_function(torch.add, args)
-            else:
-                made = self.graph.create_node(
-                    "call_function", target, self._registered(node.name, args), self._registered(node.name, kwargs)
-                )
+        if not inputs:
+            return _doubled(cast(Callable[..., object], target)(*args, **kwargs))
+        layer = self._layer(node, inputs, args, kwargs)
+        given = cast(fx.Node, self.values[inputs[0]])
+        if isinstance(layer, nn.Identity):
+            return given
+        if layer is not None:
+            self.root.add_module(node.name, layer)
+            made = self.graph.call_module(node.name, (given,))
+        elif target is aten.add.Tensor and len(inputs) == 2 and len(args) == 2 and not kwargs:
+            made = self.graph.call_function(torch.add, args)
+        else:
+            constants = self._registered(node.name, args), self._registered(node.name, kwargs)
+            made = self.graph.call_function(cast(Callable[..., object], target), *constants)
         made.meta["operator"] = _described(node)
         made.meta["shape"] = _shape(node)
         return made
 
-    def _value(self, node: fx.Node) -> object:
+    def _layer(
+        self, node: fx.Node, inputs: list[fx.Node], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> nn.Module | None:
+        """The torch module that does what `node` does; None where no row knows one."""
+        target = node.target
+        row = MODULES.get(target) or (ARITHMETIC.get(target) if len(inputs) == 1 else None)
+        if row is None or not isinstance(target, torch._ops.OpOverload):
+            return None
+        arguments = target._schema.arguments
+        given = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
+        try:
+            return row(Call(given, _shape(inputs[0]), _shape(node)))
+        except (KeyError, NotImplementedError):
+            return None
+
+    def _value(self, node: fx.Node) -> Any:
         return self.values[node]
 
-    def _module(self, name: str, layer: nn.Module, given: fx.Node) -> fx.Node:
-        self.root.add_module(name, layer)
-        return self.graph.call_module(name, (given,))
-
-    def _registered(self, name: str, given: object) -> object:
+    def _registered(self, name: str, given: Any) -> Any:
         """Arguments with constants as buffers of the graph."""
         if isinstance(given, Tensor):
             key = f"{name}_{len(dict(self.root.named_buffers()))}"
@@ -168,7 +171,7 @@ def _along_classes(node: fx.Node) -> bool:
 
 def _name(target: object) -> str:
     """`log_softmax` of `aten.log_softmax.int`."""
-    text = target.__name__ if callable(target) else str(target)
+    text = str(getattr(target, "__name__", target))
     return text.split(".")[0].strip("_")
 
 
