@@ -41,9 +41,18 @@ def limits_of(params: BranchAndBound, network: Network) -> Limits:
 
 
 def search(
-    ledger: Ledger, subject: Subject, norm: Norm, epsilon: float, entry: VerificationEntry, deadline: float, name: str
+    ledger: Ledger,
+    subject: Subject,
+    norm: Norm,
+    epsilon: float,
+    entry: VerificationEntry,
+    deadline: float,
+    name: str,
+    lead: float,
 ) -> None:
     """Let branch and bound decide the undecided samples until `deadline` (time.monotonic(), inf for none).
+
+    lead: by how much the target must be proved to lead every other class.
 
     Raises IncompatibleError for a model that it has no bounds for.
     """
@@ -63,7 +72,7 @@ def search(
             late = min(deadline, started + (entry.timeout or float("inf")) * len(rows))
             region = Region.around(data.inputs[rows], norm, epsilon, network.device)
             targets = data.targets[rows]
-            goals = torch.full((len(rows),), ROUNDING, dtype=torch.float64)
+            goals = torch.full((len(rows),), lead, dtype=torch.float64)
             found = decide(network, region, targets, goals, _confirms(network, subject.classifier, targets), limits,
                            _after(late))  # fmt: skip
             _enter(found, rows, step, ledger, data.inputs)
