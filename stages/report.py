@@ -19,8 +19,7 @@ def main() -> None:
     """Write reports/report.pdf, reports/report.html and reports/report."""
     started, entry = time.time(), read_resolved("report").work.entry
     names = cast("list[str]", entry["assessments"])
-    # The gate comes after the report; `windtunnel report` shows its verdict too.
-    report = build_report(REPORTS, Report.model_validate(entry["report"]), names, gate=False)
+    report = build_report(REPORTS, Report.model_validate(entry["report"]), names)
     files = REPORTS / "report.pdf", REPORTS / "report.html"
     for render, file in zip((render_pdf, render_html), files, strict=True):
         render(report, file)
