@@ -13,7 +13,7 @@ from windtunnel.attacks.assess import assess
 from windtunnel.attacks.preflight import preflight
 from windtunnel.attacks.rows import AttackRow, Targeting
 from windtunnel.attacks.table import ROWS
-from windtunnel.core.contracts import Randomness, ThreatModel, Verdict
+from windtunnel.core.contracts import Norm, Randomness, ThreatModel, Verdict
 from windtunnel.core.distances import distance, within
 from windtunnel.core.subject import Subject, subject_of
 
@@ -81,6 +81,26 @@ def test_algorithm_is_what_the_registry_says(
     backward = first.metrics["mean_backward_passes"]
     assert (backward > 0) == (row.algorithm.threat_model is ThreatModel.WHITE_BOX)
     assess("it", entry, GLOBAL, colour)
+
+
+TINY = {Norm.LINF: 1e-4, Norm.L2: 1e-3, Norm.L1: 5e-3}
+BOUNDED = [row for row in RUNNABLE if row.epsilon and not row.algorithm.minimum_norm]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", BOUNDED, ids=name_of)
+def test_what_an_attack_returns_where_it_failed_is_what_the_registry_says(row: AttackRow, grey: Subject) -> None:
+    entry = cheap_entry(row)
+    budget = entry.budget.model_copy(update={"epsilon": TINY[row.algorithm.norm or Norm.LINF]})
+    two = grey.subset(torch.arange(2))
+    data = assess("it", entry.model_copy(update={"budget": budget}), GLOBAL, two).data
+    assert (data["verdicts"] == Verdict.ATTACK_FAILED).all()
+    kept = torch.equal(data["perturbed_inputs"], data["clean_inputs"])
+    assert kept == row.keeps_clean
+
+
+def test_an_ensemble_keeps_the_clean_input_as_its_members_do() -> None:
+    assert all(row.keeps_clean for row in ROWS.values() if is_ensemble(row))
 
 
 @pytest.mark.slow

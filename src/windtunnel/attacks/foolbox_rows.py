@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from windtunnel.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
 
@@ -41,7 +43,7 @@ def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[Attac
 
 def _noise(name: str, norm: Norm, families: str = "noise") -> AttackRow:
     """Random noise scaled to epsilon; its repeated forms ask only for the decision."""
-    return _budgeted(name, DECISION, norm, families, GLOBAL)
+    return replace(_budgeted(name, DECISION, norm, families, GLOBAL), keeps_clean="Repeated" in name)
 
 
 def _minimal(

@@ -41,6 +41,7 @@ class AttackRow:
     our seed, the number of classes; None where it has none. An attack without `epsilon` finds its own distance, and
     counts as successful only within the budget. norms: those that `norm_key` chooses between, else the row's own.
     three_channels: its kernels are built for three channels. min_classes: its loss needs so many.
+    keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break.
     """
 
     algorithm: Algorithm
@@ -55,6 +56,7 @@ class AttackRow:
     invoker: Invoker = Invoker.PLAIN
     three_channels: bool = False
     min_classes: int = 2
+    keeps_clean: bool = False
 
     @property
     def allowed_norms(self) -> tuple[Norm, ...]:

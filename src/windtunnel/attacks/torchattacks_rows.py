@@ -74,6 +74,7 @@ def _auto(
         norms=norms,
         targeting=targeting,
         min_classes=min_classes,
+        keeps_clean=True,
     )
 
 
@@ -172,5 +173,6 @@ ROWS: tuple[AttackRow, ...] = (
         ),
         "eps",
         invoker=Invoker.MANY_ATTACKS,
+        keeps_clean=True,
     ),
 )  # fmt: skip

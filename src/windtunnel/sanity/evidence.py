@@ -116,6 +116,18 @@ class Piece:
         return self.row is not None and self.row.algorithm.minimum_norm
 
     @property
+    def shows_failures(self) -> bool:
+        """Whether its example of an unbroken sample is where the attack stood; some return the clean input instead."""
+        return self.row is not None and self.family == "attacks" and not self.row.keeps_clean
+
+    @property
+    def asked(self) -> Tensor:
+        """How often it asked the model about each sample beyond the clean one; float (n,)."""
+        if self.has("queries"):
+            return self.tensor("queries").double() - 1
+        return self.tensor("forward_passes").double()
+
+    @property
     def right(self) -> Tensor:
         """Whether each of its samples is classified as its target without perturbation; (n,) bool."""
         return self.tensor("clean_predictions") == self.tensor("targets")
