@@ -99,6 +99,42 @@ def test_what_an_attack_returns_where_it_failed_is_what_the_registry_says(row: A
     assert kept == row.keeps_clean
 
 
+SEARCHING = [row for row in RUNNABLE if row.algorithm.minimum_norm and "Brendel" not in row.algorithm.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", SEARCHING, ids=name_of)
+def test_distance_an_attack_finds_does_not_depend_on_the_budget(row: AttackRow, grey: Subject) -> None:
+    """A minimum-norm attack knows no epsilon; what lies beyond it must not be lost."""
+    norm = row.algorithm.norm or Norm.LINF
+    two = grey.subset(torch.arange(2))
+    found = []
+    for epsilon in (TINY.get(norm, 1.0), 0.9 if norm is Norm.LINF else 60.0):
+        entry = cheap_entry(row)
+        budget = entry.budget.model_copy(update={"epsilon": epsilon})
+        found.append(assess("it", entry.model_copy(update={"budget": budget}), GLOBAL, two))
+    assert torch.equal(*(f.data["perturbed_inputs"] for f in found))
+    assert len({f.metrics["success_rate_any_distance"] for f in found}) == 1
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_fab_breaks_within_epsilon_what_the_library_breaks(norm: str, grey: Subject) -> None:
+    import torchattacks
+
+    from windtunnel.attacks.nearest_fab import NearestFAB
+
+    epsilon = {"Linf": 0.12, "L2": 0.7}[norm]
+    inputs, targets = grey.dataset.inputs, grey.dataset.targets
+    settings = {"norm": norm, "eps": epsilon, "steps": 5, "n_restarts": 2, "multi_targeted": True}
+    theirs, ours = (
+        attack(grey.classifier.module, **settings)(inputs, targets) for attack in (torchattacks.FAB, NearestFAB)
+    )
+    broken = (theirs != inputs).flatten(1).any(1)
+    assert 0 < int(broken.sum()) < len(broken)
+    assert torch.equal(ours[broken], theirs[broken])
+    assert (distance(Norm(norm), ours[~broken], inputs[~broken]) > epsilon).all()
+
+
 def test_an_ensemble_keeps_the_clean_input_as_its_members_do() -> None:
     assert all(row.keeps_clean for row in ROWS.values() if is_ensemble(row))
 

@@ -26,6 +26,7 @@ class Invoker(StrEnum):
     POOL = "pool"  # draws its examples from a pool of samples
     STARTING_POINTS = "starting_points"  # walks from a misclassified point towards the clean one
     UNBOUNDED = "unbounded"  # is no norm-bounded attack and takes no epsilon
+    ANY_DISTANCE = "any_distance"  # drops what it finds beyond epsilon, which we keep
     ENSEMBLE = "ensemble"  # ours: members one after another, each on what is left
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from windtunnel.attacks.adapters import Request
+from windtunnel.attacks.nearest_fab import NearestFAB
 from windtunnel.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.attacks.settings import epsilon_argument, library_class, norm_argument
 
@@ -35,7 +36,13 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
     return perturbed
 
 
-def _construct(request: Request, model: nn.Module, row: AttackRow | None = None) -> torchattacks.attack.Attack:
+def _plain(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+    return _construct(request, model, library_class(request.row))
+
+
+def _construct(
+    request: Request, model: nn.Module, attack: type, row: AttackRow | None = None
+) -> torchattacks.attack.Attack:
     row = row or request.row
     arguments = {
         **epsilon_argument(row, request.budget.epsilon),
@@ -44,7 +51,7 @@ def _construct(request: Request, model: nn.Module, row: AttackRow | None = None)
         **({row.classes: request.num_classes} if row.classes else {}),
         **(request.arguments if row is request.row else {}),
     }
-    return library_class(row)(model, **arguments)
+    return attack(model, **arguments)
 
 
 def _many_attacks(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
@@ -52,7 +59,8 @@ def _many_attacks(request: Request, model: nn.Module) -> torchattacks.attack.Att
 
     names = request.arguments.get("attacks", ["FGSM", "PGD"])
     assert isinstance(names, list | tuple)
-    members = [_construct(request, model, ROWS["torchattacks", str(name)]) for name in names]
+    rows = [ROWS["torchattacks", str(name)] for name in names]
+    members = [_construct(request, model, library_class(row), row) for row in rows]
     return torchattacks.MultiAttack(members)
 
 
@@ -86,9 +94,14 @@ def _lgv_step(request: Request) -> dict[str, object]:
     return {"alpha": (request.budget.epsilon or 0.0) / 10, "steps": 10}
 
 
+def _any_distance(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+    return _construct(request, model, NearestFAB)
+
+
 _INVOKERS: dict[Invoker, Callable[[Request, nn.Module], torchattacks.attack.Attack]] = {
-    Invoker.PLAIN: _construct,
-    Invoker.NEXT_CLASS: _construct,
+    Invoker.PLAIN: _plain,
+    Invoker.ANY_DISTANCE: _any_distance,
+    Invoker.NEXT_CLASS: _plain,
     Invoker.MANY_ATTACKS: _many_attacks,
     Invoker.SURROGATES: _surrogates,
 }

@@ -58,6 +58,7 @@ def _auto(
     min_classes: int = 2,
     minimum_norm: bool = False,
     randomness: Randomness = OWN,
+    invoker: Invoker = Invoker.PLAIN,
     summary: str = "",
 ) -> AttackRow:
     """A member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream."""
@@ -74,6 +75,7 @@ def _auto(
         norms=norms,
         targeting=targeting,
         min_classes=min_classes,
+        invoker=invoker,
         keeps_clean=True,
     )
 
@@ -111,6 +113,7 @@ ROWS: tuple[AttackRow, ...] = (
         norms=(LINF, L2, L1),
         classes="n_classes",
         minimum_norm=True,
+        invoker=Invoker.ANY_DISTANCE,
         randomness=FIXED,  # it draws only the starts of further restarts; measured equal with three of them
     ),
     AttackRow(
