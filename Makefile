@@ -36,10 +36,11 @@ test: setup lint ## lint, types, fast tests first, then the slow and the integra
 test-fast: setup ## the fast tests alone
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not integration"
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy, and that each storey imports only from below
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -30,17 +30,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from windtunnel.attacks.assess import assess
-from windtunnel.attacks.profiles import Member
+from windtunnel.assessments.attacks.assess import assess
+from windtunnel.assessments.attacks.profiles import Member
 from windtunnel.core import batches
 from windtunnel.core.artifacts import Artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.data.load import load_dataset
-from windtunnel.models.load import preview_classifier
-from windtunnel.models.training import train_classifier
+from windtunnel.inputs.data.load import load_dataset
+from windtunnel.inputs.models.load import preview_classifier
+from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.attacks import AttackEntry, On
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
@@ -78,7 +78,9 @@ def subjects(n: int) -> list[tuple[str, Subject, tuple[float, ...]]]:
         ("LeNet5, adversarially trained", "mnist_lenet5_advtrained.pt", (0.3,)),
     ):
         source = Model(
-            source="state_dict", path=str(folder / "models" / file), factory="windtunnel.models.architectures:lenet5"
+            source="state_dict",
+            path=str(folder / "models" / file),
+            factory="windtunnel.inputs.models.architectures:lenet5",
         )
         found.append((name, subject_of(preview_classifier(source, assessed, None, "cpu"), assessed), epsilons))
     return found

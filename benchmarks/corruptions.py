@@ -76,12 +76,12 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     import torch
     from torch import nn
 
+    from windtunnel.assessments.corruptions.assess import assess_suite
     from windtunnel.core import batches
     from windtunnel.core.classifier import Classifier, module_digest
     from windtunnel.core.contracts import Capability
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.subject import subject_of
-    from windtunnel.corruptions.assess import assess_suite
     from windtunnel.params.corruptions import CorruptionEntry
 
     torch.set_num_threads(1)
@@ -113,8 +113,8 @@ def watch_workers(peaks: dict[int, float]) -> None:
 
 def glass(n: int, side: int) -> dict[str, object]:
     """glass_blur in one process: the library's (mended, for it crashes as it is) and ours, alternating."""
-    from windtunnel.corruptions.corrupt import corrupt_image
-    from windtunnel.corruptions.shims import shim_imagecorruptions
+    from windtunnel.assessments.corruptions.corrupt import corrupt_image
+    from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
 
     shim_imagecorruptions()
     warnings.simplefilter("ignore")
@@ -156,7 +156,7 @@ def peer(options: argparse.Namespace, side: int, names: list[str]) -> dict[str, 
 
 
 def main() -> None:
-    from windtunnel.corruptions.table import ALL
+    from windtunnel.assessments.corruptions.table import ALL
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=200, help="images")

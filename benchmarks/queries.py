@@ -27,17 +27,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.queries.assess import assess
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.data.load import load_dataset
-from windtunnel.models.architectures import cnn
-from windtunnel.models.training import train_classifier
+from windtunnel.inputs.data.load import load_dataset
+from windtunnel.inputs.models.architectures import cnn
+from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Recipe
 from windtunnel.params.queries import QueryEntry
-from windtunnel.queries.assess import assess
 
 PATCH = 4
 BATCH = 256

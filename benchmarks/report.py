@@ -17,25 +17,25 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from windtunnel.clean.assess import assess_clean
+from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.evaluation.summary.summarise import summarise
+from windtunnel.evaluation.summary.table import SUMMARY
 from windtunnel.params.outcome import Clean
-from windtunnel.summary.summarise import summarise
-from windtunnel.summary.table import SUMMARY
 
 BUDGET = PerturbationBudget(Norm.LINF, 8 / 255)
 
 MEASURED = """
 import resource, sys, time
 from pathlib import Path
-from windtunnel.report.build import build_report
-from windtunnel.report.html import render_html
-from windtunnel.report.pdf import render_pdf
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.html import render_html
+from windtunnel.reporting.report.pdf import render_pdf
 folder, start = Path(sys.argv[1]), time.perf_counter()
 report = build_report(folder)
 built = time.perf_counter()

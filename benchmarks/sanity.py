@@ -14,11 +14,12 @@ from dataclasses import replace
 
 import torch
 
+from windtunnel.assessments.run import load_subject
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.core.layout import CLEAN, ROBUSTNESS
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece, collect
+from windtunnel.evaluation.sanity.run import registry, run_checks
 from windtunnel.params.load import load_params
-from windtunnel.sanity.evidence import Evidence, Piece, collect
-from windtunnel.sanity.run import registry, run_checks
-from windtunnel.workspace import CLEAN, ROBUSTNESS, load_subject
 
 LIMITS = {"stored": 15.0, "standard": 60.0}
 

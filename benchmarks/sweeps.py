@@ -19,16 +19,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.sweeps.assess import assess
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.data.load import load_dataset
-from windtunnel.models.architectures import cnn
+from windtunnel.inputs.data.load import load_dataset
+from windtunnel.inputs.models.architectures import cnn
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
-from windtunnel.sweeps.assess import assess
 
 MNIST = Path(__file__).parents[2] / "shared/data/mnist"
 EPSILONS = [0.01 * i for i in range(1, 21)]

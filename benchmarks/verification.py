@@ -26,17 +26,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from windtunnel.assessments.verification.assess import assess
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.data.load import load_dataset
-from windtunnel.models.training import train_classifier
+from windtunnel.inputs.data.load import load_dataset
+from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Recipe
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.verification.assess import assess
 
 CROWN = VerificationEntry(library="auto-LiRPA", algorithm="crown")
 WANTED = (0.30, 0.40)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from windtunnel.catalogue import FAMILIES
-from windtunnel.compare.runs import Run, run_in
+from windtunnel.assessments.catalogue import FAMILIES
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
-from windtunnel.tracking.stages import LOCK, read_stages
+from windtunnel.operations.tracking.stages import LOCK, read_stages
+from windtunnel.reporting.compare.runs import Run, run_in
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

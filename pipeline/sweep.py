@@ -13,7 +13,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from windtunnel.core.errors import UserError
-from windtunnel.params.load import PARAMS_FILE, validate_params
+from windtunnel.evaluation.validate import validate
+from windtunnel.params.load import PARAMS_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def grid(prefix: str, axes: Mapping[str, Sequence[str]], path: Path = PARAMS_FIL
             raise UserError(
                 f"sweep: {dict(overrides)} and {dict(experiments[name].overrides)} would share the name {name}"
             )
-        validate_params(_overridden(path, overrides), f"{path} with {', '.join(f'{k}={v}' for k, v in overrides)}")
+        validate(_overridden(path, overrides), f"{path} with {', '.join(f'{k}={v}' for k, v in overrides)}")
         experiments[name] = Experiment(name, overrides)
     return list(experiments.values())
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 
-from windtunnel.attacks.assess import assess
-from windtunnel.attacks.survivors import read_prior
-from windtunnel.models.others import named_classifier
+from windtunnel.assessments.attacks.assess import assess
+from windtunnel.assessments.attacks.survivors import read_prior
+from windtunnel.assessments.run import finish, prepare_entry
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.inputs.models.others import named_classifier
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.load import load_params
-from windtunnel.workspace import ROBUSTNESS, finish, prepare_entry, user_errors
 
 
 def main(name: str) -> None:

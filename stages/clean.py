@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 
-import windtunnel.visualisers  # noqa: F401  registers them
-from windtunnel.clean.assess import assess_clean
-from windtunnel.clean.series import write_clean_series
-from windtunnel.clean.subject import fresh_subject
-from windtunnel.clean.table import VISUALISERS
+import windtunnel.assessments.clean.figures  # noqa: F401  registers them
+from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.assessments.clean.series import write_clean_series
+from windtunnel.assessments.clean.subject import fresh_subject
+from windtunnel.assessments.clean.table import VISUALISERS
+from windtunnel.assessments.figures.base import draw_figures, make_visualiser
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import CLEAN, DATA, MODEL, PLOTS
 from windtunnel.params.load import load_params
-from windtunnel.visualisers.base import draw_figures, make_visualiser
-from windtunnel.workspace import CLEAN, DATA, MODEL, PLOTS, user_errors
 
 
 def main() -> None:

@@ -6,7 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, cast
 
-from windtunnel.workspace import PLOTS, ROBUSTNESS, finish, prepare_entry, user_errors
+from windtunnel.assessments.run import finish, prepare_entry
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import PLOTS, ROBUSTNESS
 
 if TYPE_CHECKING:
     from windtunnel.core.artifacts import AssessmentResult
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 def main(name: str) -> None:
     """Write reports/robustness/<name>, a directory per corruption and severity below it, and the series of its curves."""
     # Imported here: the processes that corrupt import this module anew, and need no torch.
+    from windtunnel.assessments.corruptions.assess import assess_suite
+    from windtunnel.assessments.corruptions.series import write_severity_series
     from windtunnel.core.artifacts import write_artifacts
-    from windtunnel.corruptions.assess import assess_suite
-    from windtunnel.corruptions.series import write_severity_series
     from windtunnel.params.load import load_params
 
     started, params = time.time(), load_params()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from windtunnel.core.errors import user_errors
 from windtunnel.core.files import write_json
-from windtunnel.data.load import read_assessed, read_train
-from windtunnel.generators.load import load_generators, make_generators
-from windtunnel.generators.quality import quality
-from windtunnel.models.load import pick_device
+from windtunnel.core.layout import DATA, GENERATORS
+from windtunnel.inputs.data.load import read_assessed, read_train
+from windtunnel.inputs.generators.load import load_generators, make_generators
+from windtunnel.inputs.generators.quality import quality
+from windtunnel.inputs.models.load import pick_device
 from windtunnel.params.load import load_params
-from windtunnel.workspace import DATA, GENERATORS, user_errors
 
 
 def main() -> None:

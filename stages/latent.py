@@ -6,14 +6,16 @@ import sys
 import time
 from typing import cast
 
+from windtunnel.assessments.latent.assess import assess
+from windtunnel.assessments.latent.models import load_models
+from windtunnel.assessments.run import finish, prepare_entry
 from windtunnel.core.contracts import Json
+from windtunnel.core.errors import user_errors
 from windtunnel.core.files import read_json
-from windtunnel.generators.load import load_generators
-from windtunnel.latent.assess import assess
-from windtunnel.latent.models import load_models
+from windtunnel.core.layout import GENERATORS
+from windtunnel.inputs.generators.load import load_generators
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.load import load_params
-from windtunnel.workspace import GENERATORS, finish, prepare_entry, user_errors
 
 
 def main(name: str) -> None:

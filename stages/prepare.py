@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from windtunnel.data.load import load_dataset, save_datasets
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import DATA
+from windtunnel.inputs.data.load import load_dataset, save_datasets
 from windtunnel.params.load import load_params
-from windtunnel.workspace import DATA, user_errors
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.workspace import stage_main
+from windtunnel.assessments.run import stage_main
 
 if __name__ == "__main__":
     stage_main("queries")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import REPORTS
 from windtunnel.params.load import entries, load_params
-from windtunnel.report.build import build_report
-from windtunnel.report.html import render_html
-from windtunnel.report.pdf import render_pdf
-from windtunnel.workspace import REPORTS, user_errors
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.html import render_html
+from windtunnel.reporting.report.pdf import render_pdf
 
 
 def main() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+from windtunnel.assessments.run import load_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import CLEAN, ROBUSTNESS, SANITY
+from windtunnel.evaluation.sanity.assess import assess
+from windtunnel.evaluation.sanity.evidence import collect
 from windtunnel.params.load import load_params
-from windtunnel.sanity.assess import assess
-from windtunnel.sanity.evidence import collect
-from windtunnel.workspace import CLEAN, ROBUSTNESS, SANITY, load_subject, user_errors
 
 
 def main() -> None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 
+from windtunnel.assessments.figures.base import draw_figures
+from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
+from windtunnel.assessments.run import load_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.errors import user_errors
 from windtunnel.core.files import write_json
+from windtunnel.core.layout import CLEAN, METRICS, PLOTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
+from windtunnel.evaluation.sanity.findings import read_sanity
+from windtunnel.evaluation.summary.headline import headline_metrics, write_series
+from windtunnel.evaluation.summary.outcomes import record_outcomes
+from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
+from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
+from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.load import entries, load_params
-from windtunnel.sanity.findings import read_sanity
-from windtunnel.summary.headline import headline_metrics, write_series
-from windtunnel.summary.outcomes import record_outcomes
-from windtunnel.summary.summarise import summarise
-from windtunnel.visualisers.base import draw_figures
-from windtunnel.visualisers.queries import SuccessCurvesVisualiser
-from windtunnel.visualisers.sandwich import SandwichVisualiser
-from windtunnel.visualisers.security import SecurityCurvesVisualiser
-from windtunnel.workspace import CLEAN, METRICS, PLOTS, ROBUSTNESS, SANITY, SUMMARY, load_subject, user_errors
 
 
 def main() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from windtunnel.sweeps.report import print_report
-from windtunnel.sweeps.series import write_curve_series
-from windtunnel.workspace import PLOTS, run_assessment, user_errors
+from windtunnel.assessments.run import run_assessment
+from windtunnel.assessments.sweeps.report import print_report
+from windtunnel.assessments.sweeps.series import write_curve_series
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import PLOTS
 
 
 def main(name: str) -> None:

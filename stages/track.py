@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from windtunnel.cli.track import report_outcome
-from windtunnel.tracking.track import track
-from windtunnel.workspace import user_errors
+from windtunnel.core.errors import user_errors
+from windtunnel.operations.tracking.track import track
 
 if __name__ == "__main__":
     with user_errors():

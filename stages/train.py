@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from windtunnel.data.load import read_assessed, read_train
-from windtunnel.models.load import import_model, load_classifier
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import DATA, MODEL
+from windtunnel.inputs.data.load import read_assessed, read_train
+from windtunnel.inputs.models.load import import_model, load_classifier
 from windtunnel.params.load import load_params
-from windtunnel.workspace import DATA, MODEL, user_errors
 
 
 def main() -> None:

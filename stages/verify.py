@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 
+from windtunnel.assessments.run import finish, prepare_entry
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.examples import read_examples
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import ROBUSTNESS
 from windtunnel.params.load import load_params
 from windtunnel.params.verification import VerificationEntry
-from windtunnel.verification.assess import assess
-from windtunnel.verification.examples import read_examples
-from windtunnel.workspace import ROBUSTNESS, finish, prepare_entry, user_errors
 
 
 def main(name: str) -> None:

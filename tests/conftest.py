@@ -11,8 +11,8 @@ from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.data.load import load_dataset
-from windtunnel.models.training import train_classifier
+from windtunnel.inputs.data.load import load_dataset
+from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.model import Recipe
 

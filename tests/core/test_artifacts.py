@@ -19,7 +19,7 @@ from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
 from windtunnel.core.subject import subject_of
-from windtunnel.summary.table import SUMMARY
+from windtunnel.evaluation.summary.table import SUMMARY
 
 
 @pytest.fixture

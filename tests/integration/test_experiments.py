@@ -206,7 +206,7 @@ def test_the_run_list_shows_the_headline_metrics_as_columns(ui, browser):
 def test_the_comparison_page_shows_which_params_and_metrics_differ(project, ui, browser):
     client, parents, _ = project.parents()
     experiment = client.get_experiment_by_name("test").experiment_id
-    from windtunnel.tracking.view import comparison_address
+    from windtunnel.operations.tracking.view import comparison_address
 
     root = ui.split("/#", 1)[0]
     browser.get(root + comparison_address(experiment, [p.info.run_id for p in parents]))

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from tests.conftest import classifier_of
-from windtunnel.clean.assess import assess_clean
+from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.core.subject import subject_of
-from windtunnel.corruptions.assess import assess_suite
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
@@ -80,7 +80,7 @@ def test_training_mode_would_have_been_noticed(subject):
 @pytest.mark.parametrize(("family", "entry"), ENTRIES, ids=[f"{f}-{e.library}-{e.algorithm}" for f, e in ENTRIES])
 def test_an_assessment_leaves_every_byte_of_the_model(subject, family, entry):
     before = everything(subject.classifier.module)
-    result = import_module(f"windtunnel.{family}.assess").assess(family, entry, BUDGET, subject)
+    result = import_module(f"windtunnel.assessments.{family}.assess").assess(family, entry, BUDGET, subject)
     assert len(result.data["verdicts"]) == 8
     assert everything(subject.classifier.module) == before
 
@@ -95,7 +95,7 @@ def test_the_clean_evaluation_and_a_corruption_suite_leave_every_byte_of_the_mod
 
 @pytest.mark.parametrize("algorithm", ["EvoBA", "SimBA"])
 def test_a_query_attack_leaves_every_byte_of_the_model(subject, algorithm):
-    assess = pytest.importorskip("windtunnel.queries.assess").assess
+    assess = pytest.importorskip("windtunnel.assessments.queries.assess").assess
     before = everything(subject.classifier.module)
     assess("q", QueryEntry(algorithm=algorithm), BUDGET, subject)
     assert everything(subject.classifier.module) == before

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windtunnel.core.errors import UserError
-from windtunnel.params.load import check_whole, load_params, read_params, validate_params
+from windtunnel.evaluation.validate import validate, validated_params
+from windtunnel.params.load import check_whole, read_params
 from windtunnel.params.numbers import parse_number
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +16,7 @@ MINIMAL = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}}
 
 def refusal(**changes):
     with pytest.raises(UserError) as caught:
-        validate_params({**MINIMAL, **changes})
+        validate({**MINIMAL, **changes})
     return str(caught.value)
 
 
@@ -42,7 +43,7 @@ def test_yaml_is_read_as_dvc_reads_it(tmp_path):
 
     file = tmp_path / "params.yaml"
     file.write_text("data: {}\nmodel: {train: {learning_rate: 1e-3}}\nbudget: {epsilon: 8/255}\n")
-    ours, theirs = load_params(file), dvc_reader.load_yaml(str(file))
+    ours, theirs = validated_params(file), dvc_reader.load_yaml(str(file))
     assert ours.model.train.learning_rate == theirs["model"]["train"]["learning_rate"] == 0.001
     assert ours.budget.epsilon == 8 / 255
     assert theirs["budget"]["epsilon"] == "8/255"
@@ -67,7 +68,7 @@ def test_an_epsilon_must_be_positive(epsilon):
 def test_a_named_budget_may_be_referred_to_and_a_wrong_name_is_answered():
     named = {"tight": {"epsilon": "2/255"}}
     for reference in ("tight", "${budgets.tight}"):
-        assert validate_params({**MINIMAL, "budget": reference, "budgets": named}).budget.epsilon == 2 / 255
+        assert validate({**MINIMAL, "budget": reference, "budgets": named}).budget.epsilon == 2 / 255
     assert "Did you mean 'tight'?" in refusal(budget="tigth", budgets=named)
 
 
@@ -95,7 +96,7 @@ def test_a_file_that_is_no_params_is_one_line(tmp_path, content, says):
     file = tmp_path / "params.yaml"
     file.write_text(content)
     with pytest.raises(UserError, match=says) as caught:
-        load_params(file)
+        validated_params(file)
     assert "\n" not in str(caught.value)
 
 
@@ -115,4 +116,4 @@ def test_a_key_that_is_left_out_is_named_with_the_line_to_add(tmp_path):
 
 def test_a_missing_file_says_where_to_be():
     with pytest.raises(UserError, match="no such file"):
-        load_params(__import__("pathlib").Path("nowhere/params.yaml"))
+        validated_params(__import__("pathlib").Path("nowhere/params.yaml"))

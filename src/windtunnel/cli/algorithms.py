@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from windtunnel.catalogue import FAMILIES
-from windtunnel.catalogue import algorithms as catalogue
+from windtunnel.assessments.catalogue import FAMILIES
+from windtunnel.assessments.catalogue import algorithms as catalogue
 from windtunnel.core.contracts import Capability, Norm, ThreatModel
 
 

@@ -25,9 +25,9 @@ def champion(*, fetch: bool, reassess: bool) -> None:
     """  # noqa: D301
     from windtunnel.cli.retrain import run_stage
     from windtunnel.core.errors import UserError
-    from windtunnel.retrain.champion import fetch_champion
-    from windtunnel.retrain.champion import reassess as assess_anew
-    from windtunnel.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
+    from windtunnel.operations.retrain.champion import fetch_champion
+    from windtunnel.operations.retrain.champion import reassess as assess_anew
+    from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
 
     params = load_params()
     registry = open_registry(params.tracking)

@@ -10,9 +10,10 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
-from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params, validate_params
+from windtunnel.evaluation.sanity.check import Status
+from windtunnel.evaluation.validate import validate
+from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params
 from windtunnel.params.schema import Params
-from windtunnel.sanity.check import Status
 
 if TYPE_CHECKING:
     from windtunnel.core.classifier import Classifier
@@ -33,7 +34,7 @@ def check(*, path: Path) -> None:
     """  # noqa: D301
     console = Console()
     raw = read_params(path)
-    params = validate_params(raw, str(path))
+    params = validate(raw, str(path))
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
@@ -45,8 +46,8 @@ def check(*, path: Path) -> None:
 
 def check_compatibility(params: Params, console: Console) -> list[str]:
     """Load the data and the model, print what they are, and return a line per assessment that cannot run on them."""
-    from windtunnel.data.load import load_dataset
-    from windtunnel.models.load import preview_classifier
+    from windtunnel.inputs.data.load import load_dataset
+    from windtunnel.inputs.models.load import preview_classifier
 
     assessed, train = load_dataset(params.data, params.seed)
     shape = "x".join(map(str, assessed.inputs.shape[1:]))
@@ -56,7 +57,7 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
     mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
-        preflight = import_module(f"windtunnel.{family}.preflight").preflight
+        preflight = import_module(f"windtunnel.assessments.{family}.preflight").preflight
         try:
             preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
         except UserError as error:
@@ -67,7 +68,7 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
 
 def check_model(params: Params, classifier: Classifier, assessed: Dataset, console: Console) -> list[str]:
     """The sanity checks of group A that need no assessment: a line per failure; warnings are printed."""
-    from windtunnel.sanity.run import before_any_assessment
+    from windtunnel.evaluation.sanity.run import before_any_assessment
 
     findings = before_any_assessment(params, classifier, assessed)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
@@ -89,7 +90,7 @@ def check_model(params: Params, classifier: Classifier, assessed: Dataset, conso
 
 def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:
     """What is wrong with the further models that attacks are tried on."""
-    from windtunnel.models.others import named_classifier
+    from windtunnel.inputs.models.others import named_classifier
 
     mistakes = []
     for name, entry in params.attacks.items():
@@ -107,8 +108,8 @@ def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None
     """What is wrong with `generators`, and with the further models of `latent`; empty where nothing uses them."""
     if not params.latent:
         return []
-    from windtunnel.generators.load import check_generators
-    from windtunnel.latent.models import load_models
+    from windtunnel.assessments.latent.models import load_models
+    from windtunnel.inputs.generators.load import check_generators
 
     mistakes = []
     if params.generators.source == "none":

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from windtunnel.compare.comparison import Comparison
-    from windtunnel.compare.document import Part
+    from windtunnel.reporting.compare.comparison import Comparison
+    from windtunnel.reporting.compare.document import Part
 
 _WIDTH = 120  # where there is no terminal that has one
 
@@ -38,7 +38,7 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None) -> N
       windtunnel compare old/reports reports --html comparison.html
     """  # noqa: D301
     from windtunnel.cli.resolve import resolve
-    from windtunnel.compare.comparison import compare_runs
+    from windtunnel.reporting.compare.comparison import compare_runs
 
     names = runs if len(runs) > 1 else (*runs, "workspace")
     with tempfile.TemporaryDirectory() as scratch:
@@ -48,9 +48,9 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None) -> N
 
 def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | None) -> None:
     """Print a comparison, and write it as HTML where `html` is given."""
-    from windtunnel.compare.document import document, title
-    from windtunnel.compare.html import render_html
-    from windtunnel.compare.markdown import markdown
+    from windtunnel.reporting.compare.document import document, title
+    from windtunnel.reporting.compare.html import render_html
+    from windtunnel.reporting.compare.markdown import markdown
 
     heading, parts = title(comparison), document(comparison)
     if as_markdown:

@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.core.files import read_json
-from windtunnel.gate.table import COLUMNS, markdown, rows, sentence
-from windtunnel.workspace import GATE, INFRASTRUCTURE
+from windtunnel.core.layout import GATE
+from windtunnel.evaluation.gate.table import COLUMNS, markdown, rows, sentence
 
 
 @click.command()

@@ -10,8 +10,7 @@ from typing import cast
 
 import click
 
-from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.workspace import INFRASTRUCTURE, USER_ERROR
+from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.

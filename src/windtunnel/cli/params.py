@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.tree import Tree
 
 from windtunnel.core.contracts import Json
-from windtunnel.params.load import PARAMS_FILE, load_params
+from windtunnel.evaluation.validate import validated_params
+from windtunnel.params.load import PARAMS_FILE
 from windtunnel.params.schema import Params
 
 
@@ -27,7 +28,7 @@ def params(*, schema: bool, as_json: bool, path: Path) -> None:
       windtunnel params --schema            every key, documented
       windtunnel params --schema --json     JSON Schema, for editors that complete and check YAML
     """  # noqa: D301
-    content: dict[str, Json] = Params.model_json_schema() if schema else load_params(path).model_dump(mode="json")
+    content: dict[str, Json] = Params.model_json_schema() if schema else validated_params(path).model_dump(mode="json")
     if as_json:
         click.echo(json.dumps(content, indent=2))
     elif schema:

@@ -21,8 +21,8 @@ def promote(*, number: str | None, force: bool, allow_dirty: bool) -> None:
       windtunnel promote
       windtunnel promote --version 7
     """  # noqa: D301
-    from windtunnel.retrain.flow import promote_last_run, promote_version
-    from windtunnel.tracking.registry import open_registry
+    from windtunnel.operations.retrain.flow import promote_last_run, promote_version
+    from windtunnel.operations.tracking.registry import open_registry
 
     registry = open_registry(load_params().tracking)
     if number is not None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.layout import REPORTS
 from windtunnel.params.load import PARAMS_FILE, load_params
 from windtunnel.params.outcome import Report
-from windtunnel.report.build import build_report
-from windtunnel.report.collect import known_assessments
-from windtunnel.report.html import render_html
-from windtunnel.report.pdf import render_pdf
-from windtunnel.workspace import REPORTS
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.collect import known_assessments
+from windtunnel.reporting.report.html import render_html
+from windtunnel.reporting.report.pdf import render_pdf
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 

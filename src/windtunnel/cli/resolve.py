@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from windtunnel.compare.runs import Run, numbers_in, run_in
 from windtunnel.core.errors import UserError, nearest
 from windtunnel.core.files import METADATA_FILE
+from windtunnel.reporting.compare.runs import Run, numbers_in, run_in
 
 WORKSPACE = "workspace"
 
@@ -37,9 +37,9 @@ def _has_results(directory: Path) -> bool:
 
 def _mlflow_run(name: str, scratch: Path) -> Run | None:
     from pipeline.revisions import run_of_lock
+    from windtunnel.inputs.mlflow_server import tracking_uri
+    from windtunnel.operations.tracking.runs import fetch_run
     from windtunnel.params.load import load_params
-    from windtunnel.tracking.runs import fetch_run
-    from windtunnel.tracking.store import tracking_uri
 
     tracking = load_params().tracking
     label = fetch_run(name, scratch, tracking_uri(tracking.uri), tracking.experiment)

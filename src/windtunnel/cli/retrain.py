@@ -37,11 +37,11 @@ def retrain(ctx: click.Context, *, summary: Path | None, again: bool, allow_dirt
       windtunnel retrain
       windtunnel retrain --summary reports/retrain.md
     """  # noqa: D301
-    from windtunnel.retrain.flow import retrain as flow
-    from windtunnel.retrain.lock import only_one
-    from windtunnel.retrain.summary import summary_markdown
-    from windtunnel.tracking.registry import open_registry
-    from windtunnel.tracking.store import main_root
+    from windtunnel.inputs.mlflow_server import main_root
+    from windtunnel.operations.retrain.flow import retrain as flow
+    from windtunnel.operations.retrain.lock import only_one
+    from windtunnel.operations.retrain.summary import summary_markdown
+    from windtunnel.operations.tracking.registry import open_registry
 
     with only_one(main_root() / ".cache" / "windtunnel"):
         registry = open_registry(load_params().tracking)

@@ -15,7 +15,7 @@ def rollback() -> None:
     Example:
       windtunnel rollback
     """  # noqa: D301
-    from windtunnel.tracking.registry import open_registry
+    from windtunnel.operations.tracking.registry import open_registry
 
     removed, restored = open_registry(load_params().tracking).rollback()
     click.echo(f"rollback: {restored} is the champion again; {removed} is out of service")

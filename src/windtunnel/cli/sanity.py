@@ -12,12 +12,12 @@ from rich.table import Table
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.sanity.check import GROUPS, Status
-from windtunnel.sanity.findings import Row, counts, overall, read_sanity, rows_in
-from windtunnel.workspace import SANITY
+from windtunnel.core.layout import SANITY
+from windtunnel.evaluation.sanity.check import GROUPS, Status
+from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in
 
 if TYPE_CHECKING:
-    from windtunnel.sanity.check import Check
+    from windtunnel.evaluation.sanity.check import Check
 
 _COLOUR = {
     Status.PASS: "green",
@@ -70,7 +70,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
 
 
 def _asked_now(rows: list[Row]) -> list[Row]:
-    from windtunnel.sanity.moment import ASKED_NOW
+    from windtunnel.operations.moment import ASKED_NOW
 
     return [{**row, **ASKED_NOW[str(row["id"])]()} if str(row["id"]) in ASKED_NOW else row for row in rows]
 
@@ -111,7 +111,7 @@ def _number(value: Json) -> str:
 
 
 def _explain(name: str, console: Console) -> None:
-    from windtunnel.sanity.run import registry
+    from windtunnel.evaluation.sanity.run import registry
 
     rows = registry()
     row = rows.get(name.upper())

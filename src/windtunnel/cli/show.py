@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
-from windtunnel.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
-from windtunnel.summary.headline import HEADLINE, accuracy_key
-from windtunnel.sweeps.report import print_report
-from windtunnel.workspace import GATE, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.evaluation.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
 
 
 @click.command()

@@ -40,7 +40,7 @@ def sweep(
     from pipeline.revisions import run_at
     from pipeline.sweep import grid, run_experiments
     from windtunnel.cli.compare import show_comparison
-    from windtunnel.compare.comparison import compare_runs
+    from windtunnel.reporting.compare.comparison import compare_runs
 
     axes = dict([_axis(text, "budget") for text in budgets] + [_axis(text, "") for text in sets])
     if not axes:

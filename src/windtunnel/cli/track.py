@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.tracking.track import Outcome
-from windtunnel.tracking.track import track as track_state
+from windtunnel.operations.tracking.track import Outcome
+from windtunnel.operations.tracking.track import track as track_state
 
 
 @click.command()

@@ -15,8 +15,8 @@ import webbrowser
 import click
 
 from windtunnel.core.errors import UserError
+from windtunnel.inputs.mlflow_server import main_root, public_address, tracking_uri
 from windtunnel.params.load import load_params
-from windtunnel.tracking.store import main_root, public_address, tracking_uri
 
 _PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two cores
 
@@ -35,7 +35,7 @@ def ui(*, port: int, host: str, open_it: bool) -> None:
       windtunnel ui --port 5001
       MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel ui
     """  # noqa: D301
-    from windtunnel.tracking.view import share_headline_view
+    from windtunnel.operations.tracking.view import share_headline_view
 
     tracking = load_params().tracking
     uri = tracking_uri(tracking.uri)

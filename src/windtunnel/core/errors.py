@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+
+USER_ERROR = 2
+INFRASTRUCTURE = 30
 
 
 class UserError(Exception):
-    """Something the user can mend. The command line prints its one line and exits with code 2, no traceback."""
+    """Something the user can fix. The command line prints its one line and exits with code 2, no traceback."""
 
 
 class IncompatibleError(UserError):
@@ -20,6 +25,16 @@ class UnsoundError(UserError):
 
 class InfrastructureError(UserError):
     """Something outside did not do its part: a server, a lock, a stage that failed. Exit code 30 in place of 2."""
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Print a UserError as its line and exit with code 2, without a traceback."""
+    try:
+        yield
+    except UserError as error:
+        print(f"windtunnel: {error}", file=sys.stderr)
+        raise SystemExit(USER_ERROR) from error
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str | None:

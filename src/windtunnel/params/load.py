@@ -12,23 +12,22 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from windtunnel.catalogue import default_visualisers, find_algorithm
-from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params
-from windtunnel.visualisers.base import Visualiser, make_visualiser
 
 PARAMS_FILE = Path("params.yaml")
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
-    """params.yaml, validated: schema, algorithm names, visualisers, and names used twice.
+    """params.yaml, validated against the schema; names used twice or not there are refused too.
+
+    What only the registries know (algorithms, visualisers, metrics, checks) is asked by `evaluation.validate`.
 
     Raises UserError with a line per mistake.
     """
-    return validate_params(read_params(path), str(path))
+    return validate_schema(read_params(path), str(path))
 
 
 def read_params(path: Path) -> dict[str, object]:
@@ -52,18 +51,14 @@ def check_whole(path: Path, raw: Mapping[str, object]) -> None:
         raise UserError(f"{path}: DVC needs every key, also those without an entry. Add the lines: {' | '.join(lines)}")
 
 
-def validate_params(raw: Mapping[str, object], where: str = "params") -> Params:
+def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
     """Validate the content of a params.yaml (see `load_params`)."""
-    from windtunnel.gate.names import unknown_metrics  # it asks this module for the entries
-
     try:
         params = Params.model_validate(_resolve_budget(raw, where))
     except ValidationError as error:
         lines = dict.fromkeys(_line(details, where) for details in error.errors())
         raise UserError("\n".join(lines)) from error
-    mistakes = [*_repeated_names(params), *_unknown_words(params)]
-    mistakes = mistakes or [*unknown_metrics(params)]
-    if mistakes:
+    if mistakes := [*_repeated_names(params), *_unknown_names(params)]:
         raise UserError("\n".join(f"{where}: {line}" for line in mistakes))
     return params
 
@@ -73,21 +68,6 @@ def entries(params: Params) -> Iterator[tuple[str, str, Entry]]:
     for family in ("attacks", "queries", "sweeps", "verification", "corruptions", "latent"):
         for name, entry in cast(dict[str, Entry], getattr(params, family)).items():
             yield family, name, entry
-
-
-def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
-    """The visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
-    import windtunnel.visualisers  # noqa: F401  registers them
-
-    kind = entry_kind(family, name, entry)
-    defaults = entry.visualisers_by_default(default_visualisers(family))
-    specs = entry.visualisers if entry.visualisers is not None else list(defaults)
-    return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]
-
-
-def entry_kind(family: str, name: str, entry: Entry) -> AssessmentKind:
-    """The assessment kind of an entry, from the registry row of its algorithm."""
-    return find_algorithm(entry.library, entry.algorithm, f"{family}.{name}", family).kind
 
 
 def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
@@ -111,12 +91,7 @@ def _repeated_names(params: Params) -> Iterator[str]:
         seen[name] = family
 
 
-def _unknown_words(params: Params) -> Iterator[str]:
-    for family, name, entry in entries(params):
-        try:
-            visualisers_of(family, name, entry)
-        except UserError as error:
-            yield str(error)
+def _unknown_names(params: Params) -> Iterator[str]:
     for name, attack in params.attacks.items():
         others = [other for other in params.attacks if other != name]
         for prior in attack.on.survivors_of if attack.on else ():

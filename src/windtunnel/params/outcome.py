@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number
@@ -41,18 +41,6 @@ class Sanity(Block):
         None, description="whose best known robust accuracy is the ceiling (C21)"
     )
     adaptive: bool = Field(False, description="the attacks go through the model's defence (D12)")
-
-    @field_validator("thresholds")
-    @classmethod
-    def _known(cls, thresholds: dict[str, float]) -> dict[str, float]:
-        # The registry is in the library above; a check that is not in it would never be asked.
-        from windtunnel.core.errors import unknown_word
-        from windtunnel.sanity.run import registry
-
-        for name in thresholds:
-            if name not in registry():
-                raise ValueError(unknown_word("sanity.thresholds", name, registry(), what="a sanity check"))
-        return thresholds
 
 
 class Report(Block):

@@ -1,0 +1,105 @@
+"""What every adapter is given, and the model as it sees it: counted, and with as many channels as it can work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.core.contracts import PerturbationBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One batch to perturb, all tensors but `pool` on the model's device.
+
+    inputs: float32 (B, C, H, W) in [0, 1]. labels: int64 (B,). aims: int64 (B,), the wanted classes; None untargeted.
+    pool: all assessed inputs and their labels, on the CPU, for the attacks that draw on other samples. seed: this
+    batch's own.
+    """
+
+    row: AttackRow
+    arguments: Mapping[str, object]
+    budget: PerturbationBudget
+    inputs: Tensor
+    labels: Tensor
+    aims: Tensor | None
+    pool: tuple[Tensor, Tensor]
+    num_classes: int
+    seed: int
+
+
+# Returns the perturbed inputs, shaped as the request's; a failed sample may come back as it was.
+Adapter: TypeAlias = Callable[[Request, nn.Module], Tensor]
+
+
+class Passes:
+    """Samples that went forward through a model and gradients that came back; copies of the model share it."""
+
+    def __init__(self) -> None:
+        self.forwards = 0
+        self.backwards = 0
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Passes:
+        """Itself: an attack that trains copies of the model (LGV) is charged for them too."""
+        return self
+
+
+class CountedModel(nn.Module):
+    """A model that counts the samples that go forward through it and the gradients that come back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.passes = Passes()
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits, (N, K)."""
+        logits: Tensor = self.model(inputs)
+        self.passes.forwards += len(inputs)
+        if logits.requires_grad:
+            logits.register_hook(self._count_backward)
+        return logits
+
+    def _count_backward(self, gradient: Tensor) -> None:
+        self.passes.backwards += len(gradient)
+
+
+class GreyAsThree(nn.Module):
+    """A one-channel model that takes three equal channels: for attacks whose kernels are built for colour.
+
+    Equal channels get equal gradients, so the result is three times the same grey image.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits of the mean of the three channels."""
+        logits: Tensor = self.model(inputs.mean(1, keepdim=True))
+        return logits
+
+
+def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
+    """Run an adapter, on three equal channels where its attack needs them and the image has one."""
+    if request.row.three_channels and request.inputs.shape[1] == 1:
+        wide = replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
+        return adapter(wide, GreyAsThree(model))[:, :1]
+    return adapter(request, model)
+
+
+def adapter_of(library: str) -> Adapter:
+    """The adapter of a library. The libraries are slow to import, and a run needs one of them."""
+    if library == "torchattacks":
+        from windtunnel.assessments.attacks.torchattacks_adapter import perturb as with_torchattacks
+
+        return with_torchattacks
+    from windtunnel.assessments.attacks.foolbox_adapter import perturb as with_foolbox
+
+    return with_foolbox

@@ -1,0 +1,88 @@
+"""What limits the numbers of an attack, in words for the reader of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from windtunnel.assessments.attacks.plan import Run
+from windtunnel.assessments.attacks.rows import Invoker
+from windtunnel.assessments.attacks.survivors import Prior
+from windtunnel.core.artifacts import Tensors
+from windtunnel.core.contracts import Algorithm, Caveat, Randomness
+from windtunnel.core.subject import Subject
+
+
+def caveats_of(
+    algorithm: Algorithm,
+    runs: Sequence[Run],
+    beyond: Tensor,
+    repaired: Tensor,
+    data: Tensors,
+    subject: Subject,
+    before: Prior,
+) -> Iterator[Caveat]:
+    """The caveats of one attack; beyond, repaired: bool (N,), what its library returned (see `Judgement`)."""
+    invokers = {run.row.invoker for run in runs}
+    held = any(run.row.epsilon and not run.row.algorithm.minimum_norm for run in runs)
+    finds = any(not run.row.epsilon or run.row.algorithm.minimum_norm for run in runs)
+    attacked, budget = data["attacked"], runs[0].settings.budget
+    assert isinstance(attacked, Tensor)
+    if beyond.any():
+        fate = "projected back and asked about again" if held and not finds else "counted as failures"
+        yield Caveat(
+            "beyond_budget",
+            f"The attack moved {int(beyond.sum())} samples further than {budget.norm} {budget.epsilon or 0:.6g}; they "
+            f"were {fate}.",
+            _names(beyond, subject) if held else (),
+        )
+    if repaired.any():
+        yield Caveat(
+            "not_finite",
+            f"The library returned values that are not finite for {int(repaired.sum())} samples: failures.",
+            _names(repaired, subject),
+        )
+    if not attacked.any():
+        yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
+    if before.by:
+        yield Caveat(
+            "survivors_only",
+            f"Attacked only what {', '.join(before.by)} left: attack_success_rate is over those samples, "
+            f"adversarial_accuracy is the worst case of all of them together.",
+        )
+    if algorithm.randomness is not Randomness.DETERMINISTIC and not algorithm.minimum_norm:
+        yield Caveat("one_random_run", "The attack draws at random: with another seed it may break other samples.")
+    aims = data.get("target_classes")
+    if isinstance(aims, Tensor):
+        same = aims == subject.dataset.targets
+        if same.any():
+            yield Caveat(
+                "target_is_label",
+                f"{int(same.sum())} samples have the target as their label; they were not attacked.",
+            )
+    if subject.dataset.inputs.shape[1] == 1 and any(run.row.three_channels for run in runs):
+        yield Caveat(
+            "grey_as_three_channels",
+            "The attack's kernels are built for three channels: it saw the grey image three times over.",
+        )
+    yield from (_INVOKER_CAVEATS[i] for i in sorted(invokers) if i in _INVOKER_CAVEATS)
+
+
+_INVOKER_CAVEATS = {
+    Invoker.NEXT_CLASS: Caveat(
+        "aims_at_next_class",
+        "The attack always aims: untargeted, it aims at the next class; any wrong class counts.",
+    ),
+    Invoker.POOL: Caveat("pool_is_assessed_samples", "The examples are other samples of the assessed data, unchanged."),
+    Invoker.SURROGATES: Caveat(
+        "surrogates_on_assessed_samples", "The surrogates were trained on the assessed samples: an optimistic attacker."
+    ),
+    Invoker.UNBOUNDED: Caveat(
+        "no_norm_bound", "The attack is bounded by its own parameters, not by a norm: its success is at no epsilon."
+    ),
+}
+
+
+def _names(mask: Tensor, subject: Subject) -> tuple[str, ...]:
+    return tuple(subject.dataset.ids[i] for i in mask.nonzero().flatten().tolist()[:50])

@@ -1,0 +1,166 @@
+"""Registry rows of foolbox 3.3.4. tests/assessments/attacks/test_catalogue.py measures what they claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
+from windtunnel.core.contracts import Norm, Randomness, ThreatModel
+
+WHITE, SCORE, DECISION = ThreatModel.WHITE_BOX, ThreatModel.BLACK_BOX_SCORE, ThreatModel.BLACK_BOX_DECISION
+LINF, L2, L1, L0 = Norm.LINF, Norm.L2, Norm.L1, Norm.L0
+FIXED, GLOBAL = Randomness.DETERMINISTIC, Randomness.GLOBAL_RNG
+ITERATIVE = "gradient_sign iterative"
+LP = ((LINF, "Linf"), (L2, "L2"), (L1, "L1"))
+
+
+def _budgeted(
+    name: str,
+    threat: ThreatModel,
+    norm: Norm,
+    families: str,
+    randomness: Randomness,
+    *,
+    step: str | None = None,
+    steps: str | None = None,
+    targeting: Targeting = Targeting.NO,
+) -> AttackRow:
+    """An attack that is given its epsilon at the call."""
+    row = algorithm("foolbox", name, threat, norm, families, randomness)
+    return AttackRow(row, AT_CALL, step, steps, targeting=targeting)
+
+
+def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[AttackRow, ...]:
+    """An iterative gradient attack in its three norms."""
+    return tuple(
+        _budgeted(
+            f"{prefix}{suffix}", WHITE, norm, families, randomness,
+            step="abs_stepsize", steps="steps", targeting=Targeting.YES,
+        )
+        for norm, prefix in LP
+    )  # fmt: skip
+
+
+def _noise(name: str, norm: Norm, families: str = "noise") -> AttackRow:
+    """Random noise scaled to epsilon; its repeated forms ask only for the decision."""
+    return replace(_budgeted(name, DECISION, norm, families, GLOBAL), keeps_clean="Repeated" in name)
+
+
+def _minimal(
+    name: str,
+    threat: ThreatModel,
+    norm: Norm,
+    families: str,
+    randomness: Randomness,
+    *,
+    step: str | None = None,
+    steps: str | None = "steps",
+    targeting: Targeting = Targeting.YES,
+    invoker: Invoker = Invoker.PLAIN,
+    norm_key: str | None = None,
+    norms: tuple[Norm, ...] = (),
+    summary: str = "",
+) -> AttackRow:
+    """An attack that looks for the smallest perturbation and takes no epsilon."""
+    row = algorithm("foolbox", name, threat, norm, families, randomness, minimum_norm=True, summary=summary)
+    return AttackRow(
+        row, step=step, steps=steps, targeting=targeting, invoker=invoker, norm_key=norm_key, norms=norms
+    )  # fmt: skip
+
+
+def _any_norm(
+    name: str,
+    families: str,
+    randomness: Randomness,
+    steps: str | None,
+    *,
+    norm: Norm = L2,
+    targeting: Targeting = Targeting.NO,
+    invoker: Invoker = Invoker.PLAIN,
+    summary: str = "",
+) -> AttackRow:
+    """An attack whose `distance` is the caller's choice: it only says how the result is measured."""
+    return _minimal(
+        name, DECISION, norm, families, randomness, steps=steps, targeting=targeting,
+        invoker=invoker, norm_key="distance", norms=DISTANCE_NORMS, summary=summary,
+    )  # fmt: skip
+
+
+START = Invoker.STARTING_POINTS
+
+ROWS: tuple[AttackRow, ...] = (
+    *_gradient("PGD", ITERATIVE, GLOBAL),
+    *_gradient("AdamPGD", f"adam {ITERATIVE}", GLOBAL),
+    *(
+        _budgeted(f"{prefix}FastGradientAttack", WHITE, norm, "gradient_sign", FIXED)
+        for norm, prefix in LP
+    ),
+    *_gradient("BasicIterativeAttack", ITERATIVE, FIXED),
+    *_gradient("AdamBasicIterativeAttack", f"adam {ITERATIVE}", FIXED),
+    *_gradient("MomentumIterativeFastGradientMethod", f"{ITERATIVE} momentum", FIXED),
+    _budgeted(
+        "SparseL1DescentAttack", WHITE, L1, f"{ITERATIVE} sparse", FIXED,
+        step="abs_stepsize", steps="steps", targeting=Targeting.YES,
+    ),
+    _minimal("L2CarliniWagnerAttack", WHITE, L2, "optimization", FIXED, step="stepsize"),
+    _minimal("EADAttack", WHITE, L1, "optimization", FIXED, step="initial_stepsize"),
+    _minimal("L2DeepFoolAttack", WHITE, L2, "optimization", FIXED, targeting=Targeting.NO),
+    _minimal("LinfDeepFoolAttack", WHITE, LINF, "optimization", FIXED, targeting=Targeting.NO),
+    _minimal("DDNAttack", WHITE, L2, "optimization", FIXED),
+    _minimal("NewtonFoolAttack", WHITE, L2, "optimization", FIXED, step="stepsize", targeting=Targeting.NO),
+    _budgeted("VirtualAdversarialAttack", WHITE, L2, "optimization virtual_adversarial", GLOBAL, steps="steps"),
+    _minimal("L0FMNAttack", WHITE, L0, "minimum_norm optimization", FIXED, step="max_stepsize"),
+    _minimal("L1FMNAttack", WHITE, L1, "minimum_norm optimization", FIXED, step="max_stepsize"),
+    _minimal("L2FMNAttack", WHITE, L2, "minimum_norm optimization", FIXED, step="max_stepsize"),
+    _minimal("LInfFMNAttack", WHITE, LINF, "minimum_norm optimization", FIXED, step="max_stepsize"),
+    _minimal("L0BrendelBethgeAttack", WHITE, L0, "minimum_norm optimization", GLOBAL, step="lr", invoker=START),
+    _minimal("L1BrendelBethgeAttack", WHITE, L1, "minimum_norm optimization", GLOBAL, step="lr", invoker=START),
+    _minimal("L2BrendelBethgeAttack", WHITE, L2, "minimum_norm optimization", GLOBAL, step="lr", invoker=START),
+    _minimal(
+        "LinfinityBrendelBethgeAttack", WHITE, LINF, "minimum_norm optimization", GLOBAL, step="lr", invoker=START
+    ),
+    _noise("L2AdditiveGaussianNoiseAttack", L2),
+    _noise("L2AdditiveUniformNoiseAttack", L2),
+    _noise("LinfAdditiveUniformNoiseAttack", LINF),
+    _noise("L2RepeatedAdditiveGaussianNoiseAttack", L2),
+    _noise("L2RepeatedAdditiveUniformNoiseAttack", L2),
+    _noise("LinfRepeatedAdditiveUniformNoiseAttack", LINF),
+    _noise("L2ClippingAwareAdditiveGaussianNoiseAttack", L2),
+    _noise("L2ClippingAwareAdditiveUniformNoiseAttack", L2),
+    _noise("L2ClippingAwareRepeatedAdditiveGaussianNoiseAttack", L2),
+    _noise("L2ClippingAwareRepeatedAdditiveUniformNoiseAttack", L2),
+    _budgeted("L2ContrastReductionAttack", DECISION, L2, "contrast noise", FIXED),
+    _any_norm("BinarySearchContrastReductionAttack", "contrast noise", FIXED, "binary_search_steps"),
+    _any_norm("LinearSearchContrastReductionAttack", "contrast noise", FIXED, "steps"),
+    _any_norm("GaussianBlurAttack", "blur noise", FIXED, "steps"),
+    _any_norm("InversionAttack", "inversion noise", FIXED, None),
+    _any_norm("LinearSearchBlendedUniformNoiseAttack", "blended noise", GLOBAL, "steps"),
+    _minimal("BoundaryAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START),
+    _minimal(
+        "HopSkipJumpAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL,
+        invoker=START, norm_key="constraint", norms=(L2, LINF),
+    ),
+    _minimal("SaltAndPepperNoiseAttack", DECISION, L2, "decision_boundary noise", GLOBAL, targeting=Targeting.NO),
+    _budgeted(
+        "GenAttack", SCORE, LINF, "genetic score_based", GLOBAL, steps="steps", targeting=Targeting.REQUIRED
+    ),
+    _any_norm(
+        "DatasetAttack", "dataset decision_boundary", GLOBAL, None, targeting=Targeting.YES, invoker=Invoker.POOL,
+        summary="other assessed samples of a wrong class",
+    ),
+    AttackRow(
+        algorithm(
+            "foolbox", "SpatialAttack", DECISION, None, "spatial", FIXED,
+            summary="rotations and translations; bounded by its own params, not by a norm",
+        ),
+        invoker=Invoker.UNBOUNDED,
+    ),
+    _minimal(
+        "PointwiseAttack", DECISION, L0, "decision_boundary refinement", GLOBAL, steps=None, invoker=START,
+        norms=DISTANCE_NORMS, summary="undoes changes one by one, from salt and pepper noise",
+    ),
+    _any_norm(
+        "BinarizationRefinementAttack", "refinement", GLOBAL, None, norm=LINF, invoker=START,
+        summary="for models that binarise their input: moves each pixel just over the threshold",
+    ),
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""What perturbed inputs are worth: projected, asked about anew, measured. The library's own word is not asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.core.distances import distance, within
+
+# An attack that takes no epsilon but lands this near outside the ball is pulled in: rounding, not another budget.
+ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Of n perturbed inputs: float32 (n, ...) as they are stored, logits (n, K), predictions (n,), distances (n,).
+
+    reached: whether the objective is met at any distance; succeeded: met within the budget. beyond, repaired: the
+    attack returned more than the budget allows, or something that is no image.
+    """
+
+    perturbed: Tensor
+    logits: Tensor
+    predictions: Tensor
+    distances: Tensor
+    reached: Tensor
+    succeeded: Tensor
+    beyond: Tensor
+    repaired: Tensor
+
+
+def judge(
+    classifier: Classifier,
+    row: AttackRow,
+    budget: PerturbationBudget,
+    clean: Tensor,
+    returned: Tensor,
+    labels: Tensor,
+    aims: Tensor | None,
+) -> Judgement:
+    """Judge what an attack returned for `clean`; all tensors (n, ...) on the CPU.
+
+    A value that is not finite makes the sample the clean one again; values outside [0, 1] are clipped. An attack that
+    takes an epsilon is held to it by projection, and asked about again; one that finds its own distance is not, and
+    fails where it is further away than the budget.
+    """
+    finite = returned.flatten(1).isfinite().all(1)
+    image = torch.where(_rows(finite, returned), returned, clean).clamp(0, 1)
+    far = distance(budget.norm, image, clean)
+    beyond = torch.zeros_like(finite)
+    if budget.epsilon is not None:
+        inside = within(far, budget.epsilon)
+        beyond = ~within(far, budget.epsilon * (1 + ROUNDING))
+        pulled = ~inside & (~beyond if row.epsilon is None or row.algorithm.minimum_norm else torch.ones_like(inside))
+        if pulled.any():
+            image = torch.where(_rows(pulled, image), project(budget.norm, budget.epsilon, image, clean), image)
+            far = distance(budget.norm, image, clean)
+    logits = classifier.logits(image)
+    predictions = argmax_or_invalid(logits)
+    reached = predictions != labels if aims is None else predictions == aims
+    allowed = torch.ones_like(reached) if budget.epsilon is None else within(far, budget.epsilon)
+    if row.algorithm.minimum_norm:  # at any distance is what it is for
+        beyond = torch.zeros_like(finite)
+    return Judgement(image, logits, predictions, far, reached, reached & allowed, beyond, ~finite)
+
+
+def project(norm: Norm, epsilon: float, perturbed: Tensor, clean: Tensor) -> Tensor:
+    """The perturbed inputs (n, ...) pulled back into the ball; stays in the box, as it only moves towards `clean`.
+
+    Linf clips, L2 and L1 scale the change down, L0 keeps the largest changes.
+    """
+    if norm is Norm.LINF:
+        return torch.minimum(torch.maximum(perturbed, clean - epsilon), clean + epsilon)
+    change = (perturbed.double() - clean.double()).flatten(1)
+    if norm is Norm.L0:
+        kept = min(int(epsilon), change.shape[1])
+        order = change.abs().argsort(dim=1, descending=True, stable=True)
+        mask = torch.zeros_like(change).scatter_(1, order[:, :kept], 1.0)
+        return torch.where(mask.bool().view_as(clean), perturbed, clean)
+    size = change.norm(p=2 if norm is Norm.L2 else 1, dim=1, keepdim=True).clamp(min=1e-30)
+    scaled: Tensor = clean.double().flatten(1) + change * (epsilon / size).clamp(max=1)
+    return scaled.float().view_as(clean)
+
+
+def _rows(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.view(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,63 @@
+"""From an entry of params.yaml to the runs it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from windtunnel.assessments.attacks.profiles import PROFILES
+from windtunnel.assessments.attacks.rows import AttackRow, Invoker
+from windtunnel.assessments.attacks.settings import Settings, settle
+from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.attacks import AttackEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attack on what is left: its registry row and its arguments. Runs of one name differ in their seed alone."""
+
+    name: str
+    row: AttackRow
+    settings: Settings
+
+
+def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: PerturbationBudget) -> list[Run]:
+    """The runs of `entry`, in order. Raises UserError for parameters or a budget that cannot be."""
+    if row.invoker is not Invoker.ENSEMBLE:
+        run = Run(row.algorithm.name, row, settle(where, row, entry.params, budget))
+        _check_attacks(where, row, run)
+        return [run] * entry.restarts
+    if entry.params:
+        name = next(iter(entry.params))
+        raise UserError(
+            f"{where}.params.{name}: the profile {row.algorithm.name} has no parameters; name its attacks one by one"
+        )
+    if budget.steps or budget.step_size:
+        raise UserError(
+            f"{where}.budget: the profile {row.algorithm.name} chooses its steps; set norm and epsilon only"
+        )
+    plain = replace(budget, steps=None, step_size=None)
+    runs = []
+    for member in PROFILES[row.algorithm.name][budget.norm]:
+        member_row = ROWS[member.library, member.algorithm]
+        runs.append(Run(member.name, member_row, settle(where, member_row, member.params, plain)))
+    return runs * entry.restarts
+
+
+def _check_attacks(where: str, row: AttackRow, run: Run) -> None:
+    """MultiAttack: the attacks it wraps must be of its library, take the budget's epsilon and work under Linf."""
+    if row.invoker is not Invoker.MANY_ATTACKS:
+        return
+    fitting = [
+        r.algorithm.name
+        for r in ROWS.values()
+        if r.algorithm.library == "torchattacks" and r.epsilon and r.algorithm.norm is row.algorithm.norm
+        and r.invoker in (Invoker.PLAIN, Invoker.ANY_DISTANCE) and not r.three_channels
+    ]  # fmt: skip
+    names = run.settings.in_force["attacks"]
+    if not isinstance(names, list | tuple) or len(names) < 2:
+        raise UserError(f"{where}.params.attacks: name at least two attacks, for example [FGSM, PGD]")
+    for name in names:
+        if name not in fitting:
+            raise UserError(unknown_word(f"{where}.params.attacks", str(name), fitting, what="an attack it can wrap"))

@@ -1,0 +1,94 @@
+"""What an attack refuses before it computes anything."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.attacks.plan import plan_of
+from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
+from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.assessments.attacks.targets import check_chosen_targets
+from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+
+
+def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:
+    """Raise UserError or IncompatibleError, in one line, for an attack that cannot run or would mean nothing."""
+    algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
+    row = ROWS[algorithm.key]
+    classifier.require(algorithm, where)
+    if not dataset.is_image:
+        raise IncompatibleError(
+            f"{where}: {entry.library} attacks images (N, C, H, W), the data is tabular; use sweeps with FGSM"
+        )
+    if dataset.num_classes < 2:
+        raise IncompatibleError(f"{where}: the data has one class; there is no wrong one to reach")
+    _check_budget(where, entry, row, budget)
+    plan_of(where, entry, row, entry.budget.over(budget))
+    _check_data(where, row, dataset)
+    _check_objective(where, entry, row, dataset)
+
+
+def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget) -> None:
+    effective, name = entry.budget.over(budget), row.algorithm.name
+    if row.invoker is not Invoker.UNBOUNDED and effective.norm not in row.allowed_norms:
+        works = " or ".join(row.allowed_norms)
+        raise IncompatibleError(
+            f"{where}.budget.norm: {entry.library} {name} works under {works}, the budget is {effective.norm}; set "
+            f"{where}.budget: {{norm: {row.allowed_norms[0]}, epsilon: ...}}, or choose another: windtunnel algorithms "
+            f"--norm {effective.norm}"
+        )
+    if effective.norm is not budget.norm and entry.budget.epsilon is None:
+        raise UserError(
+            f"{where}.budget.epsilon: is needed beside norm: {effective.norm}; the global epsilon "
+            f"{budget.epsilon:g} is meant for {budget.norm}"
+        )
+    epsilon = effective.epsilon
+    if epsilon is not None and effective.norm is Norm.LINF and epsilon > 1:
+        raise UserError(
+            f"{where}.budget.epsilon: {epsilon:g} is larger than the range of [0, 1] pixels; did you mean "
+            f"{epsilon:g}/255?"
+        )
+    if epsilon is not None and effective.norm is Norm.L0 and epsilon < 1:
+        raise UserError(
+            f"{where}.budget.epsilon: under L0 it is a number of changed values, at least 1; got {epsilon:g}"
+        )
+
+
+def _check_data(where: str, row: AttackRow, dataset: Dataset) -> None:
+    channels, name = dataset.inputs.shape[1], row.algorithm.name
+    if row.three_channels and channels not in (1, 3):
+        raise IncompatibleError(
+            f"{where}: the kernels of {name} are built for 3 channels (1 is adapted), the data has {channels}; "
+            f"use MIFGSM"
+        )
+    if dataset.num_classes < row.min_classes:
+        raise IncompatibleError(
+            f"{where}: the loss of {name} needs {row.min_classes} classes, the data has {dataset.num_classes}; use "
+            f"APGD with params.loss: ce"
+        )
+
+
+def _check_objective(where: str, entry: AttackEntry, row: AttackRow, dataset: Dataset) -> None:
+    name = row.algorithm.name
+    if entry.target_classes is None:
+        if row.targeting is Targeting.REQUIRED:
+            raise UserError(
+                f"{where}.target_classes: {name} can only aim at a class; set one, a list, least_likely, random or next"
+            )
+        return
+    if row.targeting is Targeting.NO:
+        fitting = sorted(
+            r.algorithm.name
+            for r in ROWS.values()
+            if r.algorithm.library == entry.library and r.targeting is not Targeting.NO
+            and r.algorithm.norm is row.algorithm.norm
+        )  # fmt: skip
+        use = f"; {', '.join(fitting[:4])} can" if fitting else "; remove it"
+        raise IncompatibleError(f"{where}.target_classes: {entry.library} {name} cannot aim at a class{use}")
+    if entry.on is not None:
+        raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
+    check_chosen_targets(where, entry.target_classes, entry.samples, dataset)

@@ -1,0 +1,104 @@
+"""Profiles: ensembles a user can name instead of listing attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from windtunnel.assessments.attacks.rows import AttackRow, Invoker, algorithm
+from windtunnel.core.contracts import Norm, Randomness, ThreatModel
+
+LIBRARY = "windtunnel"
+LINF, L2 = Norm.LINF, Norm.L2
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One attack of an ensemble, with the parameters its library takes."""
+
+    library: str
+    algorithm: str
+    params: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
+        return self.label or self.algorithm
+
+
+def _standard(steps: int, queries: int, restarts: int = 1) -> tuple[Member, ...]:
+    """AutoAttack's four members, with the iterations of its authors (Croce, Hein 2020, arXiv 2003.01690)."""
+    return (
+        Member("torchattacks", "APGD", {"steps": steps, "n_restarts": restarts, "loss": "ce"}, "APGD-CE"),
+        Member("torchattacks", "APGDT", {"steps": steps, "n_restarts": restarts}, "APGD-T"),
+        Member("torchattacks", "FAB", {"steps": steps, "multi_targeted": True, "n_restarts": restarts}, "FAB-T"),
+        Member("torchattacks", "Square", {"n_queries": queries, "n_restarts": 1}, "Square"),
+    )
+
+
+_STANDARD = _standard(100, 5000)
+_DLR = Member("torchattacks", "APGD", {"steps": 100, "n_restarts": 5, "loss": "dlr"}, "APGD-DLR")
+
+# Cheap members first: each attacks only what those before it left.
+PROFILES: dict[str, dict[Norm, tuple[Member, ...]]] = {
+    "quick": {
+        LINF: (
+            Member("torchattacks", "FGSM"),
+            Member("torchattacks", "APGD", {"steps": 20, "loss": "ce"}, "APGD-CE"),
+            Member("torchattacks", "APGDT", {"steps": 10}, "APGD-T"),
+        ),
+        L2: (
+            Member("foolbox", "L2FastGradientAttack"),
+            Member("torchattacks", "APGD", {"steps": 20, "loss": "ce"}, "APGD-CE"),
+            Member("torchattacks", "APGDT", {"steps": 10}, "APGD-T"),
+        ),
+    },
+    "standard": {LINF: _STANDARD, L2: _STANDARD},
+    "exhaustive": {
+        LINF: (
+            *_STANDARD,
+            _DLR,
+            *_standard(200, 10_000, restarts=3),
+            Member("foolbox", "LInfFMNAttack", {"steps": 500}),
+            Member("foolbox", "LinfDeepFoolAttack"),
+            Member("foolbox", "HopSkipJumpAttack", {"steps": 32, "max_gradient_eval_steps": 1000}),
+        ),
+        L2: (
+            *_STANDARD,
+            _DLR,
+            *_standard(200, 10_000, restarts=3),
+            Member("foolbox", "DDNAttack", {"steps": 500}),
+            Member("foolbox", "L2FMNAttack", {"steps": 500}),
+            Member("torchattacks", "CW", {"steps": 500}),
+            Member("foolbox", "HopSkipJumpAttack", {"steps": 32, "max_gradient_eval_steps": 1000}),
+        ),
+    },
+}
+
+_SUMMARY = {
+    "quick": "a minute's look: one gradient step, APGD, targeted APGD",
+    "standard": "parameter-free, as AutoAttack: APGD-CE, APGD-T, FAB-T, Square",
+    "exhaustive": "standard, then restarts, minimum-norm and decision-based attacks on what is left",
+}
+
+ROWS: tuple[AttackRow, ...] = tuple(
+    AttackRow(
+        algorithm(
+            LIBRARY,
+            name,
+            ThreatModel.WHITE_BOX,
+            LINF,
+            "ensemble",
+            Randomness.SELF_SEEDED,
+            summary=_SUMMARY[name],
+        ),
+        "epsilon",
+        norm_key="norm",
+        norms=tuple(by_norm),
+        invoker=Invoker.ENSEMBLE,
+        min_classes=4,
+        keeps_clean=True,
+    )
+    for name, by_norm in PROFILES.items()
+)

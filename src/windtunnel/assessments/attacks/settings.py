@@ -1,0 +1,141 @@
+"""From `params` and `budget` to the arguments a library wants, checked against the library's own signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from windtunnel.assessments.attacks.rows import AT_CALL, AttackRow, Invoker
+from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.numbers import parse_number
+
+# What a user never gives: the model is ours, and these print or write log files.
+_OURS = {"self", "args", "kwargs", "model", "verbose", "tensorboard", "init_attack", "trainloader", "attack_class"}
+_EPSILON_WORDS = {"eps", "epsilon", "epsilons", "max_epsilon"}
+# VirtualAdversarialAttack has no default for `steps`; this is its authors' choice for images (Miyato et al. 2015).
+REQUIRED_DEFAULTS: dict[tuple[str, str], dict[str, object]] = {("foolbox", "VirtualAdversarialAttack"): {"steps": 10}}
+# Parameters that our invokers add to the library's own.
+_EXTRA: dict[Invoker, dict[str, object]] = {
+    Invoker.MANY_ATTACKS: {"attacks": ["FGSM", "PGD"]},
+    Invoker.SURROGATES: {"alpha": None, "steps": 10},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """arguments: what the user or the budget gave, by the library's names. in_force: with the library's defaults."""
+
+    arguments: dict[str, object]
+    in_force: dict[str, object]
+    budget: PerturbationBudget
+
+
+def library_class(row: AttackRow) -> type:
+    """The library's class of an attack. Imports the library."""
+    if row.algorithm.library == "torchattacks":
+        import torchattacks as library
+    else:
+        import foolbox.attacks as library
+    found: type = getattr(library, row.algorithm.name)
+    return found
+
+
+def parameters_of(row: AttackRow) -> dict[str, object]:
+    """Parameters a user may give in `params`, and their defaults."""
+    if row.invoker is Invoker.ENSEMBLE:
+        return {}
+    signature = inspect.signature(library_class(row)).parameters.values()
+    known = {p.name: None if p.default is p.empty else p.default for p in signature if p.name not in _OURS}
+    known |= {**_EXTRA.get(row.invoker, {}), **REQUIRED_DEFAULTS.get(row.algorithm.key, {})}
+    return {name: default for name, default in known.items() if name not in row.managed}
+
+
+def settle(where: str, row: AttackRow, params: Mapping[str, object], budget: PerturbationBudget) -> Settings:
+    """The arguments of an attack under `budget`.
+
+    Raises UserError, in one line, for a parameter the library does not have, one that belongs into `budget`, a value
+    of the wrong type, and a step size or steps in the budget of an attack that has none.
+    """
+    known = parameters_of(row)
+    given: dict[str, object] = {}
+    for name, value in params.items():
+        given[name] = _value(where, row, known, name, value)
+    for key, parameter, wanted in (("step_size", row.step, budget.step_size), ("steps", row.steps, budget.steps)):
+        if wanted is None:
+            continue
+        if parameter is None:
+            raise UserError(f"{where}.budget.{key}: {row.algorithm.name} has no {key.replace('_', ' ')}; remove it")
+        if parameter in given and given[parameter] != wanted:
+            raise UserError(
+                f"{where}: budget.{key} ({wanted:g}) and params.{parameter} ({given[parameter]}) contradict; keep one"
+            )
+        given[parameter] = wanted
+    in_force = {**known, **given}
+    return Settings(given, in_force, _search(row, in_force, budget))
+
+
+def _value(where: str, row: AttackRow, known: Mapping[str, object], name: str, value: object) -> object:
+    if name in row.managed or name in _EPSILON_WORDS:
+        if name == row.norm_key:
+            raise UserError(f"{where}.params.{name}: the budget says the norm; set {where}.budget.norm instead")
+        if name == row.classes:
+            raise UserError(f"{where}.params.{name}: the model says how many classes there are; remove it")
+        if row.epsilon is None and name not in known:
+            raise UserError(
+                f"{where}.params.{name}: {row.algorithm.name} takes no epsilon; it finds its own distance, and "
+                f"{where}.budget.epsilon says what counts as success"
+            )
+        if name not in known:
+            raise UserError(f"{where}.params.{name}: epsilon belongs into the budget: set {where}.budget.epsilon")
+    if name not in known:
+        raise UserError(unknown_word(f"{where}.params", name, known, what=f"a parameter of {row.algorithm.name}"))
+    default = known[name]
+    if isinstance(value, str) and not isinstance(default, str):
+        with suppress(ValueError):  # a word: judged by type below
+            value = parse_number(value)
+    numeric = isinstance(default, int | float) and not isinstance(default, bool)
+    if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise UserError(f"{where}.params.{name}: {value!r} is not a number (the default is {default})")
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise UserError(f"{where}.params.{name}: {value!r} is neither true nor false (the default is {default})")
+    if isinstance(default, str) and not isinstance(value, str):
+        raise UserError(f"{where}.params.{name}: {value!r} is not a word (the default is {default})")
+    if isinstance(default, int) and isinstance(value, float) and not value.is_integer():
+        raise UserError(f"{where}.params.{name}: {value} is not a whole number (the default is {default})")
+    if isinstance(default, int) and isinstance(value, float):
+        return int(value)
+    return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
+
+
+def _search(row: AttackRow, in_force: Mapping[str, object], budget: PerturbationBudget) -> PerturbationBudget:
+    """The budget with the step size and the steps in force, library defaults included."""
+    step, steps = (in_force.get(key) if key else None for key in (row.step, row.steps))
+    relative = in_force.get("rel_stepsize")
+    if step is None and row.step == "abs_stepsize" and isinstance(relative, float) and budget.epsilon is not None:
+        step = relative * budget.epsilon
+    epsilon = None if row.invoker is Invoker.UNBOUNDED else budget.epsilon
+    return PerturbationBudget(
+        budget.norm,
+        epsilon,
+        float(step) if isinstance(step, int | float) else None,
+        int(steps) if isinstance(steps, int | float) else None,
+    )
+
+
+def norm_argument(row: AttackRow, norm: Norm) -> dict[str, object]:
+    """The library's argument that chooses the norm, where it has one."""
+    if row.norm_key is None:
+        return {}
+    if row.norm_key == "distance":
+        import foolbox.distances
+
+        return {"distance": getattr(foolbox.distances, norm.value.lower())}
+    return {row.norm_key: norm.value.lower() if row.norm_key == "constraint" else norm.value}
+
+
+def epsilon_argument(row: AttackRow, epsilon: float | None) -> dict[str, object]:
+    """The constructor's argument that takes the epsilon, where there is one."""
+    return {} if row.epsilon in {None, AT_CALL} else {str(row.epsilon): epsilon}

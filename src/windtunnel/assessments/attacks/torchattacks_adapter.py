@@ -1,0 +1,107 @@
+"""torchattacks 3.5.1: the attack's constructor takes everything, its call the batch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+
+import torchattacks
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from windtunnel.assessments.attacks.adapters import Request
+from windtunnel.assessments.attacks.nearest_fab import NearestFAB
+from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
+from windtunnel.assessments.attacks.settings import epsilon_argument, library_class, norm_argument
+
+SURROGATE_BATCH = 32
+
+
+def perturb(request: Request, model: nn.Module) -> Tensor:
+    """The library's perturbed inputs, float32 (B, C, H, W)."""
+    attack = _INVOKERS[request.row.invoker](request, model)
+    attack.set_device(request.inputs.device)  # it looks at the parameters, and a model may have none
+    labels = request.labels
+    if request.aims is not None and request.row.targeting is not Targeting.NO:
+        attack.set_mode_targeted_by_label(quiet=True)
+        labels = request.aims
+    elif request.row.invoker is Invoker.NEXT_CLASS:
+        # Untargeted, JSMA aims at (label + 1) % 10 whatever the number of classes; we say the next of ours.
+        attack.set_mode_targeted_by_label(quiet=True)
+        labels = (request.labels + 1) % request.num_classes
+    # RFGSM, LGV and others print as they go.
+    with contextlib.redirect_stdout(io.StringIO()):
+        perturbed: Tensor = attack(request.inputs, labels)
+    return perturbed
+
+
+def _plain(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+    return _construct(request, model, library_class(request.row))
+
+
+def _construct(
+    request: Request, model: nn.Module, attack: type, row: AttackRow | None = None
+) -> torchattacks.attack.Attack:
+    row = row or request.row
+    arguments = {
+        **epsilon_argument(row, request.budget.epsilon),
+        **norm_argument(row, request.budget.norm),
+        **({row.seed: request.seed} if row.seed else {}),
+        **({row.classes: request.num_classes} if row.classes else {}),
+        **(request.arguments if row is request.row else {}),
+    }
+    return attack(model, **arguments)
+
+
+def _many_attacks(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+    from windtunnel.assessments.attacks.table import ROWS
+
+    names = request.arguments.get("attacks", ["FGSM", "PGD"])
+    assert isinstance(names, list | tuple)
+    rows = [ROWS["torchattacks", str(name)] for name in names]
+    members = [_construct(request, model, library_class(row), row) for row in rows]
+    return torchattacks.MultiAttack(members)
+
+
+def _surrogates(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+    models = request.arguments.get("nb_models_epoch", 4)
+    assert isinstance(models, int)
+    # LGV trains on whole batches of an epoch's share: with fewer batches than models it would train on none at all.
+    batch_size = max(1, min(SURROGATE_BATCH, len(request.pool[0]) // models))
+    loader = DataLoader(TensorDataset(*request.pool), batch_size=batch_size, shuffle=True)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)  # LGV trains a deep copy; ours are put back below
+    try:
+        attack = torchattacks.LGV(
+            model,
+            loader,
+            verbose=False,
+            eps=request.budget.epsilon,
+            **{**_lgv_step(request), **request.arguments},
+        )
+        attack.set_device(request.inputs.device)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            attack.collect_models()
+    finally:
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+    return attack
+
+
+def _lgv_step(request: Request) -> dict[str, object]:
+    """BIM's step as in the paper, epsilon / 10."""
+    return {"alpha": (request.budget.epsilon or 0.0) / 10, "steps": 10}
+
+
+def _any_distance(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+    return _construct(request, model, NearestFAB)
+
+
+_INVOKERS: dict[Invoker, Callable[[Request, nn.Module], torchattacks.attack.Attack]] = {
+    Invoker.PLAIN: _plain,
+    Invoker.ANY_DISTANCE: _any_distance,
+    Invoker.NEXT_CLASS: _plain,
+    Invoker.MANY_ATTACKS: _many_attacks,
+    Invoker.SURROGATES: _surrogates,
+}

@@ -1,0 +1,181 @@
+"""Registry rows of torchattacks 3.5.1. tests/assessments/attacks/test_catalogue.py measures what they claim."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting, algorithm
+from windtunnel.core.contracts import Norm, Randomness, ThreatModel
+
+WHITE, SCORE = ThreatModel.WHITE_BOX, ThreatModel.BLACK_BOX_SCORE
+LINF, L2, L1, L0 = Norm.LINF, Norm.L2, Norm.L1, Norm.L0
+FIXED, GLOBAL, OWN = Randomness.DETERMINISTIC, Randomness.GLOBAL_RNG, Randomness.SELF_SEEDED
+STEP = "gradient_sign"
+ITERATIVE = f"{STEP} iterative"
+MOMENTUM = f"{ITERATIVE} momentum"
+TRANSFER = f"{MOMENTUM} transfer"
+
+
+def _iterative(
+    name: str,
+    norm: Norm,
+    families: str,
+    randomness: Randomness,
+    *,
+    three_channels: bool = False,
+    targeting: Targeting = Targeting.YES,
+) -> AttackRow:
+    """An attack of the usual constructor (eps, alpha, steps)."""
+    row = algorithm("torchattacks", name, WHITE, norm, families, randomness)
+    return AttackRow(row, "eps", "alpha", "steps", targeting=targeting, three_channels=three_channels)
+
+
+def _own_distance(
+    name: str,
+    threat: ThreatModel,
+    norm: Norm,
+    families: str,
+    randomness: Randomness,
+    steps: str | None,
+    *,
+    step: str | None = None,
+    minimum_norm: bool = True,
+    targeting: Targeting = Targeting.YES,
+    invoker: Invoker = Invoker.PLAIN,
+) -> AttackRow:
+    """An attack that takes no epsilon."""
+    row = algorithm("torchattacks", name, threat, norm, families, randomness, minimum_norm=minimum_norm)
+    return AttackRow(row, step=step, steps=steps, targeting=targeting, invoker=invoker)
+
+
+def _auto(
+    name: str,
+    families: str,
+    steps: str | None,
+    *,
+    threat: ThreatModel = WHITE,
+    norms: tuple[Norm, ...] = (LINF, L2),
+    classes: str | None = None,
+    targeting: Targeting = Targeting.NO,
+    min_classes: int = 2,
+    minimum_norm: bool = False,
+    randomness: Randomness = OWN,
+    invoker: Invoker = Invoker.PLAIN,
+    summary: str = "",
+) -> AttackRow:
+    """A member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream."""
+    row = algorithm(
+        "torchattacks", name, threat, LINF, families, randomness, minimum_norm=minimum_norm, summary=summary
+    )
+    return AttackRow(
+        row,
+        "eps",
+        steps=steps,
+        seed="seed",
+        classes=classes,
+        norm_key="norm",
+        norms=norms,
+        targeting=targeting,
+        min_classes=min_classes,
+        invoker=invoker,
+        keeps_clean=True,
+    )
+
+
+ROWS: tuple[AttackRow, ...] = (
+    AttackRow(algorithm("torchattacks", "FGSM", WHITE, LINF, STEP, FIXED), "eps", targeting=Targeting.YES),
+    _iterative("BIM", LINF, ITERATIVE, FIXED),
+    _iterative("PGD", LINF, ITERATIVE, GLOBAL),
+    _iterative("PGDL2", L2, ITERATIVE, GLOBAL),
+    _iterative("MIFGSM", LINF, MOMENTUM, FIXED),
+    _own_distance("CW", WHITE, L2, "optimization", FIXED, "steps", step="lr"),
+    _own_distance("DeepFool", WHITE, L2, "optimization", FIXED, "steps", targeting=Targeting.NO),
+    _auto("AutoAttack", "auto ensemble", None, classes="n_classes", min_classes=4),
+    _auto("Square", "score_based", "n_queries", threat=SCORE, targeting=Targeting.YES),
+    _own_distance(
+        "OnePixel", SCORE, L0, "evolutionary score_based", GLOBAL, "steps", minimum_norm=False
+    ),  # scipy's differential evolution on numpy's stream
+    _auto("APGD", "auto gradient_sign iterative", "steps"),
+    _auto(
+        "APGDT",
+        "auto gradient_sign iterative",
+        "steps",
+        classes="n_classes",
+        min_classes=4,
+        summary="aims at each rival class in turn; any wrong class is a success",
+    ),
+    _iterative("DIFGSM", LINF, TRANSFER, GLOBAL),
+    _own_distance("EADEN", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
+    _own_distance("EADL1", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
+    _iterative("EOTPGD", LINF, ITERATIVE, GLOBAL),
+    _auto(
+        "FAB",
+        "auto optimization",
+        "steps",
+        norms=(LINF, L2, L1),
+        classes="n_classes",
+        minimum_norm=True,
+        invoker=Invoker.ANY_DISTANCE,
+        randomness=FIXED,  # it draws only the starts of further restarts; measured equal with three of them
+    ),
+    AttackRow(
+        algorithm("torchattacks", "FFGSM", WHITE, LINF, STEP, GLOBAL), "eps", "alpha", targeting=Targeting.YES
+    ),
+    AttackRow(
+        algorithm(
+            "torchattacks", "GN", ThreatModel.BLACK_BOX_DECISION, L2, "noise", GLOBAL,
+            summary="Gaussian noise of a given std; it never asks the model",
+        )
+    ),
+    _own_distance("JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS),
+    _iterative("Jitter", LINF, ITERATIVE, GLOBAL),
+    _iterative("NIFGSM", LINF, TRANSFER, FIXED),
+    _iterative("PGDRS", LINF, f"{ITERATIVE} randomized_smoothing", GLOBAL),
+    _iterative("PGDRSL2", L2, f"{ITERATIVE} randomized_smoothing", GLOBAL),
+    AttackRow(
+        algorithm("torchattacks", "PIFGSM", WHITE, LINF, f"{ITERATIVE} transfer", FIXED),
+        "max_epsilon",
+        steps="num_iter_set",
+        three_channels=True,
+    ),
+    AttackRow(
+        algorithm("torchattacks", "PIFGSMPP", WHITE, LINF, f"{ITERATIVE} transfer", FIXED),
+        "max_epsilon",
+        steps="num_iter_set",
+        three_channels=True,
+        targeting=Targeting.YES,
+    ),
+    _own_distance("Pixle", SCORE, L0, "score_based", GLOBAL, "max_iterations", minimum_norm=False),
+    _iterative("RFGSM", LINF, ITERATIVE, GLOBAL),
+    _iterative("SINIFGSM", LINF, TRANSFER, FIXED),
+    AttackRow(
+        algorithm("torchattacks", "SPSA", SCORE, LINF, "score_based", GLOBAL),
+        "eps",
+        "lr",
+        "nb_iter",
+        targeting=Targeting.YES,
+    ),
+    _own_distance("SparseFool", WHITE, L0, "optimization sparse", FIXED, "steps", targeting=Targeting.NO),
+    _iterative("TIFGSM", LINF, TRANSFER, GLOBAL, three_channels=True),
+    _iterative("TPGD", LINF, ITERATIVE, GLOBAL, targeting=Targeting.NO),
+    _iterative("UPGD", LINF, ITERATIVE, FIXED),
+    _iterative("VMIFGSM", LINF, f"{MOMENTUM} variance_tuned", GLOBAL),
+    _iterative("VNIFGSM", LINF, f"{MOMENTUM} variance_tuned", GLOBAL),
+    AttackRow(
+        algorithm(
+            "torchattacks", "LGV", WHITE, LINF, f"{ITERATIVE} transfer", GLOBAL,
+            summary="trains surrogates of the model on the assessed samples and attacks those",
+        ),
+        "eps",
+        "alpha",
+        "steps",
+        invoker=Invoker.SURROGATES,
+    ),
+    AttackRow(
+        algorithm(
+            "torchattacks", "MultiAttack", WHITE, LINF, "ensemble", OWN,
+            summary="params.attacks: two or more Linf attacks of torchattacks, each on what is left",
+        ),
+        "eps",
+        invoker=Invoker.MANY_ATTACKS,
+        keeps_clean=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,61 @@
+"""Every algorithm on offer, joined from the tables of the families: the one place to look an algorithm up."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from windtunnel.assessments.figures.base import Visualiser, make_visualiser
+from windtunnel.core.contracts import Algorithm, AssessmentKind
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.entry import Entry
+
+FAMILIES = ("attacks", "queries", "sweeps", "verification", "corruptions", "latent")
+
+
+def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
+    """The rows of one family, or of all, in the order of the tables."""
+    rows: list[Algorithm] = []
+    for name in (family,) if family else FAMILIES:
+        rows.extend(import_module(f"windtunnel.assessments.{name}.table").ALGORITHMS)
+    return tuple(rows)
+
+
+def default_visualisers(family: str) -> tuple[str, ...]:
+    """Names of the visualisers that a family draws where an entry names none."""
+    names: tuple[str, ...] = import_module(f"windtunnel.assessments.{family}.table").DEFAULT_VISUALISERS
+    return names
+
+
+def find_algorithm(library: str, name: str, where: str, family: str) -> Algorithm:
+    """The registry row of `library`'s `name` in `family`.
+
+    Raises UserError, naming the key `where`, the word and the nearest match, for an unknown library or algorithm.
+    """
+    rows = algorithms(family)
+    libraries = sorted({row.library for row in rows})
+    if library not in libraries:
+        raise UserError(unknown_word(f"{where}.library", library, libraries, what=f"a library of {family}"))
+    by_name = {row.name: row for row in rows if row.library == library}
+    if name not in by_name:
+        raise UserError(unknown_word(f"{where}.algorithm", name, by_name, what=f"an algorithm of {library}"))
+    return by_name[name]
+
+
+def register_figures() -> None:
+    """Make the visualisers of every family known: importing a family's figures registers them."""
+    for family in FAMILIES:
+        import_module(f"windtunnel.assessments.{family}.figures")
+
+
+def entry_kind(family: str, name: str, entry: Entry) -> AssessmentKind:
+    """The assessment kind of an entry, from the registry row of its algorithm."""
+    return find_algorithm(entry.library, entry.algorithm, f"{family}.{name}", family).kind
+
+
+def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
+    """The visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
+    register_figures()
+    kind = entry_kind(family, name, entry)
+    defaults = entry.visualisers_by_default(default_visualisers(family))
+    specs = entry.visualisers if entry.visualisers is not None else list(defaults)
+    return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]

@@ -1,0 +1,44 @@
+"""The subject of every later assessment, with the clean logits that `clean` computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
+from windtunnel.inputs.data.load import read_assessed
+from windtunnel.inputs.models.load import load_classifier
+
+
+def fresh_subject(data: Path, model: Path, device: str, seed: int) -> Subject:
+    """Model and samples from disk, with clean logits computed now: for `clean`."""
+    dataset = read_assessed(data)
+    return subject_of(load_classifier(model, device, dataset), dataset, seed)
+
+
+def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int) -> Subject:
+    """Model and samples from disk, with the clean logits of the clean assessment: for everything after it.
+
+    Raises UserError where the clean assessment is of other samples or of another model.
+    """
+    dataset = read_assessed(data)
+    artifacts = read_artifacts(clean)
+    if not torch.equal(artifacts.tensor("clean_inputs"), dataset.inputs):
+        raise UserError(f"{clean}: is of other samples than {data}; run dvc repro")
+    classifier = load_classifier(model, device, dataset)
+    provenance = artifacts.metadata.get("provenance")
+    if isinstance(provenance, dict) and provenance.get("model_digest") != classifier.digest:
+        raise UserError(f"{clean}: is of another model than {model}; run dvc repro")
+    caveats = () if dataset.labelled else (PSEUDO_LABELS,)
+    return Subject(
+        classifier,
+        replace(dataset, targets=artifacts.tensor("targets")),
+        artifacts.tensor("clean_logits"),
+        artifacts.tensor("clean_predictions"),
+        seed,
+        caveats,
+    )

@@ -1,0 +1,304 @@
+"""The pipeline of a corruption suite: every (corruption, severity) is an assessment, and so is the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.corruptions.corrupt import Job, there_and_back
+from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
+from windtunnel.assessments.corruptions.processes import CHUNK, run_jobs
+from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
+from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.batches import Checkpoint, progress_bar
+from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
+from windtunnel.params.corruptions import CorruptionEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupted:
+    """The samples under one corruption: inputs float32 (N, C, H, W), predictions int64 (N,).
+
+    The next corruption overwrites `inputs`.
+    """
+
+    corruption: str
+    severity: int
+    inputs: Tensor
+    predictions: Tensor
+
+    @property
+    def name(self) -> str:
+        """`fog-3`: the directory of its assessment, under the suite's."""
+        return f"{self.corruption}-{self.severity}"
+
+
+def assess_suite(
+    name: str, entry: CorruptionEntry, subject: Subject, keep: Callable[[AssessmentResult], None]
+) -> AssessmentResult:
+    """Run a suite; `keep` gets the result of each corruption and severity as it is done, so that only one is in memory:
+    the next one overwrites its images.
+
+    A killed suite continues after the last (corruption, severity) that was finished. Extra keys of the suite's
+    robustness_data.pt: `corruption_predictions` int64 (P, N) in the order of kwargs.corruptions, `quantised_predictions`
+    int64 (N,) (severity 0: 8-bit rounding alone), `resized_predictions` int64 (N,) with `upsample` (rounded, resized and
+    resized back), `minimal_severity` int64 (N,), 6 for a sample that no severity breaks, and with a windtunnel suite as
+    reference `reference_wrong` bool (P + 1, N), its clean errors last. `perturbed_inputs` are each sample under the
+    mildest corruption that breaks it, or under the last one.
+    Raises UserError where the reference does not fit the samples, a corruption fails, or a worker process dies.
+    """
+    where = f"corruptions.{name}"
+    pairs = [(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities]
+    reference = reference_of(where, entry, pairs, subject.dataset)
+    pixels = _eight_bits(subject.dataset.inputs)
+    mildest = Mildest.of(subject)
+    checkpoint = _checkpoint(name, entry, pairs, subject)
+    for corrupted in _corrupt_all(name, entry, pairs, pixels, subject, checkpoint):
+        mildest.add(corrupted, subject.dataset.targets)
+        keep(_child(corrupted, entry, subject))
+    checkpoint.clear()
+    suite = SuiteData(
+        pairs=pairs,
+        predictions=torch.stack(mildest.predictions),
+        clean=subject.clean_predictions,
+        quantised=subject.classifier.predict(_floats(pixels)),
+        resized=subject.classifier.predict(_floats(there_and_back(pixels, entry.upsample))) if entry.upsample else None,
+        targets=subject.dataset.targets,
+        minimal=mildest.severity,
+    )
+    return _suite_result(name, entry, suite, mildest, subject, reference)
+
+
+@dataclass(slots=True)
+class Mildest:
+    """What a suite remembers: predictions under every corruption, and each sample under the mildest that breaks it."""
+
+    predictions: list[Tensor]
+    severity: Tensor
+    inputs: Tensor
+    shown: Tensor
+
+    @classmethod
+    def of(cls, subject: Subject) -> Mildest:
+        """Nothing corrupted yet."""
+        unbroken = torch.full((len(subject.dataset),), NEVER)
+        return cls([], unbroken, subject.dataset.inputs.clone(), subject.clean_predictions.clone())
+
+    def add(self, corrupted: Corrupted, targets: Tensor) -> None:
+        """Remember one corruption; a sample that is not broken yet is shown under the latest one."""
+        self.predictions.append(corrupted.predictions)
+        breaks = (corrupted.predictions != targets) & (corrupted.severity < self.severity)
+        shows = breaks | (self.severity == NEVER)
+        self.inputs[shows], self.shown[shows] = corrupted.inputs[shows], corrupted.predictions[shows]
+        self.severity[breaks] = corrupted.severity
+
+
+def _eight_bits(inputs: Tensor) -> np.ndarray:
+    """Float images (N, C, H, W) in [0, 1] as uint8 (N, H, W, C)."""
+    rounded: np.ndarray = (inputs * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return rounded
+
+
+def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
+    """uint8 images (N, H, W, C) as float images (N, C, H, W) in [0, 1], in the memory of `into` where it is given."""
+    # Reordered as bytes: a third of the time.
+    ordered = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+    return (torch.empty(ordered.shape) if into is None else into).copy_(ordered).div_(255)
+
+
+def _checkpoint(name: str, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> Checkpoint:
+    device = str(subject.classifier.device)
+    digests = [subject.dataset.digest(), subject.classifier.digest]
+    return Checkpoint(name, [list(pairs), entry.upsample, entry.batch_size, *digests, subject.seed, device])
+
+
+def _corrupt_all(
+    name: str,
+    entry: CorruptionEntry,
+    pairs: Sequence[Pair],
+    pixels: np.ndarray,
+    subject: Subject,
+    checkpoint: Checkpoint,
+) -> Iterator[Corrupted]:
+    n, width = len(pixels), entry.batch_size
+    side = entry.upsample or max(pixels.shape[1:3])
+    few = max(1, CHUNK // side**2)
+    missing = [number for number in range(len(pairs)) if checkpoint.get(number) is None]
+    batches = [range(start, min(start + width, n)) for start in range(0, n, width)]
+    chunks = [[batch[i : i + few] for i in range(0, len(batch), few)] for batch in batches]
+    jobs = (
+        _job(*pairs[number], pixels, chunk, entry, subject) for number in missing for batch in chunks for chunk in batch
+    )
+    results = run_jobs(jobs, entry.workers)
+    # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
+    corrupted, inputs = np.empty_like(pixels), torch.empty(subject.dataset.inputs.shape)
+    with progress_bar() as progress:
+        task = progress.add_task(name, total=len(pairs) * n)
+        for number, (corruption, severity) in enumerate(pairs):
+            part = checkpoint.get(number)
+            if part is None:
+                predictions = torch.empty(n, dtype=torch.int64)
+                for batch, rows in zip(chunks, batches, strict=True):
+                    here = slice(rows.start, rows.stop)
+                    np.concatenate([next(results) for _ in batch], out=corrupted[here])
+                    _floats(corrupted[here], inputs[here])
+                    # The processes corrupt what comes next while the model works.
+                    predictions[here] = subject.classifier.predict(inputs[here])
+                    progress.advance(task, len(rows))
+                checkpoint.put(number, {"pixels": torch.from_numpy(corrupted), "predictions": predictions})
+            else:
+                _floats(part["pixels"].numpy(), inputs)
+                predictions = part["predictions"]
+                progress.advance(task, n)
+            yield Corrupted(corruption, severity, inputs, predictions)
+
+
+def _job(
+    corruption: str, severity: int, pixels: np.ndarray, rows: range, entry: CorruptionEntry, subject: Subject
+) -> Job:
+    """The seed of an image depends on its id, so that neither its place nor its neighbours matter."""
+    ids = subject.dataset.ids[rows.start : rows.stop]
+    seeds = tuple(derive_seed(subject.seed, "corruption", sample, corruption, severity) for sample in ids)
+    return Job(corruption, severity, pixels[rows.start : rows.stop], seeds, entry.upsample)
+
+
+def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> AssessmentResult:
+    row = find_algorithm(entry.library, corrupted.corruption, "corruptions", "corruptions")
+    targets = subject.dataset.targets
+    return AssessmentResult(
+        name=corrupted.name,
+        semantics=Semantics(row, PerturbationDistribution(corrupted.corruption, corrupted.severity)),
+        data={
+            **base_data(subject, _verdicts(corrupted.predictions == targets)),
+            "perturbed_inputs": corrupted.inputs,
+            "perturbed_predictions": corrupted.predictions,
+        },
+        metrics=accuracy_metrics(corrupted.predictions, subject.clean_predictions, targets, _interval(entry)),
+        caveats=_upsampled(entry),
+        kwargs={**base_kwargs(subject), **_options(entry)},
+        library_package="imagecorruptions",
+    )
+
+
+def _suite_result(
+    name: str,
+    entry: CorruptionEntry,
+    suite: SuiteData,
+    mildest: Mildest,
+    subject: Subject,
+    reference: Reference | None,
+) -> AssessmentResult:
+    interval = _interval(entry)
+    data: Tensors = {
+        **base_data(subject, _verdicts(suite.minimal == NEVER)),
+        "perturbed_inputs": mildest.inputs,
+        "perturbed_predictions": mildest.shown,
+        "corruption_predictions": suite.predictions,
+        "quantised_predictions": suite.quantised,
+        "minimal_severity": suite.minimal,
+    }
+    if suite.resized is not None:
+        data["resized_predictions"] = suite.resized
+    if reference is not None and reference.digest:
+        data["reference_wrong"] = torch.from_numpy(reference.wrong) > 0
+    shown_pairs: list[Json] = [[corruption, severity] for corruption, severity in suite.pairs]
+    metrics = suite_metrics(suite, interval, reference)
+    caveats = [*_upsampled(entry, metrics), *_not_monotone(suite, interval), *_about_mce(suite, reference, metrics)]
+    compared = {"reference": {"name": reference.name, "model_digest": reference.digest}} if reference else {}
+    algorithm = find_algorithm(entry.library, entry.algorithm, f"corruptions.{name}", "corruptions")
+    return AssessmentResult(
+        name=name,
+        semantics=Semantics(algorithm, PerturbationDistribution(entry.algorithm, max(entry.severities))),
+        data=data,
+        metrics=metrics,
+        caveats=tuple(caveats),
+        kwargs={
+            **base_kwargs(subject),
+            "corruptions": shown_pairs,
+            "severities": list(entry.severities),
+            **_options(entry),
+            **compared,
+        },
+        library_package="imagecorruptions",
+    )
+
+
+def _interval(entry: CorruptionEntry) -> Interval:
+    return Interval(entry.ci_method, entry.ci_level)
+
+
+def _options(entry: CorruptionEntry) -> dict[str, Json]:
+    return {"ci_method": entry.ci_method, "ci_level": entry.ci_level, "upsample": entry.upsample}
+
+
+def _verdicts(correct: Tensor) -> Tensor:
+    return torch.where(correct, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION))
+
+
+def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -> tuple[Caveat, ...]:
+    if not entry.upsample:
+        return ()
+    measured = ""
+    if metrics:
+        change = float(cast(float, metrics["resizing_change"]))
+        measured = f" Resizing there and back, without any corruption, changes accuracy by {change:+.1%}."
+    return (
+        Caveat(
+            "upsampled",
+            f"Images were resized to {entry.upsample} px, corrupted and resized back: resizing smooths noise and blur, "
+            f"so severities here are milder than the benchmark's and no mCE of others compares.{measured}",
+        ),
+    )
+
+
+def _not_monotone(suite: SuiteData, interval: Interval) -> list[Caveat]:
+    """Corruptions under which the model does better at a higher severity, beyond the interval."""
+    odd = []
+    rates = [interval.of(row) for row in suite.predictions == suite.targets]
+    for corruption in dict.fromkeys(c for c, _ in suite.pairs):
+        curve = [rate for rate, (c, _) in zip(rates, suite.pairs, strict=True) if c == corruption]
+        if any(harder.low > milder.high for milder, harder in zip(curve, curve[1:], strict=False)):
+            odd.append(corruption)
+    if not odd:
+        return []
+    return [Caveat("rises_with_severity", f"Accuracy rises with severity under {', '.join(odd)}.")]
+
+
+def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str, Json]) -> list[Caveat]:
+    if reference is None:
+        return []
+    found = []
+    absent = [name for name in COMMON if any((name, severity) not in suite.pairs for severity in range(1, 6))]
+    if absent:
+        found.append(
+            Caveat(
+                "mce_partial",
+                "mCE is defined over 15 corruptions at severities 1 to 5; this one is the mean over what this suite ran, "
+                "and compares with no published mCE.",
+            )
+        )
+    if reference.name == ALEXNET:
+        found.append(
+            Caveat(
+                "mce_reference",
+                "mCE divides by AlexNet's published errors, which are of the ImageNet validation set; of the data here only "
+                "the class count and the size were checked.",
+            )
+        )
+    undefined = cast(list[str], metrics["mce_undefined"])
+    relative = [name for name in cast(list[str], metrics["relative_mce_undefined"]) if name not in undefined]
+    for names, what in ((undefined, "mCE and relative mCE"), (relative, "relative mCE")):
+        if names:
+            found.append(
+                Caveat("mce_undefined", f"{what} leave out {', '.join(names)}: the reference loses no accuracy there.")
+            )
+    return found

@@ -1,0 +1,166 @@
+"""One image under one corruption, the same bytes whatever runs beside it.
+
+The worker processes import this module: it must not import torch, which takes longer than many a suite.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from unittest.mock import patch
+
+import numpy as np
+from PIL import Image
+
+from windtunnel.assessments.corruptions.glass import glass_blur
+from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
+from windtunnel.core.errors import UserError
+
+# ITU-R BT.601, as PIL's convert("L"): how a grey image comes back from RGB.
+_LUMINANCE = np.array([0.299, 0.587, 0.114])
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Images to corrupt: uint8 (n, H, W, C), C 1 or 3, with the seed of each, which is all its randomness depends on."""
+
+    corruption: str
+    severity: int
+    images: np.ndarray
+    seeds: tuple[int, ...]
+    upsample: int | None
+
+
+def corrupt_image(image: np.ndarray, corruption: str, severity: int, seed: int) -> np.ndarray:
+    """The library's corruption of one uint8 RGB image (H, W, 3), H and W at least 32; uint8 of the same shape.
+
+    Seeds numpy's global stream, and leaves it where the library does.
+    """
+    shim_imagecorruptions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (DeprecationWarning, UserWarning, FutureWarning))
+        np.random.seed(seed)  # noqa: NPY002
+        if corruption == "glass_blur":
+            return glass_blur(image, severity)
+        import imagecorruptions
+
+        with _MENDED.get(corruption, _as_it_is)(seed):
+            try:
+                parts = _strips(image) if corruption in _POINTWISE else [image]
+                return np.concatenate([imagecorruptions.corrupt(part, severity, corruption) for part in parts])
+            except FloatingPointError:  # only where `_no_division_by_zero` asks for it
+                return image.copy()
+
+
+def _strips(image: np.ndarray) -> list[np.ndarray]:
+    """An image in strips of about 48 rows (the library takes 32 or more), whose arrays fit the processor's cache."""
+    return np.array_split(image, max(1, len(image) // 48))
+
+
+@contextmanager
+def _as_it_is(_: int) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _own_generator_seeded(seed: int) -> Iterator[None]:
+    # scikit-image's random_noise makes a generator of its own, which no global seed reaches.
+    util = import_module("skimage.util")
+    with patch.object(util, "random_noise", functools.partial(util.random_noise, rng=seed)):
+        yield
+
+
+@contextmanager
+def _no_division_by_zero(_: int) -> Iterator[None]:
+    # On a small image it can happen that no drop falls; the library then divides 0 by 0 and blackens it.
+    with np.errstate(invalid="raise"):
+        yield
+
+
+@contextmanager
+def _textures_read_once(_: int) -> Iterator[None]:
+    # The library decodes a photograph of frost for every image: most of what a suite takes at 32 px.
+    cv2 = import_module("cv2")
+    with patch.object(cv2, "imread", _remembering(cv2.imread)):
+        yield
+
+
+@functools.cache
+def _remembering(read: Callable[[str], np.ndarray]) -> Callable[[str], np.ndarray]:
+    return functools.cache(read)
+
+
+@contextmanager
+def _zoomed_by_channel(_: int) -> Iterator[None]:
+    # The library interpolates over rows, columns and channels; the channels' weights are 1 and 0, and half of the work.
+    module = import_module("imagecorruptions.corruptions")
+    with patch.object(module, "scizoom", functools.partial(_by_channel, module.scizoom)):
+        yield
+
+
+def _by_channel(
+    zoom: Callable[..., np.ndarray], image: np.ndarray, factors: tuple[float, float, int], order: int
+) -> np.ndarray:
+    channels = np.ascontiguousarray(image.transpose(2, 0, 1))
+    return np.stack([zoom(channel, factors[:2], order=order) for channel in channels], axis=-1)
+
+
+_POINTWISE = frozenset({"brightness", "saturate"})  # these draw nothing, and look at one pixel at a time
+_MENDED = {
+    "impulse_noise": _own_generator_seeded,
+    "spatter": _no_division_by_zero,
+    "frost": _textures_read_once,
+    "zoom_blur": _zoomed_by_channel,
+}
+
+
+@contextmanager
+def _global_stream_restored() -> Iterator[None]:
+    # As `core.seeds.seeded`, for the one stream the library draws from.
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def run_job(job: Job) -> np.ndarray:
+    """Corrupt every image of a job; uint8 of the same shape. Raises UserError where the library fails on one."""
+    try:
+        with _global_stream_restored():
+            return np.stack([_adapted(image, job, seed) for image, seed in zip(job.images, job.seeds, strict=True)])
+    except Exception as error:  # whatever the unmaintained library raises
+        raise UserError(
+            f"imagecorruptions {job.corruption} at severity {job.severity} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _adapted(image: np.ndarray, job: Job, seed: int) -> np.ndarray:
+    """Grey through RGB and back by luminance; small images through a larger size and back, where asked."""
+    height, width, channels = image.shape
+    colour = image.repeat(3, axis=2) if channels == 1 else image
+    if job.upsample:
+        colour = _resized(colour, (job.upsample, job.upsample))
+    found = corrupt_image(colour, job.corruption, job.severity, seed)
+    if job.upsample:
+        found = _resized(found, (width, height))
+    if channels == 1:
+        grey: np.ndarray = np.round(found @ _LUMINANCE).clip(0, 255).astype(np.uint8)[..., None]
+        return grey
+    return found
+
+
+def there_and_back(images: np.ndarray, side: int) -> np.ndarray:
+    """uint8 images (n, H, W, C) resized to `side` and back: what upsampling does to them without any corruption."""
+    height, width, channels = images.shape[1:]
+    colour = images.repeat(3, axis=3) if channels == 1 else images
+    back = np.stack([_resized(_resized(image, (side, side)), (width, height)) for image in colour])
+    return back[..., :channels]
+
+
+def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))

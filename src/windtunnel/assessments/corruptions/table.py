@@ -1,0 +1,73 @@
+"""Registry rows of the corruptions of ImageNet-C (Hendrycks, Dietterich 2019, arXiv 1903.12261), and their suites."""
+
+from __future__ import annotations
+
+from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Randomness, ThreatModel
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.corruptions import CHOICE, CorruptionEntry
+
+DEFAULT_VISUALISERS: tuple[str, ...] = (
+    "CorruptionAccuracyVisualiser",
+    "SeverityCurveVisualiser",
+    "CorruptionHeatmapVisualiser",
+    "CorruptionSheetVisualiser",
+    "PredictionFlipsVisualiser",
+    "MinimalSeverityVisualiser",
+)
+
+FAMILY: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
+    "weather": ("snow", "frost", "fog", "brightness", "spatter"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
+}
+VALIDATION = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+ALL = tuple(name for names in FAMILY.values() for name in names)
+COMMON = tuple(name for name in ALL if name not in VALIDATION)
+SUITES: dict[str, tuple[str, ...]] = {"common": COMMON, "validation": VALIDATION, "all": ALL, **FAMILY}
+
+# Measured (tests/assessments/corruptions): these draw nothing, so two seeds give equal bytes.
+DETERMINISTIC = frozenset(
+    {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur", "saturate"}
+)
+
+
+def family_of(corruption: str) -> str:
+    """noise, blur, weather or digital."""
+    return next(family for family, names in FAMILY.items() if corruption in names)
+
+
+def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
+    """The corruptions of an entry, each once. Raises UserError for a word in its list that is none."""
+    found: list[str] = []
+    for word in entry.corruptions or (entry.algorithm,):
+        if word not in ALL and word not in SUITES:
+            raise UserError(
+                unknown_word(f"{where}.corruptions", word, [*SUITES, *ALL], what="a corruption or a family of them")
+            )
+        found += SUITES.get(word, (word,))
+    return tuple(dict.fromkeys(found))
+
+
+def _row(name: str, families: frozenset[str], summary: str, *, deterministic: bool) -> Algorithm:
+    return Algorithm(
+        library="imagecorruptions",
+        name=name,
+        kind=AssessmentKind.STATISTICAL_SAMPLING,
+        threat_model=ThreatModel.NOT_APPLICABLE,
+        norm=None,
+        families=families,
+        randomness=Randomness.DETERMINISTIC if deterministic else Randomness.GLOBAL_RNG,
+        requires=frozenset({Capability.FORWARD}),
+        summary=summary,
+    )
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    *(_row(name, frozenset({family_of(name)}), "", deterministic=name in DETERMINISTIC) for name in ALL),
+    *(
+        _row(suite, frozenset({"suite"}), ", ".join(names), deterministic=set(names) <= DETERMINISTIC)
+        for suite, names in SUITES.items()
+    ),
+    _row(CHOICE, frozenset({"suite"}), "those listed under `corruptions`", deterministic=False),
+)

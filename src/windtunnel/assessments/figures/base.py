@@ -1,0 +1,123 @@
+"""Figures of assessments: a visualiser is a dataclass whose fields are its options, and one `draw`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+
+from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.errors import UserError, unknown_word
+
+if TYPE_CHECKING:  # matplotlib and torch are slow to import, and params only need the names
+    from matplotlib.figure import Figure
+
+    from windtunnel.core.artifacts import Artifacts
+
+Spec = str | Mapping[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Visualiser(ABC):
+    """Draws one kind of figure from the artifacts of one assessment.
+
+    kinds: the assessment kinds it can draw; a mismatch is refused when params are read.
+    scope: `per_sample` where rows are samples, `assessor` where the figure is about the whole assessment.
+    embeds_clean_input, embeds_perturbation_map: whether the figure repeats that facet of a sample, so that a compact
+    report can show it once.
+    """
+
+    kinds: ClassVar[frozenset[AssessmentKind]]
+    scope: ClassVar[Literal["per_sample", "assessor"]] = "assessor"
+    embeds_clean_input: ClassVar[bool] = False
+    embeds_perturbation_map: ClassVar[bool] = False
+    title: ClassVar[str] = ""
+
+    @abstractmethod
+    def draw(self, artifacts: Artifacts) -> Figure:
+        """The figure. A placeholder figure that says why where the artifacts have nothing to draw."""
+
+
+VISUALISERS: dict[str, type[Visualiser]] = {}
+V = TypeVar("V", bound=type[Visualiser])
+
+
+def register(visualiser: V) -> V:
+    """Class decorator: make a visualiser known by its class name."""
+    VISUALISERS[visualiser.__name__] = visualiser
+    return visualiser
+
+
+def parse_spec(spec: Spec) -> tuple[str, dict[str, object]]:
+    """(name, options) of an entry of `visualisers:`, which is a name or {name: {option: value}}."""
+    if isinstance(spec, str):
+        return spec, {}
+    ((name, options),) = spec.items()
+    return name, dict(options or {})
+
+
+def make_visualiser(spec: Spec, kind: AssessmentKind, where: str) -> Visualiser:
+    """Build a visualiser. Raises UserError for an unknown name or option, or one that cannot draw this kind."""
+    name, options = parse_spec(spec)
+    if name not in VISUALISERS:
+        raise UserError(unknown_word(where, name, sorted(VISUALISERS), what="a visualiser"))
+    cls = VISUALISERS[name]
+    if kind not in cls.kinds:
+        fitting = sorted(n for n, v in VISUALISERS.items() if kind in v.kinds)
+        raise UserError(f"{where}: {name} does not draw {kind.value} results. Those that do: {', '.join(fitting)}")
+    known = [f.name for f in fields(cls)]
+    for option in options:
+        if option not in known:
+            raise UserError(unknown_word(f"{where}.{name}", option, known, what=f"an option of {name}"))
+    try:
+        return cls(**options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}.{name}: {error}") from error
+
+
+def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[Path]:
+    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory, and list them in metadata."""
+    from matplotlib import pyplot
+
+    from windtunnel.assessments.figures.style import plotting_style
+    from windtunnel.core.files import METADATA_FILE, write_json
+
+    paths: list[Path] = []
+    rows: list[Json] = []
+    for index, visualiser in enumerate(visualisers):
+        path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
+        with plotting_style():
+            figure = visualiser.draw(artifacts)
+            # No software version in the file: equal figures must be equal bytes.
+            figure.savefig(path, metadata={"Software": None})
+            pyplot.close(figure)
+        paths.append(path)
+        rows.append(_row(visualiser, path, str(figure.get_label())))
+    artifacts.metadata["visualisers"] = rows
+    write_json(artifacts.metadata, artifacts.directory / METADATA_FILE)
+    return paths
+
+
+def _row(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
+    """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
+    from windtunnel.core.files import plain_json
+
+    row: dict[str, Json] = {
+        "name": type(visualiser).__name__,
+        "file": path.name,
+        "scope": visualiser.scope,
+        "title": visualiser.title,
+    }
+    changed = {f.name: v for f in fields(visualiser) if (v := getattr(visualiser, f.name)) != f.default}
+    if options := {name: plain_json(v) for name, v in changed.items() if _is_option(v)}:
+        row["options"] = options
+    row |= {key: True for key in ("embeds_clean_input", "embeds_perturbation_map") if getattr(visualiser, key)}
+    return {**row, "empty": empty} if empty else row
+
+
+def _is_option(value: object) -> bool:
+    """Whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
+    values = value if isinstance(value, tuple) else (value,)
+    return all(v is None or isinstance(v, bool | int | float | str) for v in values)

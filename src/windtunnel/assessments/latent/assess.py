@@ -1,0 +1,303 @@
+"""The pipeline of a latent assessment: encode, generate, search, measure; for one classifier or for several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.latent.conventional import GEOMETRY, bound_of, conventional
+from windtunnel.assessments.latent.correlate import correlations
+from windtunnel.assessments.latent.encode import encode, uses_search
+from windtunnel.assessments.latent.examine import examine, predict_codes
+from windtunnel.assessments.latent.metrics import (
+    accuracy,
+    conventional_metrics,
+    distributions,
+    per_class,
+    side_metrics,
+    summary,
+)
+from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
+from windtunnel.assessments.latent.table import LATENT_PGD
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
+from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.distances import within
+from windtunnel.core.errors import UserError
+from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
+from windtunnel.inputs.generators.interface import Generators
+from windtunnel.params.latent import LatentEntry
+
+RECONSTRUCTION_GAP = 0.05  # LRA this far under clean accuracy: the generator, not the classifier, is what is measured
+BATCH_PROBE, BATCH_TOLERANCE = 16, 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """What every classifier is shown.
+
+    latents (N, n_L): codes of the samples. generated (G, n_L), generated_classes (G,): searched codes of N(0, I).
+    accuracy_latents, accuracy_classes: the many that are only classified, for LGA.
+    """
+
+    latents: Tensor
+    generated: Tensor
+    generated_classes: Tensor
+    accuracy_latents: Tensor
+    accuracy_classes: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What one classifier made of them; see `examine` and `conventional`."""
+
+    reconstruction: dict[str, Tensor]
+    generation: dict[str, Tensor]
+    accuracy_predictions: Tensor
+    conventional: dict[str, Tensor]
+
+
+def assess(
+    name: str,
+    entry: LatentEntry,
+    subject: Subject,
+    generators: Generators | None,
+    quality: Mapping[str, Json] | None = None,
+    others: Mapping[str, Classifier] | None = None,
+) -> AssessmentResult:
+    """Run `entry` for the subject's classifier and for `others`, on the same codes.
+
+    Extra keys of robustness_data.pt, for N samples: `latents`, `perturbed_latents` (N, n_L), `reconstructed_inputs`,
+    `decayed_inputs` (N, ...), `reconstructed_predictions`, `decayed_predictions` (N,), `noisy_predictions` (N, E, D),
+    `llar_log_likelihood` (N,); the dictionary `generated` with the same of G generated images, `generated_accuracy`,
+    `conventional`, and `model_<i>` for each further classifier. `perturbation_distance` is the scaled latent norm, inf
+    where no change of class was found. Raises UserError without generators, UnsoundError where something gives NaN.
+    """
+    if generators is None:
+        raise UserError(
+            f"latent.{name}: there are no generative models; set generators.source: train, or bring a function"
+        )
+    generators = generators.to(subject.classifier.device)
+    codes = _codes(name, entry, subject, generators)
+    findings = _findings(name, "this run", entry, subject, generators, codes)
+    rows, extra = [_row("this run", entry, subject, codes, findings)], {}
+    for index, (label, classifier) in enumerate((others or {}).items(), 1):
+        other = _as_subject(subject, classifier)
+        found = _findings(name, label, entry, other, generators, codes)
+        rows.append(_row(label, entry, other, codes, found))
+        extra[f"model_{index}"] = _kept_of_model(other, found)
+    metrics: dict[str, Json] = {
+        **_metrics(entry, subject, codes, findings),
+        **(quality or {}),
+        **({"models": rows, "correlations": correlations(rows)} if others else {}),
+    }
+    return AssessmentResult(
+        name=name,
+        semantics=Semantics(LATENT_PGD, _region(entry)),
+        data={**_data(entry, subject, generators, codes, findings), **extra},
+        metrics=metrics,
+        caveats=tuple(_caveats(entry, subject, generators, findings, metrics)),
+        kwargs={**base_kwargs(subject), "models": ["this run", *(others or {})], "noise_levels": list(entry.noise_levels),
+                "decay_epsilon": entry.decay_epsilon, "rho": entry.bounded.rho},
+        call_kwargs=entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"}),
+        provenance={"generators": generators.source, "generators_digest": generators.digest,
+                    "model_digests": {label: c.digest for label, c in (others or {}).items()}},
+    )  # fmt: skip
+
+
+def _region(entry: LatentEntry) -> PerturbationBudget:
+    search = entry.bounded
+    return PerturbationBudget(Norm.LATENT_L2, search.rho, search.step_size * search.rho, search.steps)
+
+
+def _codes(name: str, entry: LatentEntry, subject: Subject, generators: Generators) -> Codes:
+    data, device = subject.dataset, subject.classifier.device
+
+    def work(batch: Batch) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(batch.seed)
+        inputs, classes = data.inputs[batch.indices].to(device), data.targets[batch.indices].to(device)
+        return {"latents": encode(generators, inputs, classes, entry.encoding, generator).cpu()}
+
+    batches = batches_of(torch.arange(len(data)), entry.batch_size, subject.seed, f"{name}.encode")
+    latents = run_batches(batches, work, name=f"{name}: encode")["latents"]
+    generator = torch.Generator().manual_seed(derive_seed(subject.seed, name, "generate"))
+    n_classes = data.num_classes
+    drawn = [torch.randn(n, generators.latent_dim, generator=generator) for n in (entry.generated, entry.codes)]
+    classes = [by_frequency(data.targets, n_classes, n) for n in (entry.generated, entry.codes)]
+    return Codes(latents, drawn[0], classes[0], drawn[1], classes[1])
+
+
+def by_frequency(targets: Tensor, num_classes: int, n: int) -> Tensor:
+    """`n` class indices, sorted, in the frequency of `targets`: shares rounded by largest remainder."""
+    shares = torch.bincount(targets, minlength=num_classes).double() * n / len(targets)
+    counts = shares.floor().long()
+    largest = (shares - counts).argsort(descending=True, stable=True)[: n - int(counts.sum())]
+    counts[largest] += 1
+    return torch.arange(num_classes).repeat_interleave(counts)
+
+
+def _findings(
+    name: str, label: str, entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes
+) -> Findings:
+    """Everything about one classifier. The seeds do not depend on `label`: all classifiers see the same noise and starts."""
+    classifier, data = subject.classifier, subject.dataset
+    identity = [entry.model_dump(mode="json"), data.digest(), classifier.digest, str(classifier.device), subject.seed,
+                generators.digest]  # fmt: skip
+    checkpoints = []
+
+    def search(side: str, latents: Tensor, classes: Tensor) -> dict[str, Tensor]:
+        checkpoints.append(Checkpoint(f"{name}.{side}", [label, *identity]))
+        batches = batches_of(torch.arange(len(latents)), entry.batch_size, subject.seed, f"{name}.{side}")
+
+        def work(batch: Batch) -> dict[str, Tensor]:
+            rows = batch.indices
+            found = examine(entry, generators, classifier, latents[rows], classes[rows], batch.seed)
+            if entry.conventional and side == "reconstruction":
+                pixels = conventional(
+                    entry.conventional, classifier, data.inputs[rows], classes[rows], data.value_range, batch.seed
+                )
+                found |= {f"conventional.{key}": value for key, value in pixels.items()}
+            return found
+
+        return run_batches(batches, work, name=f"{name}: {label}, {side}", checkpoint=checkpoints[-1])
+
+    reconstruction = search("reconstruction", codes.latents, data.targets)
+    generation = search("generation", codes.generated, codes.generated_classes)
+    device = classifier.device
+    predictions = predict_codes(
+        generators, classifier, codes.accuracy_latents.to(device), codes.accuracy_classes.to(device)
+    )
+    for checkpoint in checkpoints:
+        checkpoint.clear()
+    pixels = {k.partition(".")[2]: v for k, v in reconstruction.items() if k.startswith("conventional.")}
+    kept = {k: v for k, v in reconstruction.items() if not k.startswith("conventional.")}
+    return Findings(kept, generation, predictions, pixels)
+
+
+def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
+    """The same samples under another classifier; its clean predictions are computed here, once."""
+    logits = classifier.logits(subject.dataset.inputs)
+    return replace(subject, classifier=classifier, clean_logits=logits, clean_predictions=argmax_or_invalid(logits))
+
+
+def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
+    """The eight metrics and their conventional counterparts of one classifier."""
+    targets, rho = subject.dataset.targets, entry.bounded.rho
+    clean = binomial_rate(int(subject.clean_correct.sum()), len(targets))
+    block: dict[str, Json] = {
+        **clean.metrics("clean_accuracy"),
+        **accuracy(found.accuracy_predictions, codes.accuracy_classes).metrics("lga"),
+        **side_metrics("reconstruction", found.reconstruction, targets, rho),
+        **side_metrics("generation", found.generation, codes.generated_classes, rho),
+    }
+    if entry.conventional:
+        bounds = {norm: bound_of(entry.conventional, norm) for norm in GEOMETRY}
+        block |= conventional_metrics(found.conventional, targets, bounds)
+    return block
+
+
+def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
+    error = scaled_norm(found.reconstruction["inputs"] - subject.dataset.inputs)
+    sides = {
+        "reconstruction": (found.reconstruction, subject.dataset.targets),
+        "generation": (found.generation, codes.generated_classes),
+    }
+    factor = shrink(entry.decay_epsilon)
+    return {
+        **_core_metrics(entry, subject, codes, found),
+        "n_samples": len(subject.dataset),
+        "n_generated": len(codes.generated),
+        "n_codes": len(codes.accuracy_classes),
+        "noise_levels": list(entry.noise_levels),
+        "rho": entry.bounded.rho,
+        "reconstruction_error": float(error.mean()),
+        "reconstruction_error_distribution": summary(error),
+        "distributions": {
+            "reconstruction": distributions(codes.latents, found.reconstruction, factor),
+            "generation": distributions(codes.generated, found.generation, factor),
+        },
+        "per_class": per_class(subject.dataset.class_names, sides, (found.accuracy_predictions, codes.accuracy_classes),
+                               entry.bounded.rho),
+    }  # fmt: skip
+
+
+def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
+    core = _core_metrics(entry, subject, codes, found)
+    return {"model": label, **{key: value for key, value in core.items() if not isinstance(value, list)}}
+
+
+def _data(entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes, found: Findings) -> Tensors:
+    mine = found.reconstruction
+    broken = within(mine["distances"], entry.bounded.rho)
+    renamed = {
+        "inputs": "reconstructed_inputs",
+        "predictions": "reconstructed_predictions",
+        "distances": "perturbation_distance",
+    }
+    likelihood = log_likelihood(mine["distances"], entry.decay_epsilon, generators.latent_dim)
+    return {
+        **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
+        **{renamed.get(key, key): value for key, value in mine.items()},
+        "latents": codes.latents,
+        "llar_log_likelihood": likelihood,
+        "generated": {"classes": codes.generated_classes, "latents": codes.generated, **found.generation},
+        "generated_accuracy": {"classes": codes.accuracy_classes, "predictions": found.accuracy_predictions},
+        "conventional": found.conventional,
+    }
+
+
+def _kept_of_model(subject: Subject, found: Findings) -> dict[str, Tensor]:
+    """What the metrics of a further classifier can be computed from; its images are left out."""
+    keys = ("predictions", "noisy_predictions", "distances", "perturbed_latents")
+    return {
+        "clean_predictions": subject.clean_predictions,
+        "generated_accuracy": found.accuracy_predictions,
+        **{f"reconstruction.{key}": found.reconstruction[key] for key in keys},
+        **{f"generation.{key}": found.generation[key] for key in keys},
+        **{f"conventional.{key}": value for key, value in found.conventional.items()},
+    }
+
+
+def _caveats(
+    entry: LatentEntry, subject: Subject, generators: Generators, found: Findings, metrics: Mapping[str, Json]
+) -> list[Caveat]:
+    lra, clean = float(str(metrics["lra"])), float(str(metrics["clean_accuracy"]))
+    notes: list[Caveat] = []
+    if lra < clean - RECONSTRUCTION_GAP:
+        notes.append(Caveat("poor_reconstruction", (
+            f"Accuracy on reconstructed images (LRA {lra:.1%}) is more than 5 points under clean accuracy ({clean:.1%}): the "
+            f"metrics on reconstructions measure the generative model as much as the classifier."
+        )))  # fmt: skip
+    if uses_search(entry.encoding, generators):
+        why = "was asked for" if generators.has_encoder else "is needed: the generative model has no encoder"
+        notes.append(Caveat("codes_searched", f"Codes of real images are found by gradient search, which {why}."))
+    missed = {name: int(str(metrics[f"{name}_not_found"])) for name in ("lars", "lags")}
+    if any(missed.values()):
+        notes.append(Caveat("not_found", (
+            f"Within {entry.minimum.rho:g} no change of class was found for {missed['lars']} reconstructed and "
+            f"{missed['lags']} generated images; the mean severities are over the others, so the true ones are larger."
+        )))  # fmt: skip
+    doubted = sum(int(side["unconfirmed"].sum()) for side in (found.reconstruction, found.generation))
+    if doubted:
+        notes.append(Caveat("unconfirmed", (
+            f"A second forward pass did not confirm {doubted} examples of the search; they count as not found."
+        )))  # fmt: skip
+    if depends_on_batch(subject.classifier, subject.dataset.inputs):
+        notes.append(Caveat("depends_on_batch", (
+            "The classifier's scores for an image depend on what else is in the batch (batch statistics at inference): its "
+            "predictions are not a function of the image, and one at a time would give other numbers."
+        )))  # fmt: skip
+    return notes
+
+
+def depends_on_batch(classifier: Classifier, inputs: Tensor) -> bool:
+    """Whether scores of single images differ from those of the same images in one batch."""
+    few = inputs[:BATCH_PROBE]
+    together, alone = classifier.logits(few), classifier.logits(few, batch_size=1)
+    return bool((together - alone).abs().max() > BATCH_TOLERANCE * together.abs().max().clamp(min=1))

@@ -1,0 +1,148 @@
+"""The metrics, from what is in robustness_data.pt and from nothing else.
+
+LGA, LRA: accuracy on generated and on reconstructed images. LLNA: under latent noise. LLAR: the minimum scaled norm of a
+class-changing change of one code. LAGS, LARS: its mean. LAGA, LARA: the share without one within rho.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from scipy.stats import bootstrap
+from torch import Tensor
+
+from windtunnel.assessments.latent.noise import scaled_norm
+from windtunnel.core.binomial import Rate, binomial_rate
+from windtunnel.core.contracts import Json
+from windtunnel.core.distances import within
+
+RESAMPLES = 1000
+QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
+
+# The side of the metrics: how its accuracy, severity and bounded accuracy are called.
+NAMES = {"reconstruction": ("lra", "lars", "lara"), "generation": ("lga", "lags", "laga")}
+
+
+def accuracy(predictions: Tensor, classes: Tensor) -> Rate:
+    """Share of predictions (N,) that equal `classes` (N,), with its Wilson interval."""
+    return binomial_rate(int((predictions == classes).sum()), len(classes))
+
+
+def unbroken(distances: Tensor, rho: float) -> Rate:
+    """Share of codes with no change of class found within `rho`, with its Wilson interval."""
+    return binomial_rate(int((~within(distances, rho)).sum()), len(distances))
+
+
+def severity(name: str, distances: Tensor) -> dict[str, Json]:
+    """Mean and median minimum perturbation of distances (N,), inf for those not found.
+
+    The mean is over those found, `{name}_not_found` says how many were not; they count as infinite in the median,
+    which is left out where it is infinite. Bootstrap intervals of 95 %.
+    """
+    found = distances[distances.isfinite()].double().numpy()
+    block: dict[str, Json] = {f"{name}_not_found": len(distances) - len(found)}
+    if not len(found):
+        return block
+    block |= {name: float(found.mean()), f"{name}_std": float(found.std()), **_interval(name, found, np.mean)}
+    every = distances.double().numpy()
+    if np.isfinite(median := float(np.median(every))):
+        block |= {f"{name}_median": median, **_interval(f"{name}_median", every, np.median)}
+    return block
+
+
+def noise_accuracy(name: str, noisy: Tensor, classes: Tensor) -> dict[str, Json]:
+    """Mean accuracy (N,) under noise of predictions (N, ..., D), with the bootstrap interval over samples."""
+    per_sample = (noisy == classes.view(-1, *(1 for _ in noisy.shape[1:]))).double().flatten(1).mean(1).numpy()
+    return {name: float(per_sample.mean()), **_interval(name, per_sample, np.mean)} if len(per_sample) else {}
+
+
+def side_metrics(side: str, data: Mapping[str, Tensor], classes: Tensor, rho: float) -> dict[str, Json]:
+    """Every metric of one side (reconstruction or generation) of one classifier; see `examine` for the tensors."""
+    local, mean_minimum, bounded = NAMES[side]
+    curve = [noise_accuracy("llna", data["noisy_predictions"][:, e], classes) for e in range(_levels(data))]
+    return {
+        **({} if side == "generation" else accuracy(data["predictions"], classes).metrics(local)),
+        **noise_accuracy(f"llna_{side}", data["noisy_predictions"], classes),
+        f"llna_{side}_curve": [row["llna"] for row in curve],
+        f"llna_{side}_curve_ci_low": [row.get("llna_ci_low") for row in curve],
+        f"llna_{side}_curve_ci_high": [row.get("llna_ci_high") for row in curve],
+        **severity(mean_minimum, data["distances"]),
+        **unbroken(data["distances"], rho).metrics(bounded),
+    }
+
+
+def _levels(data: Mapping[str, Tensor]) -> int:
+    return data["noisy_predictions"].shape[1]
+
+
+def conventional_metrics(data: Mapping[str, Tensor], classes: Tensor, bounds: Mapping[str, float]) -> dict[str, Json]:
+    """Adversarial frequency and severity under each norm of `bounds`, and accuracy under Gaussian noise."""
+    block: dict[str, Json] = {}
+    for norm, bound in bounds.items():
+        broken = int(within(data[norm], bound).sum())
+        block |= binomial_rate(broken, len(classes)).metrics(f"adversarial_frequency_{norm}")
+        block |= severity(f"adversarial_severity_{norm}", data[norm])
+    return {**block, **noise_accuracy("noise_accuracy", data["noise_predictions"], classes)}
+
+
+def distributions(latents: Tensor, data: Mapping[str, Tensor], shrinkage: float) -> dict[str, Json]:
+    """Sizes of what was found: in latent space, of the code's own length, and of the image against the decayed one."""
+    return {key: summary(values) for key, values in changes(latents, data, shrinkage).items()}
+
+
+def changes(latents: Tensor, data: Mapping[str, Tensor], shrinkage: float) -> dict[str, Tensor]:
+    """Per found example, (F,): scaled ||dl||, ||l + dl|| - ||l|| and ||dx||_2, and ||dx||_1 / n, l the decayed code."""
+    found = data["distances"].isfinite()
+    centres, perturbed = latents[found] * shrinkage, data["perturbed_latents"][found]
+    moved = (data["perturbed_inputs"] - data["decayed_inputs"])[found].flatten(1)
+    return {
+        "latent_change": data["distances"][found],
+        "latent_norm_change": scaled_norm(perturbed) - scaled_norm(centres),
+        "image_change_l2": scaled_norm(moved),
+        "image_change_l1": moved.abs().mean(1),
+    }
+
+
+def summary(values: Tensor) -> dict[str, Json]:
+    """Number, mean, standard deviation and quantiles of values (N,); the number alone where there are none."""
+    block: dict[str, Json] = {"n": len(values)}
+    if len(values):
+        numbers = values.double()
+        block |= {"mean": float(numbers.mean()), "std": float(numbers.std(correction=0))}
+        block |= {name: float(numbers.quantile(q)) for name, q in QUANTILES.items()}
+    return block
+
+
+def per_class(
+    names: Sequence[str],
+    sides: Mapping[str, tuple[Mapping[str, Tensor], Tensor]],
+    codes: tuple[Tensor, Tensor],
+    rho: float,
+) -> list[Json]:
+    """A row per class: `sides` maps a side to (tensors, classes); `codes` are (predictions, classes) of LGA."""
+    rows: list[Json] = []
+    for label, name in enumerate(names):
+        row: dict[str, Json] = {"class": name}
+        mine = codes[1] == label
+        if mine.any():
+            row |= {"n_codes": int(mine.sum()), **accuracy(codes[0][mine], codes[1][mine]).metrics("lga")}
+        for side, (data, classes) in sides.items():
+            mine = classes == label
+            if mine.any():
+                kept = {key: data[key][mine] for key in ("predictions", "noisy_predictions", "distances")}
+                row |= {f"n_{side}": int(mine.sum()), **side_metrics(side, kept, classes[mine], rho)}
+        rows.append(row)
+    return rows
+
+
+def _interval(name: str, values: np.ndarray, statistic: Callable[..., object]) -> dict[str, Json]:
+    """Percentile bootstrap, 95 %; none for fewer than two values or for infinite ends."""
+    if len(values) < 2:
+        return {}
+    with np.errstate(invalid="ignore"):
+        result = bootstrap(
+            (values,), statistic, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(0)
+        )
+    low, high = (float(end) for end in result.confidence_interval)
+    return {f"{name}_ci_low": low, f"{name}_ci_high": high} if np.isfinite([low, high]).all() else {}

@@ -1,0 +1,27 @@
+"""Further classifiers of a latent assessment: models of earlier runs, or of MLflow."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.latent.table import LATENT_PGD
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import UserError
+from windtunnel.inputs.models.others import named_classifier
+from windtunnel.params.latent import LatentEntry
+
+
+def load_models(
+    where: str, entry: LatentEntry, dataset: Dataset, device: str, server: str | None
+) -> dict[str, Classifier]:
+    """The classifiers of `models`, by the text that names them.
+
+    Raises UserError, naming the key, for one that is not there, does not fit the data or cannot be differentiated.
+    """
+    found: dict[str, Classifier] = {}
+    for index, name in enumerate(entry.models):
+        key = f"{where}.models[{index}]"
+        if name in found:
+            raise UserError(f"{key}: '{name}' is named twice; each classifier once")
+        found[name] = named_classifier(key, name, dataset, device, server)
+        found[name].require(LATENT_PGD, key)
+    return found

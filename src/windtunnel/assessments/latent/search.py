@@ -1,0 +1,261 @@
+"""Projected gradient search around centres, batched over samples and restarts: in latent space and in pixels.
+
+The objective is the margin, score(true) - max other score (arXiv 2003.01993, section 4.7); every second restart of a
+minimum search is aimed at one rival class instead (Gowal et al. 2019, arXiv 1910.09338), since the rival that leads is not
+always the nearest. A restart stops, and leaves the batch, where the margin is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.latent.noise import scaled_norm
+from windtunnel.core.errors import UnsoundError
+
+# A smaller lead of the rival can turn with the size of the batch that the sample is in.
+ROUNDING = 1e-5
+BISECTIONS = 12
+# Restarts of a minimum search that run side by side; each group starts from what the ones before it found.
+GROUP = 4
+RIVALS = 10  # classes that restarts are aimed at
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A norm: `norm` (M, ...) -> (M,) and its `dual`, up to a factor, for gradients; `direction`, the steepest step of
+    norm 1; `project` onto balls of radii (M,).
+    """
+
+    norm: Callable[[Tensor], Tensor]
+    dual: Callable[[Tensor], Tensor]
+    direction: Callable[[Tensor], Tensor]
+    project: Callable[[Tensor, Tensor], Tensor]
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *(1 for _ in like.shape[1:]))
+
+
+def _largest(changes: Tensor) -> Tensor:
+    return changes.flatten(1).abs().amax(1)
+
+
+def _total(gradient: Tensor) -> Tensor:
+    return gradient.flatten(1).abs().sum(1)
+
+
+def _unit(gradient: Tensor) -> Tensor:
+    return gradient / _column(scaled_norm(gradient).clamp_min(1e-30), gradient)
+
+
+def _shorten(changes: Tensor, radii: Tensor) -> Tensor:
+    return changes * _column((radii / scaled_norm(changes).clamp_min(1e-30)).clamp(max=1), changes)
+
+
+def _clamp(changes: Tensor, radii: Tensor) -> Tensor:
+    bound = _column(radii, changes)
+    return changes.clamp(-bound, bound)
+
+
+SCALED_L2 = Geometry(scaled_norm, scaled_norm, _unit, _shorten)
+LINF = Geometry(_largest, _total, torch.sign, _clamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Where to search. scores(points (M, ...), rows (M,)) -> (M, K): the classifier's, with sample `rows[i]` at point i.
+
+    centres: (S, ...). classes: int64 (S,), the true ones. span: points are kept in this range, None for no range.
+    """
+
+    scores: Callable[[Tensor, Tensor], Tensor]
+    centres: Tensor
+    classes: Tensor
+    geometry: Geometry
+    span: tuple[float, float] | None = None
+
+    def margins(self, points: Tensor, rows: Tensor) -> Tensor:
+        """score(true) - max other at each point, (M,); negative where the class is changed."""
+        return margins(self.scores(points, rows), self.classes[rows])
+
+
+def margins(scores: Tensor, classes: Tensor) -> Tensor:
+    """score(true) - max other of scores (M, K); (M,)."""
+    own = classes[:, None]
+    return scores.gather(1, own).squeeze(1) - scores.scatter(1, own, -torch.inf).amax(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to search: balls of radius `rho`, `restarts` of `steps` steps of `step_size` times the radius."""
+
+    rho: float
+    restarts: int
+    steps: int
+    step_size: float
+
+
+@dataclass(slots=True)
+class Found:
+    """The nearest change of class of S samples: changes (S, ...), 0 where none; distances (S,), inf where none.
+
+    A centre that is of another class already has distance 0.
+    """
+
+    changes: Tensor
+    distances: Tensor
+
+    @classmethod
+    def none(cls, problem: Problem) -> Found:
+        """Nothing searched yet, but for the centres themselves. Raises UnsoundError where a margin is NaN."""
+        everyone = torch.arange(len(problem.centres), device=problem.centres.device)
+        with torch.no_grad():
+            found = problem.margins(problem.centres, everyone)
+        _refuse_nan(found)
+        distances = torch.where(found < -ROUNDING, 0.0, torch.inf)
+        return cls(torch.zeros_like(problem.centres), distances)
+
+    def add(self, rows: Tensor, changes: Tensor, distances: Tensor) -> None:
+        """Keep, per sample, the nearest of `changes` (H, ...) of samples `rows` (H,)."""
+        self.distances.scatter_reduce_(0, rows, distances, "amin")
+        best = (distances == self.distances[rows]).nonzero().flatten()
+        # Of equally near ones the first, so that equal runs keep equal bytes.
+        first = rows.new_full((len(self.distances),), len(rows))
+        first.scatter_reduce_(0, rows[best], best, "amin")
+        winners = first[first < len(rows)]
+        self.changes[rows[winners]] = changes[winners]
+
+
+def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> Found:
+    """The smallest change of class within `plan.rho`: first from the centre, then aimed from there, or from random starts.
+
+    Each restart looks inside the norm found so far, in steps shortened in proportion; a restart that gains shrinks the
+    ball of those beside it at once. What a group found is moved to the boundary by bisection towards the centre.
+    """
+    found = Found.none(problem)
+    rivals = _rivals(problem)
+    for restarts in _groups(plan.restarts):
+        todo = (found.distances > 0).nonzero().flatten()
+        rows = todo.repeat(len(restarts))
+        radii = found.distances.clamp(max=plan.rho)[rows]
+        aims = torch.cat([_aim(rivals[todo], restart) for restart in restarts])
+        from_centre = (aims >= 0) | (restarts[0] == 0)
+        changes = _starts(problem, rows, radii, generator) * _column(~from_centre, problem.centres)
+        hits = _bisect(problem, *_descend(problem, plan, Restarts(rows, changes, aims), found, minimum=True))
+        found.add(*hits, problem.geometry.norm(hits[1]))
+    return found
+
+
+def bounded_search(problem: Problem, plan: Plan, generator: torch.Generator) -> Found:
+    """Any change of class within `plan.rho`, from random starts; the restarts of a sample end with its first success."""
+    found = Found.none(problem)
+    rows = (found.distances > 0).nonzero().flatten().repeat(plan.restarts)
+    changes = _starts(problem, rows, torch.full_like(found.distances, plan.rho)[rows], generator)
+    _descend(problem, plan, Restarts(rows, changes, torch.full_like(rows, -1)), found, minimum=False)
+    return found
+
+
+def _groups(restarts: int) -> Iterator[range]:
+    """Restarts that run side by side: number 0, from the centre, alone; then GROUP at a time."""
+    yield range(1)
+    for first in range(1, restarts, GROUP):
+        yield range(first, min(first + GROUP, restarts))
+
+
+def _aim(rivals: Tensor, restart: int) -> Tensor:
+    """The class that a restart is aimed at, (S,): odd ones at one rival after the other, even ones at any, -1."""
+    return rivals[:, restart // 2 % rivals.shape[1]] if restart % 2 else rivals.new_full((len(rivals),), -1)
+
+
+def _rivals(problem: Problem) -> Tensor:
+    """The other classes of each sample that are worth an aim, nearest first to first order; int64 (S, at most RIVALS).
+
+    Of the RIVALS strongest at the centre, by score(true) - score(rival) over the norm of its gradient, as in DeepFool.
+    """
+    points, classes = problem.centres.clone().requires_grad_(), problem.classes[:, None]
+    scores = problem.scores(points, torch.arange(len(points), device=points.device))
+    rivals = scores.detach().scatter(1, classes, -torch.inf).topk(min(RIVALS, scores.shape[1] - 1), dim=1).indices
+    gaps = scores.gather(1, classes) - scores.gather(1, rivals)
+    slopes = [torch.autograd.grad(gap.sum(), points, retain_graph=True)[0] for gap in gaps.unbind(1)]
+    steepness = torch.stack([problem.geometry.dual(slope) for slope in slopes], 1).clamp_min(1e-30)
+    return rivals.gather(1, (gaps.detach() / steepness).argsort(1))
+
+
+def _starts(problem: Problem, rows: Tensor, radii: Tensor, generator: torch.Generator) -> Tensor:
+    """A random direction for each restart, at a uniform share of its radius."""
+    drawn = torch.randn(len(rows), *problem.centres.shape[1:], generator=generator)
+    share = torch.rand(len(rows), generator=generator).to(radii)
+    drawn = drawn.to(problem.centres)
+    return drawn * _column(share * radii / problem.geometry.norm(drawn).clamp_min(1e-30), drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """Restarts on their way: of samples `rows` (M,), at `changes` (M, ...), aimed at classes `aims` (M,), -1 for any."""
+
+    rows: Tensor
+    changes: Tensor
+    aims: Tensor
+
+    def keep(self, which: Tensor) -> Restarts:
+        """Those of the mask `which` (M,)."""
+        return Restarts(self.rows[which], self.changes[which], self.aims[which])
+
+
+def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, minimum: bool) -> tuple[Tensor, Tensor]:
+    """Run restarts to their end; (rows (H,), changes (H, ...)) where each first changed the class, also in `found`."""
+    hits = [(going.rows[:0], going.changes[:0])]
+    for step in range(plan.steps + 1):
+        if not len(going.rows):
+            break
+        points, changes = _inside(problem, going.rows, going.changes)
+        points.requires_grad_()
+        scores, classes = problem.scores(points, going.rows), problem.classes[going.rows]
+        loss = margins(scores, classes)
+        hit = loss.detach() < -ROUNDING
+        _refuse_nan(loss)
+        aimed = scores.gather(1, classes[:, None]) - scores.gather(1, going.aims.clamp(min=0)[:, None])
+        loss = torch.where(going.aims < 0, loss, aimed.squeeze(1))
+        (gradient,) = torch.autograd.grad(loss.sum(), points)
+        going = replace(going, changes=changes)
+        if hit.any():
+            hits.append((going.rows[hit], changes[hit]))
+            found.add(*hits[-1], problem.geometry.norm(changes[hit]))
+            on = ~hit if minimum else found.distances[going.rows].isinf()
+            going, gradient = going.keep(on), gradient[on]
+        if step < plan.steps:
+            radii = found.distances[going.rows].clamp(max=plan.rho)
+            moved = going.changes - _column(plan.step_size * radii, gradient) * problem.geometry.direction(gradient)
+            going = replace(going, changes=problem.geometry.project(moved, radii))
+    return torch.cat([rows for rows, _ in hits]), torch.cat([changes for _, changes in hits])
+
+
+def _inside(problem: Problem, rows: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
+    """(points, changes), both after the points were clamped to the problem's span."""
+    centres = problem.centres[rows]
+    if problem.span is None:
+        return centres + changes, changes
+    points = (centres + changes).clamp(*problem.span)
+    return points, points - centres
+
+
+def _bisect(problem: Problem, rows: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
+    """Move changes (H, ...) of samples `rows` towards the centre for as long as the class stays changed."""
+    low, high = torch.zeros(len(rows)).to(changes), torch.ones(len(rows)).to(changes)
+    with torch.no_grad():
+        for _ in range(BISECTIONS if len(rows) else 0):
+            middle = (low + high) / 2
+            changed = problem.margins(problem.centres[rows] + changes * _column(middle, changes), rows) < -ROUNDING
+            high, low = torch.where(changed, middle, high), torch.where(changed, low, middle)
+    return rows, changes * _column(high, changes)
+
+
+def _refuse_nan(values: Tensor) -> None:
+    if values.isnan().any():
+        raise UnsoundError(
+            "the classifier or the generator gives NaN inside the search; a minimum over such scores would mean nothing"
+        )

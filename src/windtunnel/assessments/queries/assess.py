@@ -1,0 +1,229 @@
+"""The pipeline of a query-counted attack: who is attacked, by which search, and what the counts say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.attacks.adapters import Request, adapter_of
+from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.assessments.attacks.settings import settle
+from windtunnel.assessments.attacks.targets import target_summary, targets_for
+from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.queries.library import attack_counted
+from windtunnel.assessments.queries.metrics import query_metrics
+from windtunnel.assessments.queries.oracle import Goal, Oracle
+from windtunnel.assessments.queries.search import State, Task, search_images
+from windtunnel.assessments.queries.settings import as_attack, library_row, params_of, region_of, search_of
+from windtunnel.assessments.queries.streams import stream_seeds
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.batches import Checkpoint, progress_bar
+from windtunnel.core.classifier import argmax_or_invalid
+from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.distances import distance
+from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
+from windtunnel.params.entry import Budget
+from windtunnel.params.queries import QueryEntry
+
+KEEP_EVERY = 10.0  # seconds between writes of what is finished, for a run that is killed
+_KEPT = ("row", "image", "logits", "queries", "succeeded")
+
+# Attacks the images at the given rows and hands over what is done, in any order.
+Runner = Callable[[Task, Tensor, Callable[[State], None]], None]
+
+
+def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> AssessmentResult:
+    """Attack the samples that the model gets right, each until it breaks, and count every evaluation of the model.
+
+    Keys of robustness_data.pt beside the contract's: `queries` int64 (N,), the check of the clean image (the first, which
+    `clean` made) included, 1 for a sample that was not attacked; `attacked` bool (N,); `clean_logits` and
+    `perturbed_logits` float32 (N, K); `target_classes` int64 (N,) for a targeted attack. Where an attack failed,
+    `perturbed_inputs` is where it stood at the end, or its best attempt within the budget.
+    Raises UserError for parameters, a budget or targets that cannot be.
+    """
+    where = f"queries.{name}"
+    algorithm = find_algorithm(entry.library, entry.algorithm, where, "queries")
+    aims = targets_for(where, entry.target_classes, subject, name)
+    runner, region, in_force = _plan(where, name, entry, budget, subject, aims)
+    attacked = subject.clean_correct.clone()
+    if aims is not None:
+        attacked &= aims != subject.dataset.targets
+    task = Task(
+        images=subject.dataset.inputs,
+        logits=subject.clean_logits,
+        seeds=stream_seeds(subject.seed, name, subject.dataset.ids),
+        goal=Goal(subject.dataset.targets, aims),
+        budget=region,
+        max_queries=entry.max_queries,
+    )
+    identity = [entry.model_dump(mode="json"), str(region), subject.dataset.digest(), subject.classifier.digest,
+                subject.seed, str(subject.classifier.device), None if aims is None else aims.tolist()]  # fmt: skip
+    rows = _hardest_first(attacked.nonzero().flatten(), subject)
+    found = _collect(name, runner, task, rows, Checkpoint(name, identity))
+    data = _data(subject, task, attacked, aims, found)
+    return AssessmentResult(
+        name=name,
+        semantics=Semantics(
+            algorithm,
+            region,
+            Objective.UNTARGETED if aims is None else Objective.TARGETED,
+            target_summary(entry.target_classes),
+        ),
+        data=data,
+        metrics=query_metrics(data),
+        caveats=tuple(_caveats(algorithm, region, entry, data)),
+        kwargs={
+            **base_kwargs(subject),
+            "batch_size": entry.batch_size,
+            **({"max_queries": entry.max_queries} if entry.max_queries else {}),
+        },
+        call_kwargs=in_force,
+        library_package=None if entry.library == "windtunnel" else entry.library,
+    )
+
+
+def _plan(
+    where: str, name: str, entry: QueryEntry, budget: Budget, subject: Subject, aims: Tensor | None
+) -> tuple[Runner, PerturbationBudget, dict[str, object]]:
+    """(how the images are attacked, the region of a success, the parameters in force)."""
+    row = library_row(entry)
+    if row is None:
+        search = search_of(where, entry, tuple(subject.dataset.inputs.shape[1:]))
+        oracle = Oracle(subject.classifier, entry.batch_size)
+        capacity = max(1, entry.batch_size // search.width)
+
+        def searched(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
+            search_images(search, oracle, task, rows, capacity, finished)
+
+        return searched, region_of(where, entry, search), params_of(where, entry).model_dump(mode="json")
+    settings = settle(where, row, entry.params, as_attack(entry).budget.over(budget))
+
+    def counted(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
+        for i in rows.tolist():
+            finished(_one(name, row, settings.arguments, subject, aims, task, i))
+
+    return counted, settings.budget, settings.in_force
+
+
+def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
+    """`rows` by falling margin of the clean logits: a long search that starts last would end alone, in small batches."""
+    logits, targets = subject.clean_logits[rows], subject.dataset.targets[rows]
+    rivals = logits.scatter(1, targets[:, None], -torch.inf).amax(1)
+    margin = logits.gather(1, targets[:, None])[:, 0] - rivals
+    return rows[margin.argsort(descending=True, stable=True)]
+
+
+def _one(
+    name: str, row: AttackRow, arguments: dict[str, object], subject: Subject, aims: Tensor | None, task: Task, i: int
+) -> State:
+    data, classifier = subject.dataset, subject.classifier
+    device = classifier.device
+    request = Request(
+        row=row,
+        arguments=arguments,
+        budget=task.budget,
+        inputs=data.inputs[i : i + 1].to(device).contiguous(),
+        labels=data.targets[i : i + 1].to(device),
+        aims=None if aims is None else aims[i : i + 1].to(device),
+        pool=(data.inputs, data.targets),
+        num_classes=classifier.num_classes,
+        seed=derive_seed(subject.seed, name, data.ids[i]),
+    )
+    done = attack_counted(classifier, adapter_of(row.algorithm.library), request, task, i)
+    return {
+        "row": torch.tensor([i]),
+        "image": done.image,
+        "logits": done.logits,
+        "queries": torch.tensor([done.queries]),
+        "succeeded": torch.tensor([done.succeeded]),
+    }
+
+
+def _collect(name: str, runner: Runner, task: Task, rows: Tensor, checkpoint: Checkpoint) -> list[State]:
+    """Attack `rows`, but for those that a run which was killed has finished; what is kept goes with the assessment."""
+    shards = list(_shards(checkpoint))
+    before = torch.cat([shard["row"] for shard in shards]) if shards else rows[:0]
+    fresh: list[State] = []
+    written = time.monotonic()
+    with progress_bar() as progress:
+        bar = progress.add_task(name, total=len(rows), completed=len(before))
+
+        def finished(state: State) -> None:
+            nonlocal fresh, written
+            fresh.append({key: state[key] for key in _KEPT})
+            progress.advance(bar, len(state["row"]))
+            if time.monotonic() - written > KEEP_EVERY:
+                shards.append(_joined(fresh))
+                checkpoint.put(len(shards) - 1, shards[-1])
+                fresh, written = [], time.monotonic()
+
+        runner(task, rows[~torch.isin(rows, before)], finished)
+    checkpoint.clear()
+    return [*shards, *fresh]
+
+
+def _shards(checkpoint: Checkpoint) -> Iterator[State]:
+    number = 0
+    while (shard := checkpoint.get(number)) is not None:
+        yield shard
+        number += 1
+
+
+def _joined(states: list[State]) -> State:
+    return {key: torch.cat([state[key] for state in states]) for key in _KEPT}
+
+
+def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, found: list[State]) -> Tensors:
+    inputs, logits = subject.dataset.inputs.clone(), subject.clean_logits.clone()
+    queries = torch.ones(len(inputs), dtype=torch.int64)
+    predictions = subject.clean_predictions.clone()
+    # A sample that is wrong already is a success without an attack, as for `attacks`.
+    succeeded = ~subject.clean_correct if aims is None else subject.clean_predictions == aims
+    if found:
+        done = _joined(found)
+        rows = done["row"]
+        inputs[rows], logits[rows], queries[rows] = done["image"], done["logits"], done["queries"]
+        succeeded[rows], predictions[rows] = done["succeeded"], argmax_or_invalid(done["logits"])
+    verdicts = torch.where(succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
+    data: Tensors = {
+        **base_data(subject, verdicts),
+        "perturbed_inputs": inputs,
+        "perturbed_predictions": predictions,
+        "perturbation_distance": distance(task.budget.norm, inputs, subject.dataset.inputs),
+        "queries": queries,
+        "attacked": attacked,
+        "clean_logits": subject.clean_logits,
+        "perturbed_logits": logits,
+    }
+    return data if aims is None else {**data, "target_classes": aims}
+
+
+def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry, data: Tensors) -> Iterator[Caveat]:
+    attacked = data["attacked"]
+    assert isinstance(attacked, Tensor)
+    if region.epsilon is None:
+        what = "the number of changed values" if region.norm is Norm.L0 else f"the {region.norm} distance"
+        yield Caveat(
+            "no_norm_bound",
+            f"{algorithm.name} is bounded by its queries, not by {what}: its success is at no epsilon, and enters the worst "
+            f"case of a budget only where an example happens to lie inside it.",
+        )
+    if not attacked.any():
+        yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
+    yield Caveat("one_random_run", "The attack draws at random: with another seed it may break other samples.")
+    if entry.library != "windtunnel":
+        yield Caveat(
+            "stopped_at_first_success",
+            "Each image was attacked alone and only until the first query that was a success within the budget: "
+            "distances are of that example, not of the best that the library would have found.",
+        )
+    aims = data.get("target_classes")
+    targets = data["targets"]
+    if isinstance(aims, Tensor) and isinstance(targets, Tensor) and (same := aims == targets).any():
+        yield Caveat(
+            "target_is_label", f"{int(same.sum())} samples have the target as their label; they were not attacked."
+        )

@@ -1,0 +1,125 @@
+"""Many images advance together: whoever is done leaves, the next one enters, and every query is counted.
+
+An algorithm proposes `width` candidates per image and round and learns from their losses; this loop does the rest. An
+image sees its own candidates, its own answers and its own random stream only, so its result is the same alone or in company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.queries.oracle import Goal, Oracle
+from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.distances import distance, within
+
+# Of the n images in flight, all with first axis n: `row` int64, index into the task; `image` float32 (n, C, H, W), where
+# the search stands; `logits` float32 (n, K) and `loss` float32 of it; `queries` and `step` int64; `seed` int64, of its
+# stream; and what the algorithm adds.
+State: TypeAlias = dict[str, Tensor]
+NONE = -1
+
+
+class Search(Protocol):
+    """One algorithm of the query-counted kind.
+
+    width: candidates per image and round; steps: after so many an image is given up.
+    """
+
+    width: int
+    steps: int
+
+    def start(self, state: State) -> State:
+        """What the algorithm needs to remember of each image, all with first axis n."""
+        ...
+
+    def propose(self, state: State) -> Tensor:
+        """Candidates, float32 (n, width, C, H, W) in [0, 1]."""
+        ...
+
+    def learn(self, state: State, losses: Tensor) -> Tensor:
+        """Take in the losses (n, width) of what was proposed, and advance `step`.
+
+        Returns which candidate the search moves to, int64 (n,), NONE for staying.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """N images to attack.
+
+    images: float32 (N, C, H, W); logits: float32 (N, K), the answers to the first query of each; seeds: int64 (N,).
+    budget: a success counts within its epsilon, at any distance where that is None. max_queries: per image, or None.
+    """
+
+    images: Tensor
+    logits: Tensor
+    seeds: Tensor
+    goal: Goal
+    budget: PerturbationBudget
+    max_queries: int | None = None
+
+
+def search_images(
+    search: Search, oracle: Oracle, task: Task, rows: Tensor, capacity: int, finished: Callable[[State], None]
+) -> None:
+    """Attack the images at `rows` (int64), at most `capacity` at a time; `finished` gets each when it is done.
+
+    What it gets beside the state: `succeeded` bool (n,). The check of the clean image is the first query of each.
+    """
+    waiting = rows[capacity:]
+    state = _enter(search, task, rows[:capacity])
+    while len(state["row"]):
+        succeeded = _round(search, oracle, task, state)
+        done = succeeded | (state["step"] >= search.steps)
+        if task.max_queries is not None:
+            done |= state["queries"] + search.width > task.max_queries
+        if done.any():
+            finished({**{key: value[done] for key, value in state.items()}, "succeeded": succeeded[done]})
+            places = done.nonzero().flatten()
+            entering, waiting = waiting[: len(places)], waiting[len(places) :]
+            if len(entering):
+                taken, places = places[: len(entering)], places[len(entering) :]
+                for key, value in _enter(search, task, entering).items():
+                    state[key].index_copy_(0, taken, value)
+            if len(places):
+                kept = torch.ones_like(done).index_fill_(0, places, False)
+                state = {key: value[kept] for key, value in state.items()}
+
+
+def _enter(search: Search, task: Task, rows: Tensor) -> State:
+    zeros = torch.zeros_like(rows)
+    state = {
+        "row": rows,
+        "image": task.images[rows],
+        "logits": task.logits[rows],
+        "loss": task.goal.loss(task.logits[rows][:, None], rows)[:, 0],
+        "queries": zeros + 1,
+        "step": zeros,
+        "seed": task.seeds[rows],
+    }
+    return {**state, **search.start(state)}
+
+
+def _round(search: Search, oracle: Oracle, task: Task, state: State) -> Tensor:
+    """One round of every image in flight, which changes `state`; returns who reached the goal, (n,) bool."""
+    candidates = search.propose(state).flatten(0, 1)
+    logits = oracle.logits(candidates)
+    losses = task.goal.loss(logits.view(-1, search.width, logits.shape[1]), state["row"])
+    state["queries"] += search.width
+    chosen = search.learn(state, losses)
+    moved = (chosen != NONE).nonzero().flatten()
+    best = moved * search.width + chosen[moved]
+    for key, found in (("image", candidates), ("logits", logits), ("loss", losses.flatten())):
+        state[key].index_copy_(0, moved, found.index_select(0, best))
+    reached = (chosen != NONE) & task.goal.reached(state["logits"], state["row"])
+    if task.budget.epsilon is not None and reached.any():
+        rows = reached.nonzero().flatten()
+        far = distance(task.budget.norm, state["image"][rows], task.images[state["row"][rows]])
+        reached[rows] = within(far, task.budget.epsilon)
+    return reached

@@ -1,0 +1,88 @@
+"""From an entry of `queries` to the search it asks for, and to the region its successes lie in."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.assessments.queries.eps_greedy import EpsGreedy, EpsGreedyParams, pixel_groups
+from windtunnel.assessments.queries.evoba import EvoBA, EvoBAParams
+from windtunnel.assessments.queries.search import Search
+from windtunnel.assessments.queries.simba import SimBA, SimBAParams
+from windtunnel.assessments.queries.table import LIBRARY, OWN
+from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Block
+from windtunnel.params.queries import QueryEntry
+
+_PARAMS: dict[str, type[Block]] = {"EvoBA": EvoBAParams, "EpsGreedy": EpsGreedyParams, "SimBA": SimBAParams}
+
+
+def params_of(where: str, entry: QueryEntry) -> Block:
+    """The parameters of one of our algorithms. Raises UserError, in one line, for an unknown one or a value that is off."""
+    schema = _PARAMS[entry.algorithm]
+    for name in entry.params:
+        if name not in schema.model_fields:
+            raise UserError(
+                unknown_word(f"{where}.params", name, schema.model_fields, what=f"a parameter of {entry.algorithm}")
+            )
+    try:
+        return schema.model_validate(entry.params)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first["msg"].removeprefix("Value error, ")
+        key = str(first["loc"][0])
+        given = entry.params[key]
+        raise UserError(f"{where}.params.{key}: {reason[0].lower()}{reason[1:]}, got {given!r}") from error
+
+
+def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> Search:
+    """The search of one of our algorithms on images of `shape` (C, H, W). Raises UserError as `params_of`."""
+    params = params_of(where, entry)
+    if isinstance(params, EvoBAParams):
+        return EvoBA(params)
+    if isinstance(params, EpsGreedyParams):
+        return EpsGreedy(params, pixel_groups(params, shape[1], shape[2], where))
+    assert isinstance(params, SimBAParams)
+    return SimBA(params, shape)
+
+
+def region_of(where: str, entry: QueryEntry, search: Search) -> PerturbationBudget:
+    """The region of one of our algorithms: what the entry says, and no bound where it says nothing.
+
+    The global budget is not asked: these algorithms are bounded by their queries, and change few values by any amount.
+    Raises UserError for a budget that cannot be.
+    """
+    own, row = entry.budget, OWN[entry.algorithm]
+    params = params_of(where, entry)
+    for key, given in (("steps", own.steps), ("step_size", own.step_size)):
+        if given is not None:
+            wanted = {"steps": "generations" if isinstance(params, EvoBAParams) else "steps"}.get(key, key)
+            raise UserError(f"{where}.budget.{key}: {entry.algorithm} takes it as {where}.params.{wanted}, if at all")
+    norm = own.norm or row.norm
+    assert norm is not None
+    if own.epsilon is not None and norm is Norm.L0 and own.epsilon < 1:
+        raise UserError(
+            f"{where}.budget.epsilon: under L0 it is a number of changed values, at least 1; got {own.epsilon:g}"
+        )
+    if own.epsilon is not None and norm is Norm.LINF and own.epsilon > 1:
+        raise UserError(
+            f"{where}.budget.epsilon: {own.epsilon:g} is larger than the range of [0, 1] pixels; did you mean "
+            f"{own.epsilon:g}/255?"
+        )
+    step = params.step_size if isinstance(params, SimBAParams) else None
+    return PerturbationBudget(norm, own.epsilon, step, search.steps)
+
+
+def library_row(entry: QueryEntry) -> AttackRow | None:
+    """The row of the attacks table where the entry asks for a library's attack, None for one of our algorithms."""
+    return LIBRARY.get((entry.library, entry.algorithm))
+
+
+def as_attack(entry: QueryEntry) -> AttackEntry:
+    """The entry as one of `attacks`, whose checks and settings hold for it too."""
+    kept = {
+        key: getattr(entry, key) for key in ("library", "algorithm", "params", "budget", "samples", "target_classes")
+    }
+    return AttackEntry(**kept)

@@ -1,0 +1,137 @@
+"""The pipeline of a sweep: menu, perturbed predictions, critical epsilons, report."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_metrics
+from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM
+from windtunnel.assessments.sweeps.menu import menu_of
+from windtunnel.assessments.sweeps.table import FGSM
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.batches import progress_bar
+from windtunnel.core.classifier import module_digest
+from windtunnel.core.contracts import Caveat, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.distances import distance
+from windtunnel.core.errors import UnsoundError
+from windtunnel.core.subject import Subject
+from windtunnel.params.entry import Budget
+from windtunnel.params.sweeps import SweepEntry
+
+
+def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> AssessmentResult:
+    """Run `entry` over its menu of epsilons.
+
+    Extra keys of robustness_data.pt: `epsilons` float32 (E,), `sweep_predictions` int64 (E, N), `critical_epsilon`
+    float32 (N,) with inf for a sample that never flips, `clean_confidence` float32 (N,). `perturbed_inputs` are at the
+    smallest epsilon of the menu that breaks the sample, or at the largest where none does.
+    Raises UnsoundError where the model gives NaN, or where a sweep changed its weights.
+    """
+    algorithm = find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps")
+    assert algorithm.norm is not None
+    menu, zero_added = menu_of(entry.epsilons, f"sweeps.{name}")
+    before = module_digest(subject.classifier.module)
+    engine: Engine = (
+        OneGradientFGSM(subject, entry.batch_size, clip=entry.clip)
+        if algorithm is FGSM
+        else AttackAtEpsilon(name, entry, algorithm.norm, subject)
+    )
+    inputs, predictions = _run_menu(name, engine, menu, subject)
+    epsilons = torch.tensor(menu, dtype=torch.float32)
+    critical = critical_epsilon(epsilons, predictions)
+    if entry.refine:
+        critical = _bisect(critical, engine, menu, subject, entry.refine)
+    if module_digest(subject.classifier.module) != before:
+        raise UnsoundError(f"sweeps.{name}: the sweep changed the model's weights or buffers; is it in eval mode?")
+    targets = subject.dataset.targets
+    confidence = subject.clean_logits.softmax(1).amax(1)
+    sweep = Sweep(epsilons, predictions, targets, confidence, critical, subject.dataset.num_classes)
+    broken = ~sweep.cumulative_correct[-1]
+    data: Tensors = {
+        **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
+        "perturbed_inputs": inputs,
+        "perturbed_predictions": subject.classifier.predict(inputs),
+        "perturbation_distance": distance(algorithm.norm, inputs, subject.dataset.inputs),
+        "epsilons": epsilons,
+        "sweep_predictions": predictions,
+        "critical_epsilon": critical,
+        "clean_confidence": confidence,
+    }
+    region = PerturbationBudget(algorithm.norm, menu[-1], entry.budget.step_size, entry.budget.steps)
+    return AssessmentResult(
+        name=name,
+        semantics=Semantics(algorithm, region),
+        data=data,
+        metrics=sweep_metrics(sweep, entry.thresholds.robust, entry.thresholds.moderately_fragile),
+        caveats=tuple(_caveats(sweep, zero_added=zero_added, one_step=algorithm is FGSM)),
+        kwargs={
+            **base_kwargs(subject),
+            "thresholds": entry.thresholds.model_dump(),
+            "refine": entry.refine,
+            "clip": entry.clip,
+        },
+        call_kwargs=dict(entry.params),
+        library_package=None if entry.library == "windtunnel" else entry.library,
+    )
+
+
+def _run_menu(name: str, engine: Engine, menu: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
+    """(perturbed inputs (N, ...), predictions (E, N)); row 0 is the clean evaluation itself, not a second one."""
+    targets, everyone = subject.dataset.targets, torch.arange(len(subject.dataset))
+    rows, kept = [subject.clean_predictions], subject.dataset.inputs.clone()
+    still_right = subject.clean_correct
+    with progress_bar() as progress:
+        for epsilon in progress.track(menu[1:], description=name):
+            perturbed = engine.perturb(everyone, epsilon)
+            predictions = subject.classifier.predict(perturbed)
+            if (predictions < 0).any():
+                bad = int((predictions < 0).nonzero()[0])
+                raise UnsoundError(
+                    f"sweeps.{name}: the model gives NaN for sample {subject.dataset.ids[bad]} at epsilon {epsilon:g}; "
+                    f"a curve over such predictions would mean nothing"
+                )
+            broken = still_right & (predictions != targets)
+            kept[broken] = perturbed[broken]
+            still_right = still_right & ~broken
+            rows.append(predictions)
+    kept[still_right] = perturbed[still_right]
+    return kept, torch.stack(rows)
+
+
+def _bisect(critical: Tensor, engine: Engine, menu: list[float], subject: Subject, rounds: int) -> Tensor:
+    """Halve the bracket between the last menu epsilon that keeps the prediction and the first that flips it."""
+    high = critical.double()
+    points = torch.tensor(menu, dtype=torch.float64)
+    finite = high.isfinite()
+    # Menu values pass through float32 on the way; the nearest point is the one that was meant.
+    place = (high[:, None] - points[None]).abs().nan_to_num(torch.inf).argmin(1)
+    low = torch.where(finite, points[(place - 1).clamp(min=0)], 0.0)
+    for _ in range(rounds):
+        middle = (low + high) / 2
+        for epsilon in middle[finite].unique().tolist():
+            members = (finite & (middle == epsilon)).nonzero().flatten()
+            flipped = subject.classifier.predict(engine.perturb(members, epsilon)) != subject.clean_predictions[members]
+            high[members[flipped]] = epsilon
+            low[members[~flipped]] = epsilon
+    return high.float()
+
+
+def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> list[Caveat]:
+    found = []
+    if zero_added:
+        found.append(Caveat("zero_added", "The menu of epsilons had no 0; it was added as the clean baseline."))
+    if one_step:
+        found.append(
+            Caveat("one_step_attack", "FGSM takes one gradient step: an iterative attack breaks more at every epsilon.")
+        )
+    if sweep.violations:
+        found.append(
+            Caveat(
+                "not_monotone",
+                f"{sweep.violations} samples are wrong at one epsilon and right at a larger one; the curve counts a "
+                f"sample as broken from the first on, the raw curve is kept beside it.",
+            )
+        )
+    return found

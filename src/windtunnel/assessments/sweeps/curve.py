@@ -1,0 +1,147 @@
+"""What a sweep says: the degradation curve, critical epsilons and the verdict, from predictions alone.
+
+The procedure is that of neural-api's `TNNet.AdversarialRobustnessReport`; intervals, area and censoring are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.sweeps.menu import median_index
+from windtunnel.core.binomial import binomial_interval, binomial_rate
+from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
+from windtunnel.core.contracts import Json
+
+HISTOGRAM_BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A finished sweep of N samples over E epsilons.
+
+    epsilons: (E,), ascending from 0. predictions: int64 (E, N); row 0 is clean. targets: int64 (N,).
+    clean_confidence: (N,), max softmax in [0, 1]. critical_epsilon: (N,), inf for a sample that never flips.
+    """
+
+    epsilons: Tensor
+    predictions: Tensor
+    targets: Tensor
+    clean_confidence: Tensor
+    critical_epsilon: Tensor
+    num_classes: int
+
+    @property
+    def raw_accuracy(self) -> Tensor:
+        """(E,) share of samples that are right at each epsilon taken alone."""
+        return (self.predictions == self.targets).double().mean(1)
+
+    @property
+    def cumulative_correct(self) -> Tensor:
+        """(E, N) bool: right at this epsilon and at every smaller one; a larger ball holds the smaller one's example."""
+        return (self.predictions == self.targets).cummin(0).values
+
+    @property
+    def violations(self) -> int:
+        """How many samples are wrong at one epsilon and right again at the next larger (overshoot, or masking)."""
+        correct = self.predictions == self.targets
+        return int((~correct[:-1] & correct[1:]).any(0).sum())
+
+
+def critical_epsilon(epsilons: Tensor, predictions: Tensor) -> Tensor:
+    """The smallest epsilon above 0 whose prediction differs from the clean one; (N,) float32, inf where none does.
+
+    epsilons (E,) ascending from 0, predictions (E, N). Misclassified samples are included: it is the prediction that
+    flips, as in neural-api.
+    """
+    flipped = predictions[1:] != predictions[:1]
+    first = flipped.int().argmax(0)
+    return torch.where(flipped.any(0), epsilons[1:][first], torch.inf).float()
+
+
+def verdict_of(drop: float, robust: float, moderately_fragile: float) -> str:
+    """`robust`, `moderately fragile` or `fragile`, from the accuracy drop at the median epsilon."""
+    if drop < robust:
+        return "robust"
+    return "moderately fragile" if drop < moderately_fragile else "fragile"
+
+
+def area_under_curve(epsilons: Tensor, accuracy: Tensor) -> Tensor:
+    """Trapezoid area under accuracy against epsilon, divided by the largest epsilon, in [0, 1]: (E,) -> (), (E, N) -> (N,).
+
+    The area under a curve of many samples is the mean of the areas under theirs.
+    """
+    # By hand: torch.trapezoid over the first axis would want the epsilons spread out to (E, N).
+    steps = epsilons.double().diff()
+    middles = (accuracy[1:].double() + accuracy[:-1].double()) / 2
+    area: Tensor = torch.tensordot(steps, middles, dims=1) / epsilons[-1].double()
+    return area
+
+
+def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dict[str, Json]:
+    """Every number of the report, sections (a) to (f), as plain values."""
+    n = len(sweep.targets)
+    counts = sweep.cumulative_correct.sum(1).tolist()
+    intervals = [binomial_interval(k, n) for k in counts]
+    areas = area_under_curve(sweep.epsilons, sweep.cumulative_correct)
+    area_low, area_high = percentile_interval(bootstrap_means(areas[None].numpy())[:, 0])
+    middle = median_index(sweep.epsilons.tolist())
+    drop = max(0.0, float(sweep.raw_accuracy[0] - sweep.raw_accuracy[middle]))
+    flips = sweep.critical_epsilon.isfinite()
+    chance = 1 / sweep.num_classes
+    metrics: dict[str, Json] = {
+        "n_samples": n,
+        **binomial_rate(counts[0], n).metrics("clean_accuracy"),
+        "adversarial_accuracy": counts[-1] / n,
+        "adversarial_accuracy_ci_low": intervals[-1][0],
+        "adversarial_accuracy_ci_high": intervals[-1][1],
+        "epsilons": [float(f"{e:.9g}") for e in sweep.epsilons.tolist()],
+        "accuracy_curve": [k / n for k in counts],
+        "accuracy_curve_ci_low": [low for low, _ in intervals],
+        "accuracy_curve_ci_high": [high for _, high in intervals],
+        "accuracy_curve_raw": sweep.raw_accuracy.tolist(),
+        "monotonicity_violations": sweep.violations,
+        "never_flips": float((~flips).double().mean()),
+        "critical_epsilon_histogram": histogram(sweep),
+        "median_epsilon": float(f"{float(sweep.epsilons[middle]):.9g}"),
+        "accuracy_drop_at_median_epsilon": drop,
+        "verdict": verdict_of(drop, robust, moderately_fragile),
+        "area_under_curve": float(areas.mean()),
+        "area_under_curve_ci_low": area_low,
+        "area_under_curve_ci_high": area_high,
+        "curve_has_come_down": bool(intervals[-1][0] <= chance),
+        "per_class_accuracy_at_median_epsilon": per_class(sweep, middle),
+        **_confidence(sweep),
+    }
+    median = sweep.critical_epsilon.sort().values[(n - 1) // 2]
+    if median.isfinite():
+        # Half of all samples, survivors counted as inf, flip at or below it; absent where fewer than half flip.
+        metrics["median_critical_epsilon"] = float(f"{float(median):.9g}")
+    return metrics
+
+
+def histogram(sweep: Sweep) -> list[Json]:
+    """Counts of critical epsilons in ten equal bins of (0, largest epsilon]; survivors are not in it."""
+    finite = sweep.critical_epsilon[sweep.critical_epsilon.isfinite()]
+    counts = torch.histc(finite, bins=HISTOGRAM_BINS, min=0.0, max=float(sweep.epsilons[-1]))
+    return [int(count) for count in counts.tolist()]
+
+
+def per_class(sweep: Sweep, index: int) -> list[Json]:
+    """Top-1 accuracy of each class at epsilon number `index`; None for a class without samples."""
+    correct = sweep.predictions[index] == sweep.targets
+    members = [sweep.targets == label for label in range(sweep.num_classes)]
+    return [float(correct[mine].double().mean()) if mine.any() else None for mine in members]
+
+
+def _confidence(sweep: Sweep) -> dict[str, Json]:
+    """Mean clean confidence of the samples that flip at the smallest critical epsilon, and of those that last longest."""
+    critical, flips = sweep.critical_epsilon, sweep.critical_epsilon.isfinite()
+    if not flips.any():
+        return {"confidence_longest": float(sweep.clean_confidence.double().mean())}
+    earliest = critical == critical.min()
+    longest = ~flips if (~flips).any() else critical == critical.max()
+    means = [float(sweep.clean_confidence[mine].double().mean()) for mine in (earliest, longest)]
+    return {"confidence_earliest": means[0], "confidence_longest": means[1]}

@@ -1,0 +1,37 @@
+"""Registry rows of the sweeps: our one-gradient FGSM, and every attack of the attacks table that takes an epsilon."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
+
+FGSM = Algorithm(
+    library="windtunnel",
+    name="FGSM",
+    kind=AssessmentKind.EMPIRICAL_ATTACK,
+    threat_model=ThreatModel.WHITE_BOX,
+    norm=Norm.LINF,
+    families=frozenset({"gradient_sign"}),
+    randomness=Randomness.DETERMINISTIC,
+    requires=frozenset({Capability.FORWARD, Capability.AUTOGRAD}),
+    summary="one gradient at the clean input for the whole menu (Goodfellow et al. 2015)",
+)
+
+
+def _has_a_budget_to_sweep(attack: AttackRow) -> bool:
+    """Not a minimum-norm attack, which takes no epsilon; and an ensemble of ours is an attack stage's business."""
+    row = attack.algorithm
+    return attack.epsilon is not None and row.norm in {Norm.LINF, Norm.L2, Norm.L1} and row.library != "windtunnel"
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    FGSM,
+    *(attack.algorithm for attack in ROWS.values() if _has_a_budget_to_sweep(attack)),
+)
+DEFAULT_VISUALISERS: tuple[str, ...] = (
+    "DegradationCurveVisualiser",
+    "CriticalEpsilonVisualiser",
+    "ConfidenceVisualiser",
+    "ClassAccuracyVisualiser",
+)

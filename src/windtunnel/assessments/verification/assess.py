@@ -1,0 +1,167 @@
+"""The pipeline of a verification: steps decide samples, and the contract's numbers are made of what they decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.examples import known_examples
+from windtunnel.assessments.verification.ledger import Ledger
+from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
+from windtunnel.assessments.verification.rates import runtime_metrics, verdict_rates
+from windtunnel.assessments.verification.smoothing import assess_smoothing
+from windtunnel.assessments.verification.steps import BOUND_METHODS, CHEAP, Task, breaks, proves, run_steps
+from windtunnel.assessments.verification.table import CASCADE, MARABOU, SMOOTHING
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, package_version
+from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.contracts import Algorithm, Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.distances import distance
+from windtunnel.core.subject import Subject
+from windtunnel.params.entry import Budget
+from windtunnel.params.verification import VerificationEntry
+
+_PACKAGE = {"auto-LiRPA": "auto-LiRPA", "Marabou": "maraboupy"}
+_OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "rivals", "output_bounds", "radius"}
+
+
+def assess(
+    name: str,
+    entry: VerificationEntry,
+    budget: Budget,
+    subject: Subject,
+    results: Mapping[str, Artifacts] | None = None,
+) -> AssessmentResult:
+    """Verify that the target's class holds in the whole ball around each sample.
+
+    A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. `results`: of the
+    attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
+    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,); with `entry.radius`
+    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing.
+    """
+    algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
+    if algorithm is SMOOTHING:
+        return assess_smoothing(name, entry, budget, subject)
+    region = entry.budget.over(budget)
+    assert region.epsilon is not None
+    deadline = time.monotonic() + (entry.time_budget or float("inf"))
+    bounder = Bounder(subject, region.norm, entry.batch_size)
+    ledger, steps = Ledger.of(subject), steps_of(algorithm, entry)
+    bounding = [step for step in steps if step in BOUND_METHODS]
+    task = Task(name, subject, region.norm, region.epsilon, entry, deadline, bounder, frozenset(bounding[:-1]) & CHEAP)
+    if results:
+        left = ledger.undecided
+        found, examples = known_examples(subject, region.norm, region.epsilon, results)
+        ledger.falsify(left[found[left]], examples[left[found[left]]], "examples")
+    run_steps(steps, ledger, task)
+    data = _data(ledger, task)
+    largest = None
+    if entry.radius:
+        data |= _radii(data, bound_step(steps), task)
+        largest = entry.radius.max
+        if task.time_left <= 0:
+            text = "The time budget ended the search for certified radii: they are lower than need be."
+            ledger.caveats.append(Caveat("radius_cut_short", text))
+    names: list[Json] = list(ledger.names)
+    used = {library: version for library, package in _PACKAGE.items() if (version := package_version(package))}
+    return AssessmentResult(
+        name=name,
+        semantics=Semantics(algorithm, PerturbationBudget(region.norm, region.epsilon)),
+        data=data,
+        metrics=verification_metrics(data, ledger.names, largest),
+        caveats=(*dict.fromkeys(ledger.caveats), *bounder.caveats()),
+        kwargs={
+            **base_kwargs(subject),
+            "decided_by_names": names,
+            **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
+            "examples_from": {n: a.digest() for n, a in (results or {}).items()},
+        },
+        library_package=_PACKAGE.get(entry.library),
+        provenance={"verifiers": used} if algorithm is CASCADE else {},
+    )
+
+
+def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
+    """The steps behind an algorithm: a single verifier is a cascade of one."""
+    if algorithm is CASCADE:
+        return entry.steps
+    if algorithm is MARABOU:
+        return ("marabou",)
+    return (algorithm.name.removesuffix("-l2").removesuffix("-l1"),)
+
+
+def bound_step(steps: Sequence[str]) -> str | None:
+    """The method that searches the certified radius: the last of `steps` that gives bounds.
+
+    Not alpha-crown after another one: a search asks many times, and its slopes are optimised anew each time.
+    """
+    bounding = [step for step in steps if step in BOUND_METHODS]
+    return next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
+
+
+def _data(ledger: Ledger, task: Task) -> Tensors:
+    subject = task.subject
+    found = ledger.examples.flatten(1).isfinite().all(1)
+    predictions, far = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
+    if found.any():
+        predictions[found] = subject.classifier.predict(ledger.examples[found])
+        far[found] = distance(task.norm, ledger.examples[found], subject.dataset.inputs[found])
+    return {
+        **base_data(subject, ledger.verdicts),
+        "perturbed_inputs": ledger.examples,
+        "perturbed_predictions": predictions,
+        "perturbation_distance": far,
+        "output_bounds": {"lower": ledger.lower, "upper": ledger.upper},
+        "runtime_per_sample": ledger.seconds,
+        "lower_margins": ledger.lower_margins,
+        "decided_by": ledger.decided_by,
+        "timed_out": ledger.timed_out,
+    }
+
+
+def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
+    radius = task.entry.radius
+    assert radius is not None
+    assert method is not None  # preflight refuses a radius without a method that bounds
+    verdicts, far = cast(Tensor, data["verdicts"]), cast(Tensor, data["perturbation_distance"])
+    known = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
+    low = torch.where(task.subject.clean_correct, known, -1.0)
+    certified = certified_radius(proves(method, task), low, radius.max, radius.tolerance)
+    radii: Tensors = {"certified_radius": certified}
+    if radius.attack and task.norm is Norm.LINF:
+        holds = torch.where(low < 0, low, certified)
+        broken = broken_radius(breaks(task), torch.full_like(certified, radius.max), holds, radius.tolerance)
+        radii["broken_radius"] = torch.fmin(broken, far)  # what a step has found counts too
+    return radii
+
+
+def verification_metrics(
+    data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], largest_radius: float | None = None
+) -> dict[str, Json]:
+    """The contract's rates with their intervals, certified accuracy, who decided, solver times, and the radii's curves.
+
+    `unknown_rate` counts every sample without a verdict, `timeout_rate` those of them for which time was over.
+    """
+    verdicts, predictions, targets, seconds, decided, late = (
+        cast(Tensor, data[key])
+        for key in ("verdicts", "clean_predictions", "targets", "runtime_per_sample", "decided_by", "timed_out")
+    )
+    n, correct = len(verdicts), predictions == targets
+    metrics: dict[str, Json] = dict(binomial_rate(int(correct.sum()), n).metrics("clean_accuracy"))
+    metrics |= verdict_rates(verdicts, (verdicts == Verdict.VERIFIED) & correct)
+    metrics |= {
+        "n_samples": n,
+        "decided_by": {name: int((decided == i).sum()) for i, name in enumerate(names)},
+        "timeouts": int(late.sum()),
+        **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
+        **runtime_metrics(seconds),
+    }
+    if largest_radius is not None:
+        broken = cast("Tensor | None", data.get("broken_radius"))
+        metrics |= curve_metrics(cast(Tensor, data["certified_radius"]), correct, largest_radius, broken)
+    return metrics

@@ -1,0 +1,137 @@
+"""Bounds of any number of samples: in batches that fit, by the method asked for, or by the next weaker one, never silently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.lirpa import Bounds, bound_batch
+from windtunnel.assessments.verification.memory import PeakMemory, out_of_memory, samples_that_fit, samples_that_suit
+from windtunnel.core.contracts import Caveat, Norm
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.subject import Subject
+
+# A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.
+WEAKER = {
+    "alpha-crown": "crown",
+    "forward+backward": "crown",
+    "forward": "crown-ibp",
+    "crown": "crown-ibp",
+    "crown-ibp": "ibp",
+}
+Part = tuple[Tensor, str, Bounds | None]
+
+
+@dataclass(slots=True)
+class Bounder:
+    """Bounds the samples of a subject under one norm; remembers what fits and what gave way to what.
+
+    batch_size: the most samples at a time. together: how many of them suit the size of the layers; fewer go together
+    where memory is short. fallbacks: for (method, weaker one, reason) the samples it concerns.
+    """
+
+    subject: Subject
+    norm: Norm
+    batch_size: int
+    fallbacks: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
+    together: int = field(init=False)
+    _fits: dict[str, int] = field(default_factory=dict)
+    _unsupported: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        classifier, inputs = self.subject.classifier, self.subject.dataset.inputs
+        sample = inputs[:1].to(classifier.device)
+        self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
+
+    def bound(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
+        """(rows, the method that ran, bounds) for parts of `rows` (int64), `epsilons` (n,) one for each of them.
+
+        The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
+        where no method has a bound for the model.
+        """
+        for members in [slice(None)] if self.norm is Norm.LINF else _alike(epsilons):
+            yield from self._bound(method, rows[members], epsilons[members], logits=logits)
+
+    def caveats(self) -> list[Caveat]:
+        """What was not done as asked."""
+        ids = self.subject.dataset.ids
+        found = [
+            Caveat("smaller_batch", f"{method} was run on {size} samples at a time, not {self.together}: memory.")
+            for method, size in self._fits.items()
+            if size < self.together
+        ]
+        return found + [
+            Caveat("weaker_method", f"{weaker} was used instead of {method}: {reason}.", tuple(ids[i] for i in rows))
+            for (method, weaker, reason), rows in self.fallbacks.items()
+        ]
+
+    def _bound(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool) -> Iterator[Part]:
+        while len(rows):
+            if method in self._unsupported:
+                yield from self._give_way(method, rows, epsilons, self._unsupported[method], logits=logits)
+                return
+            # The first sample is alone, and its memory tells how many of the others go together; intervals take no more
+            # than a forward pass.
+            size = self._fits.get(method, self.together if method == "ibp" else 1)
+            part, radii = rows[:size], epsilons[:size]
+            try:
+                bounds = self._measured(method, part, radii, logits=logits)
+            except IncompatibleError as error:
+                if method not in WEAKER:
+                    raise
+                self._unsupported[method] = str(error)
+                continue
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                if len(part) > 1:
+                    self._fits[method] = len(part) // 2
+                    continue
+                yield from self._give_way(method, part, radii, "out of memory on one sample", logits=logits)
+            else:
+                yield part, method, bounds
+            rows, epsilons = rows[size:], epsilons[size:]
+
+    def _measured(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool) -> Bounds:
+        data, classifier = self.subject.dataset, self.subject.classifier
+        epsilon = epsilons if self.norm is Norm.LINF else float(epsilons[0])
+        arguments = (classifier, data.inputs[rows], data.targets[rows], self.norm, epsilon, method)
+        if method in self._fits:
+            bounds = bound_batch(*arguments, logits=logits)
+        else:
+            with PeakMemory(classifier.device) as peak:
+                bounds = bound_batch(*arguments, logits=logits)
+            self._fits[method] = min(self.together, samples_that_fit(peak.bytes // len(rows), classifier.device))
+        self._check(method, rows, bounds)
+        return bounds
+
+    def _check(self, method: str, rows: Tensor, bounds: Bounds) -> None:
+        """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""
+        clean = self.subject.clean_logits[rows]
+        own = clean.gather(1, self.subject.dataset.targets[rows, None])
+        rivals = clean.scatter(1, self.subject.dataset.targets[rows, None], -torch.inf).amax(1, keepdim=True)
+        slack = 1e-3 * clean.abs().amax(1, keepdim=True).clamp(min=1)
+        wrong = bounds.worst_margin[:, None] > own - rivals + slack
+        wrong = wrong | (bounds.lower > clean + slack).any(1, True) | (bounds.upper < clean - slack).any(1, True)
+        if wrong.any():
+            sample = self.subject.dataset.ids[int(rows[int(wrong.flatten().nonzero()[0])])]
+            raise IncompatibleError(
+                f"auto-LiRPA {method} gives bounds that exclude the clean sample {sample}: they are wrong"
+            )
+
+    def _give_way(self, method: str, rows: Tensor, epsilons: Tensor, reason: str, *, logits: bool) -> Iterator[Part]:
+        weaker = WEAKER.get(method)
+        if weaker is None:
+            yield rows, method, None
+            return
+        concerned = self.fallbacks.setdefault((method, weaker, reason), [])
+        concerned += [row for row in rows.tolist() if row not in concerned]
+        yield from self._bound(weaker, rows, epsilons, logits=logits)
+
+
+def _alike(epsilons: Tensor) -> list[Tensor]:
+    """Indices of equal epsilons: under L2 and L1 auto-LiRPA takes one for all."""
+    return [(epsilons == value).nonzero().flatten() for value in epsilons.unique()]

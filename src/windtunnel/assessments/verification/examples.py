@@ -1,0 +1,50 @@
+"""Adversarial examples that attacks have left on disk: a sample broken within the budget needs no proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.falsifier import leads
+from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.contracts import Norm
+from windtunnel.core.distances import distance, within
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import METADATA_FILE
+from windtunnel.core.subject import Subject
+
+
+def read_examples(where: str, names: Sequence[str], root: Path) -> dict[str, Artifacts]:
+    """The results of the attacks `names` under `root`. Raises UserError where one has not run yet."""
+    for name in names:
+        if not (root / name / METADATA_FILE).is_file():
+            raise UserError(
+                f"{where}.examples_from: no result of attacks.{name} is on disk; run `dvc repro attack@{name}` first, "
+                f"or leave examples_from out: the cascade has a falsifier of its own"
+            )
+    return {name: read_artifacts(root / name) for name in names}
+
+
+def known_examples(
+    subject: Subject, norm: Norm, epsilon: float, results: Mapping[str, Artifacts]
+) -> tuple[Tensor, Tensor]:
+    """(found (N,) bool, examples (N, ...)): points of `results` within the budget at which a rival clearly leads.
+
+    Distances are measured and the model is asked anew; rows without an example hold the clean input.
+    """
+    data = subject.dataset
+    found, examples = torch.zeros(len(data), dtype=torch.bool), data.inputs.clone()
+    place = {sample: i for i, sample in enumerate(data.ids)}
+    for result in results.values():
+        rows = [(place[sample], i) for i, sample in enumerate(result.sample_names) if sample in place]
+        if not rows:
+            continue
+        mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
+        points = result.tensor("perturbed_inputs")[theirs]
+        good = within(distance(norm, points, data.inputs[mine]), epsilon) & ~found[mine]
+        good &= points.flatten(1).isfinite().all(1) & leads(subject.classifier, points, data.targets[mine])
+        examples[mine[good]], found[mine[good]] = points[good], True
+    return found, examples

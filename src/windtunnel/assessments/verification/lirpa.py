@@ -1,0 +1,197 @@
+"""auto-LiRPA: lower bounds of the margins of a batch of samples, and bounds of its logits."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.verification.falsifier import ROUNDING
+from windtunnel.assessments.verification.memory import out_of_memory
+from windtunnel.assessments.verification.shims import shim_auto_lirpa
+from windtunnel.assessments.verification.table import LIRPA_METHOD
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm
+from windtunnel.core.errors import IncompatibleError
+
+_P = {Norm.LINF: float("inf"), Norm.L2: 2.0, Norm.L1: 1.0}
+# With these off, 0.3's alpha-CROWN indexes the wrong shapes; for CROWN the sparse bounds are the faster ones.
+_DENSE = {"sparse_intermediate_bounds": False, "sparse_features_alpha": False, "sparse_spec_alpha": False}
+# What this adapter calls, all the versions it was written for have it: 0.3 to 0.7.
+_NEEDS = {"x", "C", "method", "bound_upper"}
+# What auto-LiRPA raises for an operator it has no bound for, depending on the operator and on the version.
+_UNSUPPORTED = (NotImplementedError, KeyError, AttributeError, ValueError, IndexError, TypeError, AssertionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of one batch over its region.
+
+    margins: float32 (n, K-1), lower bounds of logit(target) - logit(rival), rivals in class order.
+    lower, upper: float32 (n, K), bounds of the logits themselves, for the figures.
+    """
+
+    margins: Tensor
+    lower: Tensor
+    upper: Tensor
+
+    @property
+    def worst_margin(self) -> Tensor:
+        """(n,) the smallest margin bound."""
+        return self.margins.amin(1)
+
+    @property
+    def proved(self) -> Tensor:
+        """(n,) bool: every rival is excluded, by more than float32 can lose."""
+        return self.worst_margin > ROUNDING
+
+
+def margin_matrix(targets: Tensor, num_classes: int) -> Tensor:
+    """(n, K-1, K): row r of sample i is e_target - e_rival, so that C @ logits are the margins over all rivals."""
+    eye = torch.eye(num_classes)
+    full = eye[targets][:, None, :] - eye[None]
+    rival = torch.ones(len(targets), num_classes, dtype=torch.bool).scatter(1, targets[:, None], value=False)
+    return full[rival].view(len(targets), num_classes - 1, num_classes)
+
+
+def bound_batch(
+    classifier: Classifier,
+    inputs: Tensor,
+    targets: Tensor,
+    norm: Norm,
+    epsilon: float | Tensor,
+    method: str,
+    *,
+    logits: bool = True,
+) -> Bounds:
+    """Bound the margins of `inputs` (n, C, H, W) over the ball of `epsilon`, for Linf cut off at the image domain [0, 1].
+
+    epsilon: one for all, or for Linf one a sample (n,). The margins are bounded themselves, by a specification matrix:
+    the difference of two bounds would be far looser. The logits' own bounds are further rows of the same matrix, so
+    that the layers inside are bounded once; `logits` false skips them (NaN).
+    Raises IncompatibleError for an operator without a bound, and for a version that lacks what is called here.
+    """
+    lirpa = load_lirpa()
+    device, k = classifier.device, classifier.num_classes
+    x = inputs.to(device)
+    margins = margin_matrix(targets, k)
+    # alpha-CROWN optimises the sum over its rows: only the margins are to profit.
+    optimised = method == "alpha-crown"
+    rows = margins if optimised or not logits else _with_logits(margins)
+    with _quiet(), _parameters_as_they_were(classifier.module), torch.set_grad_enabled(optimised):
+        try:
+            # A fresh module a batch: 0.3 keeps the intermediate bounds of the last batch.
+            module = lirpa.BoundedModule(
+                classifier.module, x[:1], bound_opts=_DENSE if optimised else {}, device=str(device), verbose=False
+            )
+            _refuse_unsound(module, method)
+            ball = lirpa.BoundedTensor(x, _region(lirpa, x, norm, epsilon))
+            name = LIRPA_METHOD[method]
+            found, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
+        except (*_UNSUPPORTED, RuntimeError) as error:
+            if out_of_memory(error):
+                raise
+            raise IncompatibleError(
+                f"auto-LiRPA {method} cannot bound {classifier.source}: {_reason(error)}; it supports convolutions, "
+                f"linear layers, batch normalisation, ReLU and non-overlapping pooling"
+            ) from error
+    found = found.detach().float().cpu()
+    if optimised and logits:
+        own = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
+        return Bounds(found, own.lower, own.upper)
+    if not logits:
+        nothing = torch.full((len(x), k), torch.nan)
+        return Bounds(found, nothing, nothing)
+    margin_bounds, lower, minus_upper = found.split((k - 1, k, k), 1)
+    return Bounds(margin_bounds, lower, -minus_upper)
+
+
+@cache
+def load_lirpa() -> ModuleType:
+    """auto-LiRPA, whatever version is installed. Raises IncompatibleError where it lacks what is called here."""
+    shim_auto_lirpa()
+    with warnings.catch_warnings():
+        # auto-LiRPA 0.3 compiles with torch.jit.script at import, which torch 2.13 calls deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            import auto_LiRPA
+        except ImportError as error:
+            raise IncompatibleError(
+                f"auto-LiRPA cannot be imported ({error}); pip install --no-deps auto-LiRPA"
+            ) from error
+    missing = _NEEDS - set(inspect.signature(auto_LiRPA.BoundedModule.compute_bounds).parameters)
+    if missing:
+        raise IncompatibleError(
+            f"auto-LiRPA {auto_LiRPA.__version__}: compute_bounds has no {', '.join(sorted(missing))}, which windtunnel "
+            f"needs; versions 0.3 to 0.7 have it"
+        )
+    module: ModuleType = auto_LiRPA
+    return module
+
+
+def _refuse_unsound(module: nn.Module, method: str) -> None:
+    """Raise NotImplementedError for what auto-LiRPA 0.3 bounds wrongly and without a word, found by random points."""
+    for node in vars(module)["_modules"].values():
+        kind = type(node).__name__
+        if kind not in {"BoundAveragePool", "BoundMaxPool"}:
+            continue
+        if node.attr.get("ceil_mode"):
+            raise NotImplementedError("pooling with ceil_mode, which it ignores")
+        overlapping = list(node.kernel_size) != list(node.stride)
+        if kind == "BoundAveragePool" and method != "ibp" and (overlapping or any(node.padding)):
+            raise NotImplementedError("average pooling of overlapping or padded windows, whose linear bounds are wrong")
+        if kind == "BoundMaxPool" and method.startswith("forward") and overlapping:
+            raise NotImplementedError("max pooling of overlapping windows, whose forward bounds are wrong")
+
+
+def _with_logits(margins: Tensor) -> Tensor:
+    n, _, k = margins.shape
+    eye = torch.eye(k).expand(n, k, k)
+    return torch.cat([margins, eye, -eye], 1)
+
+
+def _region(lirpa: ModuleType, x: Tensor, norm: Norm, epsilon: float | Tensor) -> object:
+    if norm is Norm.LINF:
+        radius = epsilon.to(x).view(-1, *[1] * (x.ndim - 1)) if isinstance(epsilon, Tensor) else epsilon
+        low, high = (x - radius).clamp(0, 1), (x + radius).clamp(0, 1)
+        return lirpa.PerturbationLpNorm(norm=_P[norm], eps=float((high - low).max()) / 2, x_L=low, x_U=high)
+    assert isinstance(epsilon, float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the dual of L1 is a division by zero, and it means it
+        return lirpa.PerturbationLpNorm(norm=_P[norm], eps=epsilon)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """auto-LiRPA logs the operators it lacks; we say it in one line, and where it matters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.ERROR)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _parameters_as_they_were(module: nn.Module) -> Iterator[None]:
+    """auto-LiRPA works on the model's own parameters, makes them require gradients, and leaves some behind."""
+    before = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, required, gradient in before:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__} {' '.join(str(error).split())[:160]}"

@@ -1,0 +1,151 @@
+"""Marabou: a complete SMT solver, several samples in parallel, each in a process that a time-out really ends."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.falsifier import ROUNDING
+from windtunnel.assessments.verification.solver_process import Answer, Query, solve_query
+from windtunnel.core.batches import progress_bar
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Verdict
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.subject import Subject
+
+# Seconds after its own time-out in which a solver may still answer before it is killed.
+_GRACE = 5.0
+# The solver may answer with a point where a rival draws level and rounding gives the class to the target after all.
+# Then it is asked for one with a lead that float32 cannot miss.
+CLEAR_LEAD = 1e-3
+
+
+def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool) -> list[Query]:
+    """The Linf boxes around the samples at `indices`, cut off at [0, 1]; rivals by their margin, the nearest first."""
+    data = subject.dataset
+    low, high = (data.inputs - epsilon).clamp(0, 1), (data.inputs + epsilon).clamp(0, 1)
+    queries = []
+    for i in indices.tolist():
+        target = int(data.targets[i])
+        nearest = subject.clean_logits[i].argsort(descending=True, stable=True).tolist()
+        queries.append(
+            Query(
+                index=i,
+                lower=low[i].flatten().numpy(),
+                upper=high[i].flatten().numpy(),
+                clean=data.inputs[i].flatten().numpy(),
+                target=target,
+                logits=subject.clean_logits[i].numpy(),
+                rivals=tuple(rival for rival in nearest if rival != target),
+                one_by_one=one_by_one,
+            )
+        )
+    return queries
+
+
+def solve_all(
+    onnx: Path, queries: Sequence[Query], timeout: float, workers: int, deadline: float, name: str
+) -> list[Answer]:
+    """Answer every query, `workers` at a time. A time-out, a crash or a kill of one solver costs that sample alone.
+
+    Samples left, or at work, at `deadline` (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`.
+    """
+    # A server that holds Marabou and no torch: its forks start in milliseconds, and forking torch threads can hang.
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["windtunnel.assessments.verification.solver_server"])
+    waiting, running, answers = list(queries), dict[Connection, tuple[BaseProcess, Query, float]](), list[Answer]()
+    with progress_bar() as progress:
+        task = progress.add_task(f"{name} Marabou", total=len(waiting))
+        while waiting or running:
+            while waiting and len(running) < workers and time.monotonic() < deadline:
+                query = waiting.pop(0)
+                ours, theirs = context.Pipe(duplex=False)
+                process: BaseProcess = context.Process(
+                    target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True
+                )
+                with _no_main_module():
+                    process.start()
+                theirs.close()
+                running[ours] = (process, query, time.monotonic())
+            if time.monotonic() >= deadline:
+                answers += [Answer(q.index, Verdict.UNKNOWN, 0.0, reason="time budget") for q in waiting]
+                waiting.clear()
+            for connection in [*wait(list(running), timeout=min(0.2, max(0.0, deadline - time.monotonic())))]:
+                assert isinstance(connection, Connection)
+                process, query, started = running.pop(connection)
+                answers.append(_receive(connection, process, query, time.monotonic() - started))
+            now = time.monotonic()
+            for connection, (process, query, started) in list(running.items()):
+                late = now - started > timeout + _GRACE
+                if late or now > deadline:
+                    process.kill()
+                    process.join()
+                    connection.close()
+                    running.pop(connection)
+                    reason = "time-out" if late else "time budget"
+                    answers.append(Answer(query.index, Verdict.UNKNOWN, now - started, reason=reason))
+            progress.update(task, completed=len(answers))
+    return sorted(answers, key=lambda answer: answer.index)
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """A child of the fork server imports its parent's main module first: torch and all, seconds for each sample."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _receive(connection: Connection, process: BaseProcess, query: Query, seconds: float) -> Answer:
+    try:
+        answer: Answer = connection.recv()
+    except (EOFError, OSError):  # killed before, or while it spoke
+        process.join()
+        answer = Answer(
+            query.index, Verdict.ERROR, seconds, reason=f"the solver ended without an answer (exit {process.exitcode})"
+        )
+    process.join()
+    connection.close()
+    return answer
+
+
+def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolerance: float = 1e-4) -> None:
+    """Refuse a graph that is not the model: the largest logit difference on `inputs` must be within `tolerance`."""
+    from windtunnel.inputs.models.backends import OnnxModule
+
+    difference = float((OnnxModule(onnx)(inputs) - classifier.logits(inputs)).abs().max()) if len(inputs) else 0.0
+    if not difference <= tolerance:
+        raise IncompatibleError(
+            f"the ONNX graph of {classifier.source} differs from the model by {difference:.3g} in a logit "
+            f"({tolerance:g} allowed): what is proved of the one says nothing of the other"
+        )
+
+
+def replay(classifier: Classifier, onnx: Path, query: Query, example: np.ndarray, shape: tuple[int, ...]) -> str:
+    """Why a counter-example is none, in words; empty where it is one: in the box, and misclassified by both runtimes."""
+    from windtunnel.inputs.models.backends import OnnxModule
+
+    point = torch.from_numpy(example).view(1, *shape)
+    if (example < query.lower - 1e-6).any() or (example > query.upper + 1e-6).any():
+        return "the counter-example lies outside the box"
+    inside = point.clamp(0, 1)
+    for runtime, logits in (("torch", classifier.logits(inside)), ("onnxruntime", OnnxModule(onnx)(inside))):
+        rivals = logits.scatter(1, torch.tensor([[query.target]]), -torch.inf).amax()
+        lead = float(rivals - logits[0, query.target])
+        if not lead > ROUNDING:
+            return f"no rival leads at the counter-example in {runtime} by more than rounding ({lead:.2g})"
+    return ""

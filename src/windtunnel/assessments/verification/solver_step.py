@@ -1,0 +1,102 @@
+"""The step that asks Marabou: what it answers enters the ledger only after it was checked."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from windtunnel.assessments.verification.ledger import Ledger
+from windtunnel.assessments.verification.marabou import CLEAR_LEAD, check_equivalence, queries_of, replay, solve_all
+from windtunnel.assessments.verification.onnx_graph import readable_by_marabou
+from windtunnel.assessments.verification.solver_process import Answer, Query
+from windtunnel.core.contracts import Caveat, Verdict
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.subject import Subject
+from windtunnel.inputs.models.load import export_onnx
+from windtunnel.params.verification import VerificationEntry
+
+LATE = frozenset({"time-out", "time budget"})
+
+
+def solve(
+    step: str,
+    ledger: Ledger,
+    name: str,
+    subject: Subject,
+    epsilon: float,
+    entry: VerificationEntry,
+    deadline: float,
+) -> None:
+    """Let Marabou decide the undecided samples until `deadline` (time.monotonic(), inf for none).
+
+    Raises IncompatibleError where the graph it is given is not the model.
+    """
+    data = subject.dataset
+    with tempfile.TemporaryDirectory() as folder:
+        exported = subject.classifier.onnx_path or _exported(subject, Path(folder) / "model.onnx")
+        check_equivalence(subject.classifier, exported, data.inputs)
+        onnx = readable_by_marabou(exported, Path(folder) / "readable.onnx")
+        if onnx != exported:
+            check_equivalence(subject.classifier, onnx, data.inputs)
+        asked = queries_of(subject, epsilon, ledger.undecided, one_by_one=entry.rivals == "one_by_one")
+        if entry.output_bounds:
+            asked = [replace(query, bounds=True) for query in asked]
+        queries = {query.index: query for query in asked}
+        shape = tuple(data.inputs.shape[1:])
+
+        def ask(some: list[Query]) -> list[Answer]:
+            return solve_all(onnx, some, entry.timeout, entry.workers, deadline, name)
+
+        answers = ask(asked)
+        ties = [a.index for a in answers if (example := a.counter_example) is not None
+                and replay(subject.classifier, onnx, queries[a.index], example, shape)]  # fmt: skip
+        if ties:
+            again = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties])
+            # Without a clear lead nothing is proved and nothing is broken: the sample stays undecided, at a tie.
+            clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in again}
+            answers = [clear.get(a.index, a) for a in answers]
+        for answer in answers:
+            _enter(answer, step, ledger, subject, onnx, queries[answer.index])
+
+
+def _tie(answer: Answer) -> Answer:
+    if answer.verdict is not Verdict.VERIFIED:
+        return answer
+    return replace(answer, verdict=Verdict.UNKNOWN, reason=f"a rival draws level within {CLEAR_LEAD:g}")
+
+
+def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Path, query: Query) -> None:
+    """Write one answer of the solver into the ledger; a counter-example only after both runtimes confirm it."""
+    sample, shape = (subject.dataset.ids[answer.index],), tuple(subject.dataset.inputs.shape[1:])
+    at = torch.tensor([answer.index])
+    ledger.seconds[answer.index] += answer.seconds
+    if answer.lower is not None and answer.upper is not None:
+        ledger.bound(at, torch.tensor([torch.nan]), torch.from_numpy(answer.lower), torch.from_numpy(answer.upper))
+    if answer.verdict is Verdict.VERIFIED:
+        ledger.verify(at, step)
+    elif answer.verdict is Verdict.FALSIFIED and answer.counter_example is not None:
+        wrong = replay(subject.classifier, onnx, query, answer.counter_example, shape)
+        if wrong:
+            ledger.fail(answer.index, step)
+            ledger.caveats.append(Caveat("false_counter_example", f"Marabou: {wrong}.", sample))
+        else:
+            ledger.falsify(at, torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1), step)
+    elif answer.verdict is Verdict.ERROR:
+        ledger.fail(answer.index, step)
+        ledger.caveats.append(Caveat("solver_error", f"Marabou: {answer.reason}.", sample))
+    elif answer.reason in LATE:
+        ledger.timed_out[answer.index] = True
+    else:
+        ledger.caveats.append(Caveat("undecided", f"Marabou: {answer.reason}.", sample))
+
+
+def _exported(subject: Subject, path: Path) -> Path:
+    try:
+        return export_onnx(subject.classifier, path)
+    except Exception as error:  # the exporter raises many kinds for what it cannot trace
+        raise IncompatibleError(
+            f"{subject.classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"
+        ) from error

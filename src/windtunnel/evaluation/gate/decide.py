@@ -1,0 +1,179 @@
+"""The gate: do the numbers of a run meet the conditions of `gate`, alone and beside the champion's?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import nearest
+from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, Record
+from windtunnel.params.outcome import Gate
+
+if TYPE_CHECKING:
+    from windtunnel.evaluation.gate.non_inferiority import Paired
+
+
+class Decision(StrEnum):
+    """What the gate says of a model."""
+
+    PROMOTED = "promoted"
+    NOT_PROMOTED = "not_promoted"
+    NOT_SOUND = "evaluation_not_sound"
+
+
+EXIT_CODE = {Decision.PROMOTED: 0, Decision.NOT_PROMOTED: 10, Decision.NOT_SOUND: 20}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
+
+    `value` is None where there is nothing to judge; `bound` says on which side of `threshold` it must be.
+    """
+
+    name: str
+    value: float | None
+    threshold: float
+    interval: tuple[float, float] | None
+    holds: bool
+    bound: str = "at least"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision with all it rests on. `champion`: which one it was compared with, None where there is none."""
+
+    decision: Decision
+    conditions: tuple[Condition, ...]
+    hard_failures: tuple[str, ...]
+    champion: Mapping[str, Json] | None = None
+
+
+def flatten(metrics: Mapping[str, Json], prefix: str = "") -> dict[str, float]:
+    """Nested metrics as `group/name`: the names under which the gate, MLflow and `compare` know them."""
+    flat: dict[str, float] = {}
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            flat[f"{prefix}{key}"] = float(value)
+    return flat
+
+
+def decide(
+    gate: Gate,
+    metrics: Mapping[str, Json],
+    challenger: Record,
+    champion: Record | None = None,
+    hard_failures: tuple[str, ...] = (),
+) -> Verdict:
+    """Judge `challenger`. A hard failure comes first: numbers that are not sound are not compared with anything.
+
+    Without a champion the conditions on the regression hold, and say so: the first model has nobody to lose against.
+    """
+    conditions = [*_evidence(gate, len(challenger.samples), hard_failures), *_floors(gate, flatten(metrics))]
+    if gate.no_hard_failures and hard_failures:
+        return Verdict(Decision.NOT_SOUND, tuple(conditions), hard_failures)
+    conditions += [
+        _against_champion(gate, name, margin, challenger, champion) for name, margin in gate.maximum_regression.items()
+    ]
+    decision = Decision.PROMOTED if all(c.holds for c in conditions) else Decision.NOT_PROMOTED
+    return Verdict(decision, tuple(conditions), hard_failures, champion.origin if champion else None)
+
+
+def regression_mismatch(gate: Gate, challenger: Record, champion: Record) -> list[str]:
+    """The metrics of `maximum_regression` on which the two cannot be paired: another protocol or other samples."""
+    return [name for name in gate.maximum_regression if _refusal(name, challenger, champion)]
+
+
+def gate_json(verdict: Verdict) -> dict[str, Json]:
+    """The content of gate.json."""
+    rows: list[Json] = [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(condition).items()}
+        for condition in verdict.conditions
+    ]
+    return {
+        "decision": verdict.decision.value,
+        "exit_code": EXIT_CODE[verdict.decision],
+        "conditions": rows,
+        "hard_failures": list(verdict.hard_failures),
+        "champion": dict(verdict.champion) if verdict.champion is not None else None,
+    }
+
+
+def _evidence(gate: Gate, n: int, hard_failures: tuple[str, ...]) -> Iterator[Condition]:
+    enough = n >= gate.minimum_samples
+    why = "" if enough else f"{n} samples are too few"
+    yield Condition("samples", float(n), float(gate.minimum_samples), None, enough, reason=why)
+    if gate.no_hard_failures:
+        why = "" if not hard_failures else "the numbers must not be believed"
+        failures = float(len(hard_failures))
+        yield Condition("hard failures", failures, 0.0, None, not hard_failures, "at most", why)
+
+
+def _floors(gate: Gate, flat: Mapping[str, float]) -> Iterator[Condition]:
+    for name, threshold in gate.minimum.items():
+        value, low, high = (flat.get(f"{name}{end}") for end in ("", "_ci_low", "_ci_high"))
+        interval = (low, high) if low is not None and high is not None else None
+        if value is None:
+            near = nearest(name, flat)
+            why = "this run has no such metric" + (f"; did you mean {near}?" if near else "")
+            yield Condition(name, None, threshold, None, False, reason=why)
+        else:
+            holds = value >= threshold
+            why = "" if holds else f"{threshold - value:.4g} below the floor"
+            yield Condition(name, value, threshold, interval, holds, reason=why)
+
+
+def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, champion: Record | None) -> Condition:
+    # scipy takes a second to import; most who read this module's verdicts need none of it.
+    from windtunnel.evaluation.gate.non_inferiority import paired_interval, samples_needed
+
+    title, method, alpha = f"{name} vs champion", gate.non_inferiority.method, gate.non_inferiority.alpha
+    bound = "lower end above"
+    if champion is None:
+        return Condition(title, None, -margin, None, True, bound, "no champion to compare with")
+    refusal = _refusal(name, challenger, champion)
+    if refusal:
+        return Condition(title, None, -margin, None, False, bound, refusal)
+    table = _pair(champion.outcomes[name].held, challenger.outcomes[name].held)
+    low, high = paired_interval(table, alpha, method)
+    holds = low > -margin
+    flips = f"{table.gained} gained, {table.lost} lost of {table.n}"
+    why = f"{flips}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
+    if not holds and table.n < (needed := samples_needed(margin, alpha)):
+        why += f"; even equal outcomes need {needed} samples to show that"
+    return Condition(title, table.difference, -margin, (low, high), holds, bound, flips if holds else why)
+
+
+def _refusal(name: str, challenger: Record, champion: Record) -> str:
+    """Why the two must not be compared on a metric; empty where they may be."""
+    mine, theirs = challenger.outcomes.get(name), champion.outcomes.get(name)
+    if mine is None:
+        return "this run has no outcomes under this metric"
+    if theirs is None:
+        return "the champion was never assessed on it: windtunnel champion --reassess"
+    if mine.protocol != theirs.protocol or challenger.samples != champion.samples:
+        return (
+            "the champion was assessed under another protocol (samples, budget or settings), which is no comparison: "
+            "windtunnel champion --reassess"
+        )
+    if all(NOT_ASSESSED in pair for pair in zip(mine.held, theirs.held, strict=True)):
+        return "no sample was assessed under both"
+    return ""
+
+
+def _pair(first: str, second: str) -> Paired:
+    from windtunnel.evaluation.gate.non_inferiority import Paired
+
+    pairs = [*zip(first, second, strict=True)]
+    return Paired(
+        both=pairs.count((HELD, HELD)),
+        gained=pairs.count((LOST, HELD)),
+        lost=pairs.count((HELD, LOST)),
+        neither=pairs.count((LOST, LOST)),
+    )

@@ -1,0 +1,47 @@
+"""Which metrics `gate` can name, known from params.yaml alone: a slip is answered before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from windtunnel.assessments.catalogue import entry_kind
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.errors import unknown_word
+from windtunnel.core.outcomes import PAIRED_METRIC
+from windtunnel.evaluation.summary.headline import HEADLINE
+from windtunnel.params.load import entries
+
+if TYPE_CHECKING:
+    from windtunnel.params.schema import Params
+
+
+def unknown_metrics(params: Params) -> Iterator[str]:
+    """A line for each metric of `gate` that a run of these params cannot have, with the nearest one."""
+    every, paired = metric_names(params)
+    for name in params.gate.minimum:
+        if name not in every:
+            yield unknown_word(f"gate.minimum: {name}", name, every, what="a metric of this run")
+    for name in params.gate.maximum_regression:
+        if name in every and name not in paired:
+            yield (
+                f"gate.maximum_regression: {name}: is no share of samples, so two models cannot be paired on it; "
+                f"gate.minimum can bound it. Allowed: {', '.join(paired)}"
+            )
+        elif name not in paired:
+            yield unknown_word(f"gate.maximum_regression: {name}", name, paired, what="a paired metric of this run")
+
+
+def metric_names(params: Params) -> tuple[list[str], list[str]]:
+    """(every metric that metrics.json may hold, those that are a share of samples), as `group/name`."""
+    kinds = {name: entry_kind(family, name, entry) for family, name, entry in entries(params)}
+    groups = ["clean"]
+    groups += ["certified"] if AssessmentKind.FORMAL_VERIFICATION in kinds.values() else []
+    groups += ["worst_case"] if set(kinds.values()) - {AssessmentKind.STATISTICAL_SAMPLING} else []
+    paired = [f"{group}/accuracy" for group in groups]
+    every = [f"{name}{end}" for name in paired for end in ("", "_ci_low", "_ci_high")]
+    every += ["clean/nll", "clean/ece", "hard_failures"]
+    for name, kind in kinds.items():
+        every += [f"{name}/{metric}" for metric in HEADLINE[kind]]
+        paired += [f"{name}/{PAIRED_METRIC[kind]}"] if kind in PAIRED_METRIC else []
+    return every, paired

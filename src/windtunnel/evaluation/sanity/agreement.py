@@ -1,0 +1,392 @@
+"""Group E: attacks, proofs and statistics about the same samples must not contradict each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from typing import cast
+
+import torch
+from scipy.stats import norm as normal
+from torch import Tensor
+
+from windtunnel.core.contracts import Capability, Norm, Verdict
+from windtunnel.core.distances import within
+from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.sanity.attack import perturbing
+from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.evaluation.sanity.probes import onnx_logits
+from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
+
+POINTS = 100
+
+
+def _verified(piece: Piece) -> Tensor:
+    return piece.tensor("verdicts") == Verdict.VERIFIED
+
+
+def _falsified(piece: Piece) -> Tensor:
+    return (piece.tensor("verdicts") == Verdict.FALSIFIED) & piece.right
+
+
+def _proofs(evidence: Evidence) -> list[tuple[Piece, Region]]:
+    found = [
+        (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
+    ]
+    if not found:
+        raise NotApplicable("no verification has a ball")
+    return found
+
+
+@check(
+    "E1", "Nothing verified was attacked", Tier.STORED, Severity.HARD,
+    source="Marabou#494, #820; VNN-COMP penalties",
+    remedy="The verifier is unsound, or proves another property (norm, box, preprocessing) than the attack breaks.",
+)  # fmt: skip
+def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
+    """A proof and a counter-example of one claim cannot both be right.
+
+    Every perturbed input on disk, whoever made it, measured in the verifier's norm: none inside a certified ball may be
+    misclassified.
+    """
+    clash, bad, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), [], 0
+    for proof, ball in _proofs(evidence):
+        certified = evidence.everywhere(proof, _verified(proof))
+        seen += int(certified.sum())
+        for piece in perturbing(evidence):
+            if in_latent_space(piece.artifacts):
+                continue
+            inside = examples_of(piece.artifacts) & within(piece.far(ball.norm), ball.epsilon)
+            hit = evidence.everywhere(piece, inside) & certified
+            if hit.any():
+                clash |= hit
+                bad += [proof.name, piece.name]
+    return Outcome(
+        bool(bad),
+        int(clash.sum()),
+        n=seen,
+        samples=evidence.named(clash),
+        assessments=bad,
+        reason=f"{int(clash.sum())} samples are verified and broken",
+    )
+
+
+@check(
+    "E2", "Certified <= attacked <= clean accuracy", Tier.STORED, Severity.HARD,
+    source="logic",
+    remedy="The order certified <= true <= worst case holds for every sound pair: one of the two is wrong.",
+)  # fmt: skip
+def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
+    """The three rates bound the truth from both sides, on the samples that they share.
+
+    Certified accuracy at epsilon against robust accuracy under each attack of the same norm at the same or a smaller
+    epsilon, and that against clean accuracy. The value is the largest violation.
+    """
+    worst, bad, seen = -1.0, [], 0
+    attacks = [p for p in evidence.pieces if p.family in ("attacks", "queries") and p.region is not None]
+    for proof, ball in _proofs(evidence):
+        certified = evidence.everywhere(proof, _verified(proof) & proof.right)
+        for piece in attacks:
+            region = cast(Region, piece.region)
+            shared = evidence.present([proof]) & evidence.present([piece])
+            if region.norm is not ball.norm or region.epsilon > ball.epsilon * (1 + 1e-9) or not shared.any():
+                continue
+            robust = evidence.everywhere(piece, piece.right & ~piece.succeeded)
+            rates = [
+                float(mask[shared].double().mean()) for mask in (certified, robust, evidence.subject.clean_correct)
+            ]
+            gap = max(rates[0] - rates[1], rates[1] - rates[2])
+            seen, worst = seen + 1, max(worst, gap)
+            if gap > 1e-9:
+                bad += [proof.name, piece.name]
+    if not seen:
+        raise NotApplicable("no attack and verification share norm, budget and samples")
+    return Outcome(bool(bad), worst, n=seen, assessments=bad, reason="the order of the rates is broken")
+
+
+@check(
+    "E3", "Counter-examples are real", Tier.PASSES, Severity.HARD, threshold=1e-6,
+    source="Marabou#844, #880, #882",
+    remedy="A counter-example that does not misclassify is an error of the solver or of the export, not a falsification.",
+)  # fmt: skip
+def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
+    """A solver works on another number format and another graph than the model.
+
+    Every falsified sample's example is asked about again in torch, and in onnxruntime where the verifier worked on the
+    ONNX graph: inside the ball and the box (threshold), and not the target's class.
+    """
+    bad, ids, seen = [], [], 0
+    for proof, ball in _proofs(evidence):
+        claimed = _falsified(proof)
+        if not claimed.any():
+            continue
+        images, targets = proof.tensor("perturbed_inputs")[claimed], proof.tensor("targets")[claimed]
+        in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
+        inside = in_box & (proof.far(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
+        real = inside & (evidence.subject.classifier.predict(images) != targets)
+        if proof.metadata["library"] == "Marabou":
+            if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
+                raise NotRun("the model has no ONNX graph to ask again")
+            real &= onnx_logits(evidence, images).argmax(1) != targets
+        seen += len(images)
+        if not real.all():
+            bad.append(proof.name)
+            ids += [proof.named(claimed)[i] for i in (~real).nonzero().flatten().tolist()]
+    return Outcome(
+        bool(bad),
+        len(ids),
+        n=seen,
+        samples=ids,
+        assessments=bad,
+        reason=f"{len(ids)} are no counter-examples",
+    )
+
+
+def _refuted(evidence: Evidence, large: tuple[Piece, Region], small: tuple[Piece, Region]) -> Tensor | None:
+    """(N,) bool: verified by `large` and falsified by `small` in the same ball or in one inside it; None for no such balls."""
+    (proof, ball), (other, inner) = large, small
+    if proof.name == other.name or inner.norm is not ball.norm or inner.epsilon > ball.epsilon * (1 + 1e-9):
+        return None
+    return evidence.everywhere(proof, _verified(proof)) & evidence.everywhere(other, _falsified(other))
+
+
+@check(
+    "E4", "Verdicts monotone in epsilon", Tier.STORED, Severity.HARD,
+    source="Marabou#568",
+    remedy="Verified in a ball means verified in every smaller one: one of the two runs is wrong.",
+)  # fmt: skip
+def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
+    """A smaller ball lies inside the larger.
+
+    Flags a sample verified at an epsilon and falsified at the same or a smaller one, and any sample that stays verified
+    at Linf 1, where the ball holds every image.
+    """
+    clash, bad = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str]()
+    proofs = _proofs(evidence)
+    for large, ball in proofs:
+        certified = evidence.everywhere(large, _verified(large))
+        if (
+            ball.norm is Norm.LINF
+            and ball.epsilon >= 1
+            and certified.any()
+            and evidence.subject.clean_predictions.unique().numel() > 1
+        ):
+            clash, bad = clash | certified, [*bad, large.name]
+        for small in proofs:
+            hit = _refuted(evidence, (large, ball), small)
+            if hit is not None and hit.any():
+                clash, bad = clash | hit, [*bad, large.name, small[0].name]
+    return Outcome(
+        bool(bad),
+        int(clash.sum()),
+        n=len(proofs),
+        samples=evidence.named(clash),
+        assessments=bad,
+        reason="verified in the larger ball, falsified in the smaller",
+    )
+
+
+@check(
+    "E5", "Output bounds contain the outputs", Tier.PASSES, Severity.HARD, threshold=1e-4,
+    source="soundness",
+    remedy="Bounds that a point of the ball leaves are no bounds: nothing that rests on them is proved.",
+)  # fmt: skip
+def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
+    """A bound holds for every point of the ball, hence for those that we can try.
+
+    Logits of the clean input, of every example in the ball and of 100 random points of it, against the stored per-class
+    bounds, up to the threshold relative to the largest logit.
+    """
+    scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
+    worst, bad, ids, seen = 0.0, [], [], 0
+    for proof, ball in _proofs(evidence):
+        bounds = proof.artifacts.data.get("output_bounds")
+        if not isinstance(bounds, dict):
+            continue
+        rows = bounds["lower"].isfinite().all(1) & bounds["upper"].isfinite().all(1)
+        if not rows.any():
+            continue
+        outside = torch.zeros(int(rows.sum()))
+        for points in _points(evidence, proof, ball, rows):
+            logits = evidence.subject.classifier.logits(points)
+            off = torch.maximum(bounds["lower"][rows] - logits, logits - bounds["upper"][rows]).amax(1)
+            outside = torch.maximum(outside, off)
+        seen, worst = seen + len(outside), max(worst, float(outside.max()) / scale)
+        if (outside > limit * scale).any():
+            bad.append(proof.name)
+            ids += [proof.named(rows)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
+    if not seen:
+        raise NotApplicable("no verification kept output bounds")
+    return listing(bad, "outputs leave the bounds of", value=worst, n=seen, samples=ids)
+
+
+def _points(evidence: Evidence, proof: Piece, ball: Region, rows: Tensor) -> Iterator[Tensor]:
+    """Points of the balls around the samples at `rows` of a proof: the clean inputs, attacks' examples, random ones."""
+    clean = proof.tensor("clean_inputs")[rows]
+    yield clean
+    place = {int(row): i for i, row in enumerate(proof.rows[rows].tolist())}
+    for piece in perturbing(evidence):
+        points = clean.clone()
+        for i in within(piece.far(ball.norm), ball.epsilon).nonzero().flatten().tolist():
+            if int(piece.rows[i]) in place:
+                points[place[int(piece.rows[i])]] = piece.tensor("perturbed_inputs")[i]
+        yield points.clamp(0, 1)
+    generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", proof.name))
+    for k in range(POINTS):
+        yield random_point(clean, ball, generator, corner=k % 2 == 0)
+
+
+def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, corner: bool) -> Tensor:
+    """A random point of each ball inside [0, 1]; on its surface where `corner`, which is where bounds are tight."""
+    noise = torch.randn(clean.shape, generator=generator)
+    if ball.norm is Norm.LINF:
+        step = noise.sign() if corner else 2 * torch.rand(clean.shape, generator=generator) - 1
+        return (clean + ball.epsilon * step).clamp(0, 1)
+    flat = noise.flatten(1)
+    size = flat.norm(dim=1, p=2 if ball.norm is Norm.L2 else 1, keepdim=True)
+    radius = 1.0 if corner else torch.rand(len(flat), 1, generator=generator)
+    # Clipping to the box moves towards the clean input, so that the point stays in the ball.
+    moved: Tensor = clean + (flat / size * radius * ball.epsilon * (1 - 1e-6)).view_as(clean)
+    return moved.clamp(0, 1)
+
+
+@check(
+    "E6", "Complete and incomplete verifiers agree", Tier.STORED, Severity.HARD,
+    source="soundness",
+    remedy="One of the two is unsound, or they prove different properties: compare the ONNX graph with the model (A15).",
+)  # fmt: skip
+def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
+    """What one verifier proves no other can refute in the same ball or in one inside it."""
+    clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
+    proofs = _proofs(evidence)
+    for one, other in permutations(proofs, 2):
+        hit = _refuted(evidence, one, other)
+        if hit is None:
+            continue
+        pairs += 1
+        if hit.any():
+            clash, bad = clash | hit, [*bad, one[0].name, other[0].name]
+    if not pairs:
+        raise NotApplicable("no two verifications of one norm")
+    return Outcome(
+        bool(bad),
+        int(clash.sum()),
+        n=pairs,
+        samples=evidence.named(clash),
+        assessments=bad,
+        reason="verified by one, falsified by the other",
+    )
+
+
+@check(
+    "E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=1.0,
+    source="alpha-beta-CROWN#7",
+    remedy="A verification that decides nothing says nothing: use a tighter method (alpha-crown, cascade) or a smaller epsilon.",
+)  # fmt: skip
+def unknown_band(evidence: Evidence, limit: float) -> Outcome:
+    """Between what is proved and what is broken lies what nobody knows.
+
+    The widest share of samples that are right and neither; flags a verification that left all of them (threshold).
+    """
+    bands = {}
+    for proof, _ in _proofs(evidence):
+        if proof.right.any():
+            bands[proof.name] = float((proof.tensor("verdicts") == Verdict.UNKNOWN)[proof.right].double().mean())
+    vacuous = [name for name, band in bands.items() if band >= limit]
+    return listing(vacuous, "vacuous:", value=max(bands.values(), default=0.0), n=len(bands))
+
+
+@check(
+    "E8", "No method fell back or timed out", Tier.STORED, Severity.INFO,
+    source="auto_LiRPA#86",
+    remedy="Give the solver more time, or read the rates as those of the method that really ran.",
+)  # fmt: skip
+def no_fallback(evidence: Evidence, limit: float) -> Outcome:
+    """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
+    found = {}
+    for proof, _ in _proofs(evidence):
+        codes = [c.code for c in proof.artifacts.caveats if "fallback" in c.code or "fell_back" in c.code]
+        timeouts = int(numbers(proof.artifacts.metrics).get("timeouts", 0))
+        if codes or timeouts:
+            found[proof.name] = timeouts + len(codes)
+    return Outcome(
+        bool(found),
+        sum(found.values()),
+        n=len(evidence.verifications),
+        assessments=list(found),
+        reason=", ".join(f"{k}: {v}" for k, v in found.items()),
+    )
+
+
+@check(
+    "E9", "Smoothing certificates plausible", Tier.STORED, Severity.HARD, threshold=10_000,
+    source="Cohen et al. 2019; locuslab/smoothing",
+    remedy="Use n of at least 10,000 draws; a radius above sigma x Phi^-1(alpha^(1/n)) cannot come from the method.",
+)  # fmt: skip
+def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
+    """The largest radius that n draws can certify is sigma x Phi^-1(alpha^(1/n)).
+
+    HARD where a radius exceeds it; WARN for fewer draws than the threshold.
+    """
+    found = [p for p in evidence.verifications if of_a_smoothed_model(p.artifacts) and p.has("certified_radius")]
+    if not found:
+        raise NotApplicable("no randomised smoothing among the verifications")
+    worst, bad, few = 0.0, [], []
+    for proof in found:
+        options = cast(Mapping[str, float], proof.calls[0])
+        sigma, draws, alpha = options["sigma"], options["n"], options["alpha"]
+        ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
+        radius = float(proof.tensor("certified_radius").nan_to_num(0).max())
+        worst = max(worst, radius / ceiling)
+        if radius > ceiling * (1 + 1e-6):
+            bad.append(proof.name)
+        if draws < limit:
+            few.append(proof.name)
+    if bad:
+        return Outcome(
+            flagged=True,
+            value=worst,
+            n=len(found),
+            assessments=bad,
+            reason=f"radius beyond what n draws can certify in {', '.join(bad)}",
+        )
+    reason = f"fewer than {limit:.0f} draws in {', '.join(few)}"
+    return Outcome(
+        bool(few), worst, n=len(found), assessments=few, reason=reason, severity=Severity.WARN if few else None
+    )
+
+
+@check(
+    "E14", "Distances consistent", Tier.STORED, Severity.HARD, threshold=1e-4,
+    source="logic",
+    remedy="A stored distance that the tensors do not give is of another norm or another image.",
+)  # fmt: skip
+def distances_consistent(evidence: Evidence, limit: float) -> Outcome:
+    """Distances can be measured again from the tensors, and norms bound each other.
+
+    Every stored perturbation_distance against the one measured anew in the declared norm (relative, threshold), and
+    against sqrt(d) x the largest change of a pixel for L2.
+    """
+    worst, bad, seen = 0.0, [], 0
+    for piece in perturbing(evidence):
+        ball = piece.region
+        if ball is None or not piece.has("perturbation_distance"):
+            continue
+        stored = piece.tensor("perturbation_distance").double()
+        rows = stored.isfinite() & piece.tensor("perturbed_inputs").flatten(1).isfinite().all(1)
+        if not rows.any():
+            continue
+        off = (stored[rows] - piece.far(ball.norm)[rows].double()).abs() / stored[rows].clamp(min=1e-3)
+        wrong = off > limit
+        if ball.norm is Norm.L2:
+            values = piece.tensor("clean_inputs")[0].numel()
+            ceiling = math.sqrt(values) * piece.far(Norm.LINF)[rows].double()
+            wrong |= stored[rows] > ceiling * (1 + limit) + 1e-6
+        seen, worst = seen + int(rows.sum()), max(worst, float(off.max()))
+        if wrong.any():
+            bad.append(piece.name)
+    if not seen:
+        raise NotApplicable("no assessment stored distances in a pixel norm")
+    return listing(bad, "other distances in", value=worst, n=seen)

@@ -1,0 +1,58 @@
+"""The findings of the sanity checks as an assessment directory like every other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.findings import counts, overall
+from windtunnel.evaluation.sanity.run import Finding, run_checks
+from windtunnel.evaluation.sanity.table import SANITY
+from windtunnel.params.outcome import Sanity
+
+NECESSARY = (
+    "Passing these checks is necessary, not sufficient: they find evaluations that went wrong in known ways, and prove "
+    "nothing about the others."
+)
+
+
+def assess(evidence: Evidence, settings: Sanity) -> AssessmentResult:
+    """Run the checks of the profile.
+
+    Extra key of robustness_data.pt: `flagged` bool (C, N), which samples each of the C checks of kwargs.checks named.
+    """
+    return result_of(evidence, settings, run_checks(evidence, settings))
+
+
+def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding]) -> AssessmentResult:
+    """Findings as an assessment result."""
+    subject = evidence.subject
+    place = {name: i for i, name in enumerate(subject.dataset.ids)}
+    flagged = torch.zeros(len(findings), len(place), dtype=torch.bool)
+    for row, finding in enumerate(findings):
+        flagged[row, [place[name] for name in finding.samples if name in place]] = True
+    right = subject.clean_correct
+    verdicts = torch.where(
+        right, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
+    )
+    data: Tensors = {**base_data(subject, verdicts), "flagged": flagged}
+    rows = [finding.json() for finding in findings]
+    found = counts(rows)
+    metrics: dict[str, Json] = {
+        **binomial_rate(int(right.sum()), len(right)).metrics("clean_accuracy"),
+        "status": overall(found),
+        **{f"checks_{key}": value for key, value in found.items()},
+    }
+    checks: list[Json] = [*rows]
+    return AssessmentResult(
+        name="sanity",
+        semantics=Semantics(SANITY, PerturbationDistribution("identity", 0), input_metadata=subject.dataset.metadata),
+        data=data,
+        metrics=metrics,
+        kwargs={**base_kwargs(subject), "profile": settings.profile, "checks": checks, "meaning": NECESSARY},
+    )

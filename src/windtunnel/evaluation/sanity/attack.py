@@ -1,0 +1,300 @@
+"""Group B, post-conditions of an attack: is what it says it did what is in the tensors?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.contracts import AssessmentKind, Norm, Verdict
+from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
+from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, Piece, numbers
+
+
+def perturbing(evidence: Evidence) -> list[Piece]:
+    """Every assessment with perturbed inputs."""
+    found = [p for p in evidence.pieces if p.has("perturbed_inputs") and p.has("perturbed_predictions")]
+    if not found:
+        raise NotApplicable("no assessment has perturbed inputs")
+    return found
+
+
+def claims(piece: Piece) -> Tensor:
+    """Samples the piece says it broke by a perturbation; (n,) bool."""
+    if piece.kind == AssessmentKind.FORMAL_VERIFICATION:
+        return (piece.tensor("verdicts") == Verdict.FALSIFIED) & piece.right
+    return piece.succeeded & piece.right
+
+
+@check(
+    "B1", "Budget respected", Tier.STORED, Severity.HARD, threshold=RELATIVE_TOLERANCE,
+    source="ART#507; auto-attack#86",
+    remedy="Project what the attack returns, or count it as a failure.",
+)  # fmt: skip
+def budget_respected(evidence: Evidence, limit: float) -> Outcome:
+    """A success outside the budget is a success at another budget.
+
+    Distances are measured anew from the tensors; flags where a broken sample lies beyond
+    epsilon x (1 + threshold) + 1e-6. The value is the largest distance in epsilons.
+    """
+    worst, bad, ids, seen = 0.0, [], [], 0
+    for piece in perturbing(evidence):
+        ball, claimed = piece.region, claims(piece)
+        if (
+            ball is None
+            or piece.family == "sweeps"
+            or piece.kind == AssessmentKind.STATISTICAL_SAMPLING
+            or not claimed.any()
+        ):
+            continue
+        far = piece.far(ball.norm)[claimed]
+        beyond = far > ball.epsilon * (1 + limit) + ABSOLUTE_TOLERANCE
+        worst, seen = max(worst, float(far.max()) / ball.epsilon), seen + len(far)
+        if beyond.any():
+            bad.append(piece.name)
+            ids += [piece.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
+    return Outcome(
+        bool(bad),
+        worst,
+        n=seen,
+        samples=ids,
+        assessments=bad,
+        reason=f"{len(ids)} examples beyond epsilon",
+    )
+
+
+@check(
+    "B2", "Examples are images", Tier.STORED, Severity.HARD, threshold=1e-6,
+    source="AutoAttack final check",
+    remedy="Clip to [0, 1], and look for the operation that gives NaN.",
+)  # fmt: skip
+def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
+    """A value outside [0, 1], NaN or infinity is no input that the deployed model can get.
+
+    Every stored example; rows where a verifier has no counter-example are left out.
+    """
+    low, high = evidence.subject.dataset.value_range
+    bad, ids, seen = [], [], 0
+    for piece in perturbing(evidence):
+        there = piece.tensor("perturbed_predictions") >= 0
+        images = piece.tensor("perturbed_inputs")[there].flatten(1)
+        seen += len(images)
+        inside = (images >= low - limit) & (images <= high + limit)  # NaN is inside of nothing
+        wrong = ~inside.all(1)
+        if piece.family == "sweeps" and piece.options.get("clip") is False:
+            wrong = ~images.isfinite().all(1)
+        if wrong.any():
+            bad.append(piece.name)
+            ids += [piece.named(there)[i] for i in wrong.nonzero().flatten().tolist()]
+    return Outcome(
+        bool(bad),
+        len(ids),
+        n=seen,
+        samples=ids,
+        assessments=bad,
+        reason=f"{len(ids)} examples are no images",
+    )
+
+
+@check(
+    "B3", "Success stands when asked again", Tier.PASSES, Severity.HARD, threshold=0.001,
+    source="foolbox#674; RobustBench#7",
+    remedy="Take success from the stored tensor as the model sees it, never from the library or from an intermediate iterate.",
+)  # fmt: skip
+def success_stands(evidence: Evidence, limit: float) -> Outcome:
+    """What a library calls a success may be another tensor than the one it returns.
+
+    In this process, which is not the attack's: the model is asked about every stored example, and its verdict (broken
+    inside the budget, or not) is compared with the stored one. Flags above the threshold, a share of the samples.
+    """
+    bad, ids, seen, wrong_in_all = [], [], 0, 0
+    for piece in evidence.of("attacks", "queries"):
+        if piece.semantics.get("objective") == "targeted":
+            reached = _predict(evidence, piece) == piece.tensor("target_classes")
+        else:
+            reached = _predict(evidence, piece) != piece.tensor("targets")
+        if piece.region is not None:
+            reached &= within(piece.far(piece.region.norm), piece.region.epsilon)
+        considered = piece.tried & piece.right
+        differ = (reached != piece.succeeded) & considered
+        seen, wrong_in_all = seen + int(considered.sum()), wrong_in_all + int(differ.sum())
+        if int(differ.sum()) > limit * max(1, int(considered.sum())):
+            bad.append(piece.name)
+            ids += piece.named(differ)
+    share = wrong_in_all / seen if seen else 0.0
+    return listing(bad, f"{len(ids)} verdicts do not stand in", value=share, n=seen, samples=ids)
+
+
+def _predict(evidence: Evidence, piece: Piece) -> Tensor:
+    found = evidence.once(
+        f"again {piece.name}", lambda: evidence.subject.classifier.predict(piece.tensor("perturbed_inputs"))
+    )
+    assert isinstance(found, Tensor)
+    return found
+
+
+@check(
+    "B4", "The attack did something", Tier.PASSES, Severity.HARD, threshold=0.05,
+    source="ART#2256; auto-attack#64; AttackBench",
+    remedy="The attack returned its input: check its parameters, and whether gradients reach the input (C1).",
+)  # fmt: skip
+def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
+    """An attack that returns its input reports the clean accuracy as robustness.
+
+    Flags an attack that left more than the threshold of its samples unbroken and unchanged. Ensembles, AutoAttack's members
+    and query attacks return the clean input where they failed; for them it is the samples about which the model was not
+    asked once that count. An attack that finds its own distance and finds nothing is D10's business.
+    """
+    shares = {}
+    for piece in evidence.attacks(lambda p: not p.minimum_norm):
+        tried = piece.tried & piece.right
+        if not tried.any():
+            continue
+        moved = (piece.tensor("perturbed_inputs") != piece.tensor("clean_inputs")).flatten(1).any(1)
+        idle = ~moved if piece.shows_failures else piece.asked < 1
+        shares[piece.name] = float((idle & ~piece.succeeded)[tried].double().mean())
+    if not shares:
+        raise NotApplicable("no attack was tried on any sample")
+    return largest(shares, limit, "unchanged inputs from")
+
+
+@check(
+    "B5", "Misclassified samples kept apart", Tier.STORED, Severity.HARD, threshold=1e-9,
+    source="foolbox#175",
+    remedy="Divide successes by the samples that were right and attacked; give the rate over all samples another name.",
+)  # fmt: skip
+def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
+    """Counting samples that were wrong to begin with as successes flatters the attack, and hides a bad model.
+
+    The attack success rate of the metadata against the one made anew from the verdicts of samples that were right.
+    """
+    apart = {}
+    for piece in evidence.attacks():
+        stated = numbers(piece.artifacts.metrics).get("attack_success_rate")
+        if stated is None:
+            continue
+        base = piece.tried & piece.right
+        apart[piece.name] = abs(stated - (float(piece.succeeded[base].double().mean()) if base.any() else 0.0))
+    if not apart:
+        raise NotApplicable("no attack states a success rate")
+    return largest(apart, limit, "other rate in")
+
+
+@check(
+    "B6", "Epsilon 0 gives clean accuracy", Tier.STORED, Severity.HARD,
+    source="torchattacks#124",
+    remedy="Something besides the perturbation changes the predictions: training mode, rounding, another preprocessing.",
+)  # fmt: skip
+def epsilon_zero_control(evidence: Evidence, limit: float) -> Outcome:
+    """A sweep's first row is the control of the experiment: nothing was perturbed, so nothing may change."""
+    wrong = {}
+    for piece in evidence.of("sweeps"):
+        if float(piece.tensor("epsilons")[0]) == 0:
+            first = piece.tensor("sweep_predictions")[0]
+            wrong[piece.name] = int((first != piece.tensor("clean_predictions")).sum())
+    if not wrong:
+        raise NotApplicable("no sweep has epsilon 0")
+    bad = [name for name, count in wrong.items() if count]
+    return listing(bad, "predictions change at epsilon 0 in", value=sum(wrong.values()), n=len(wrong))
+
+
+@check(
+    "B7", "Errors are not counted as robust", Tier.STORED, Severity.WARN, threshold=0.05,
+    source="Marabou and VNN-COMP practice",
+    remedy="Run the failed samples again (more time, another method), or report the interval that they leave open.",
+)  # fmt: skip
+def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
+    """A sample on which the tool failed is neither robust nor broken.
+
+    WARN where any verdict is an error, HARD above the threshold; the reason says how far the rate would move.
+    """
+    shares = {
+        p.name: float((p.tensor("verdicts") == Verdict.ERROR).double().mean()) for p in evidence.pieces if len(p.rows)
+    }
+    bad = {name: share for name, share in shares.items() if share > 0}
+    worst = max(shares.values(), default=0.0)
+    reason = "; ".join(f"{name}: its rates could be {share:.1%} higher or lower" for name, share in bad.items())
+    return Outcome(
+        bool(bad),
+        worst,
+        n=len(shares),
+        assessments=list(bad),
+        reason=reason,
+        severity=Severity.HARD if worst > limit else Severity.WARN,
+    )
+
+
+@check(
+    "B8", "Robust accuracy at most clean accuracy", Tier.STORED, Severity.HARD, threshold=1e-9,
+    source="logic",
+    remedy="An accuracy under attack above the clean one counts other samples, or counts them otherwise.",
+)  # fmt: skip
+def robust_at_most_clean(evidence: Evidence, limit: float) -> Outcome:
+    """A sample that is wrong without perturbation cannot be robustly right."""
+    gaps = {}
+    for piece in evidence.pieces:
+        stated = numbers(piece.artifacts.metrics)
+        for key in ("adversarial_accuracy", "certified_accuracy"):
+            if key in stated:
+                gaps[piece.name] = stated[key] - float(piece.right.double().mean())
+    if not gaps:
+        raise NotApplicable("no assessment states an adversarial or certified accuracy")
+    return largest(gaps, limit, "above clean accuracy:")
+
+
+@check(
+    "B9", "Worst case is the minimum per sample", Tier.STORED, Severity.HARD,
+    source="Carlini et al. 2019, per example; auto-attack#45",
+    remedy="Take the worst case sample by sample over all attacks, never the smallest of their averages.",
+)  # fmt: skip
+def worst_case_per_sample(evidence: Evidence, limit: float) -> Outcome:
+    """The smallest average over attacks overstates robustness: other attacks break other samples.
+
+    The samples that any attack broke at its own budget, collected here from the verdicts, must all be broken in the
+    summary's worst case at that budget.
+    """
+    from windtunnel.evaluation.summary.evidence import outcome
+
+    everything = [p.artifacts for p in evidence.pieces]
+    lost, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), 0
+    for region in evidence.regions:
+        mine = [p for p in evidence.attacks() if p.region == region]
+        broken = evidence.union(mine, lambda p: p.succeeded & p.right)
+        lost |= broken & ~outcome(region, evidence.clean, everything).broken
+        seen += 1
+    if not seen:
+        raise NotApplicable("no attack at any budget")
+    return Outcome(
+        bool(lost.any()),
+        int(lost.sum()),
+        n=seen,
+        samples=evidence.named(lost),
+        reason="broken samples missing from the worst case",
+    )
+
+
+@check(
+    "B10", "Success survives 8-bit rounding", Tier.PASSES, Severity.WARN, threshold=0.05,
+    source="practice",
+    remedy="The examples live between grey levels: state that the threat is not one of image files, or attack after rounding.",
+)  # fmt: skip
+def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
+    """An example that is undone by saving the image as a file is no threat to a system that reads files.
+
+    Flags an attack whose success rate falls by more than the threshold after rounding to 1/255. Not applicable where
+    the clean images have no 8 bits themselves, so that rounding alone would move them.
+    """
+    if not evidence.eight_bit:
+        raise NotApplicable("the clean inputs are no 8-bit images")
+    drops, seen = {}, 0
+    for piece in evidence.attacks(lambda p: Norm.L0 is not (p.region.norm if p.region else None)):
+        wins = piece.succeeded & piece.tried & piece.right
+        if not wins.any():
+            continue
+        rounded = (piece.tensor("perturbed_inputs")[wins] * GREY_LEVELS).round() / GREY_LEVELS
+        still = evidence.subject.classifier.predict(rounded) != piece.tensor("targets")[wins]
+        drops[piece.name] = float((~still).sum()) / int((piece.tried & piece.right).sum())
+        seen += len(still)
+    if not drops:
+        return Outcome(flagged=False, value=0.0, n=0, note="no success to round")
+    return largest(drops, limit, "rounding undoes", n=seen)

@@ -1,0 +1,140 @@
+"""Group E, corruptions and latent metrics: does the average case hold together?"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.evaluation.sanity.rates import significantly_more
+
+
+def _suites(evidence: Evidence) -> list[tuple[Piece, list[tuple[str, int]]]]:
+    found = []
+    for piece in evidence.of("corruptions"):
+        pairs = piece.options.get("corruptions")
+        if isinstance(pairs, list) and piece.has("corruption_predictions"):
+            found.append((piece, [(str(pair[0]), int(str(pair[1]))) for pair in cast("list[list[object]]", pairs)]))
+    if not found:
+        raise NotRun("no corruption suite kept its predictions")
+    return found
+
+
+@check(
+    "E10", "Severity 0 is clean, and more is not less", Tier.STORED, Severity.WARN,
+    source="Hendrycks and Dietterich 2019, ImageNet-C",
+    remedy="Look at the images: a corruption that helps is a sign of another preprocessing than the model was trained on.",
+)  # fmt: skip
+def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
+    """Severity 0 is 8-bit rounding alone; every step up makes the image worse.
+
+    HARD where rounding alone changes accuracy significantly (exact McNemar, 5 %); WARN where the accuracy of a
+    corruption rises significantly with severity.
+    """
+    rising, rounded = [], []
+    for piece, pairs in _suites(evidence):
+        right = piece.tensor("corruption_predictions") == piece.tensor("targets")
+        if piece.has("quantised_predictions"):
+            there = piece.tensor("quantised_predictions") == piece.tensor("targets")
+            if significantly_more(int((piece.right & ~there).sum()), int((there & ~piece.right).sum())):
+                rounded.append(piece.name)
+        for name in dict.fromkeys(corruption for corruption, _ in pairs):
+            places = sorted((severity, i) for i, (corruption, severity) in enumerate(pairs) if corruption == name)
+            for (_, low), (_, high) in zip(places, places[1:], strict=False):
+                if significantly_more(int((right[high] & ~right[low]).sum()), int((right[low] & ~right[high]).sum())):
+                    rising.append(f"{piece.name} {name}")
+    if rounded:
+        return Outcome(
+            flagged=True,
+            value=len(rounded),
+            assessments=rounded,
+            reason=f"8-bit rounding alone changes accuracy in {', '.join(rounded)}",
+            severity=Severity.HARD,
+        )
+    names = sorted({r.split()[0] for r in rising})
+    return Outcome(
+        bool(rising),
+        len(rising),
+        assessments=names,
+        reason=f"accuracy rises with severity: {', '.join(rising)}",
+    )
+
+
+@check(
+    "E11", "Corruptions repeat", Tier.ATTACKS, Severity.HARD,
+    source="imagecorruptions PR#27",
+    remedy="A corruption that ignores its seed cannot be compared between models: seed every stream it draws from.",
+)  # fmt: skip
+def corruptions_repeat(evidence: Evidence, limit: float) -> Outcome:
+    """Two models must see the same corrupted pixels.
+
+    Every corruption of the suite at its lowest severity, twice on 8 samples under the run's seed, byte by byte, and
+    against what the suite kept.
+    """
+    from windtunnel.evaluation.sanity.corruptions_again import differing
+
+    bad, names, tried = [], [], 0
+    for piece, pairs in _suites(evidence):
+        wrong = differing(evidence, piece, pairs)
+        tried += len({corruption for corruption, _ in pairs})
+        if wrong:
+            bad.append(piece.name)
+            names += wrong
+    return Outcome(
+        bool(bad),
+        len(names),
+        n=tried,
+        assessments=bad,
+        reason=f"other pixels on a second run: {', '.join(names)}",
+    )
+
+
+@check(
+    "E12", "mCE reference fits", Tier.STORED, Severity.HARD,
+    source="CIFAR-10-C normalised by ImageNet's AlexNet, seen in public code",
+    remedy="Take reference errors of the same data set and resolution: an earlier run of a baseline on these samples.",
+)  # fmt: skip
+def reference_fits(evidence: Evidence, limit: float) -> Outcome:
+    """MCE divides by a reference model's errors; those of another data set or resolution make a number without meaning.
+
+    AlexNet's published errors are only for ImageNet: 1,000 classes, at least 224 pixels.
+    """
+    suites = [
+        p for p in evidence.of("corruptions") if "mce" in p.artifacts.metrics or "relative_mce" in p.artifacts.metrics
+    ]
+    if not suites:
+        raise NotApplicable("no mCE against a reference")
+    shape, k = evidence.subject.dataset.inputs.shape, evidence.subject.dataset.num_classes
+    imagenet = k == 1000 and min(shape[2:]) >= 224
+    bad = [p.name for p in suites if "alexnet" in str(p.options.get("reference", "")).lower() and not imagenet]
+    return listing(
+        bad, f"ImageNet's AlexNet for {k} classes of {shape[2]}x{shape[3]} in", value=len(bad), n=len(suites)
+    )
+
+
+@check(
+    "E13", "Latent metrics meaningful", Tier.STORED, Severity.WARN, threshold=0.05,
+    source="Buzhinsky et al. 2021",
+    remedy="Train better generators: robustness on images that the classifier does not recognise says little.",
+)  # fmt: skip
+def latent_meaningful(evidence: Evidence, limit: float) -> Outcome:
+    """Latent metrics are about decoded images; they speak of the data only if the classifier recognises those.
+
+    Clean accuracy less the accuracy on reconstructions (lra), or on generated images (lga) where there is no other.
+    """
+    gaps = {}
+    for piece in evidence.of("latent"):
+        stated = numbers(piece.artifacts.metrics)
+        decoded = stated.get("lra", stated.get("lga"))
+        if decoded is not None:
+            gaps[piece.name] = float(piece.right.double().mean()) - decoded
+    if not gaps:
+        raise NotRun("no latent assessment states lra or lga")
+    bad = [name for name, gap in gaps.items() if gap > limit]
+    return Outcome(
+        bool(bad),
+        max(gaps.values()),
+        n=len(gaps),
+        assessments=bad,
+        reason=f"decoded images are classified worse by {max(gaps.values()):.1%}",
+    )

@@ -1,0 +1,141 @@
+"""What a sanity check is: a registry row, a small function, and one of five outcomes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from windtunnel.evaluation.sanity.evidence import Evidence
+
+
+class Tier(StrEnum):
+    """What a check costs."""
+
+    STORED = "T0"  # tensors and metadata on disk
+    PASSES = "T1"  # a few forward and backward passes
+    ATTACKS = "T2"  # attacks run anew on at most `sanity.samples` samples
+
+
+class Severity(StrEnum):
+    """What it means when a check flags."""
+
+    HARD = "HARD"  # the number is not valid
+    WARN = "WARN"  # robustness may be overestimated
+    INFO = "INFO"  # worth knowing
+
+
+class Status(StrEnum):
+    """Outcome of a check. `not_run` is shown wherever results are: silence never reads as pass."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    NOT_APPLICABLE = "not_applicable"
+    NOT_RUN = "not_run"
+
+
+class NotApplicable(Exception):
+    """Raised by a check that has nothing to look at in this run; the text says why."""
+
+
+class NotRun(Exception):
+    """Raised by a check that ought to look at something that is not there; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a check saw.
+
+    `reason`, `samples`, `assessments` and `severity` (where it differs from the row's) are about what is wrong and are
+    kept only where the check flagged; `note` is kept always.
+    """
+
+    flagged: bool
+    value: float | None = None
+    n: int | None = None
+    samples: Sequence[str] = ()
+    assessments: Sequence[str] = ()
+    reason: str = ""
+    note: str = ""
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One registry row. `id` is stable; `threshold` is the default of `sanity.thresholds.<id>`, None where it has none."""
+
+    id: str
+    title: str
+    tier: Tier
+    severity: Severity
+    source: str
+    remedy: str
+    threshold: float | None
+    look: Callable[[Evidence, float], Outcome]
+
+    @property
+    def group(self) -> str:
+        """The letter of its group, A to G."""
+        return self.id[0]
+
+    @property
+    def reasoning(self) -> str:
+        """Why the check exists and how it is computed: the docstring of its function."""
+        return inspect.getdoc(self.look) or ""
+
+
+def listing(
+    bad: Sequence[str],
+    words: str,
+    *,
+    value: float,
+    n: int,
+    samples: Sequence[str] = (),
+    severity: Severity | None = None,
+) -> Outcome:
+    """The outcome of a check that finds assessments at fault: flagged where there are any, named after `words`."""
+    reason = f"{words} {', '.join(bad)}"
+    return Outcome(bool(bad), value, n=n, samples=samples, assessments=bad, reason=reason, severity=severity)
+
+
+def largest(
+    values: Mapping[str, float], limit: float, words: str, *, n: int | None = None, samples: Sequence[str] = ()
+) -> Outcome:
+    """The outcome of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
+    bad = [name for name, value in values.items() if value > limit]
+    return listing(bad, words, value=max(values.values()), n=len(values) if n is None else n, samples=samples)
+
+
+GROUPS = {
+    "A": "Pre-flight: model and input",
+    "B": "Post-conditions of an attack",
+    "C": "Gradient masking and obfuscation",
+    "D": "Strength and convergence of attacks",
+    "E": "Attacks, proofs and statistics against each other",
+    "F": "Statistics and reporting",
+    "G": "Provenance",
+}
+CHECKS: dict[str, Check] = {}
+
+
+def check(
+    id: str,
+    title: str,
+    tier: Tier,
+    severity: Severity,
+    *,
+    source: str,
+    remedy: str,
+    threshold: float | None = None,
+) -> Callable[[Callable[[Evidence, float], Outcome]], Callable[[Evidence, float], Outcome]]:
+    """Register a function as the check `id`. It is given the evidence and the threshold (0 where it has none)."""
+
+    def register(look: Callable[[Evidence, float], Outcome]) -> Callable[[Evidence, float], Outcome]:
+        CHECKS[id] = Check(id, title, tier, severity, source, remedy, threshold, look)
+        return look
+
+    return register

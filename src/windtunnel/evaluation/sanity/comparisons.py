@@ -1,0 +1,304 @@
+"""Group C, attacks against each other: does one find what a stronger one should have found?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from windtunnel.core.contracts import Norm, ThreatModel
+from windtunnel.core.distances import within
+from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
+from windtunnel.evaluation.summary.evidence import Region
+
+Keep = Callable[[Piece], bool]
+EIGHT_255 = 8 / 255
+BEST_KNOWN = {"cifar10": 0.737, "cifar100": 0.427, "imagenet": 0.597}  # RobustBench, Linf 8/255, 8/255 and 4/255
+BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
+
+
+@check(
+    "C3", "Black-box attacks do not beat white-box ones", Tier.STORED, Severity.WARN, threshold=0.002,
+    source="Athalye et al. 2018; Carlini et al. 2019; AutoAttack (square)",
+    remedy="The gradients mislead: use EOT, BPDA, another loss or more steps, and trust the worst case only.",
+)  # fmt: skip
+def black_box_not_better(evidence: Evidence, limit: float) -> Outcome:
+    """An adversary who sees less cannot do better, unless what the other one sees is misleading.
+
+    At each budget, on the samples that both were tried on: flags where black-box attacks leave a robust accuracy lower
+    by more than the threshold than white-box attacks, and the exact McNemar test says so at 5 %. The ids are of samples
+    that only black-box attacks broke.
+    """
+    return _compare(
+        evidence, lambda p: p.threat_model in BLACK_BOX, lambda p: p.gradient, limit, "black-box", "white-box"
+    )
+
+
+@check(
+    "C4", "One step does not beat many", Tier.STORED, Severity.WARN, threshold=0.01,
+    source="Athalye et al. 2018; Carlini et al. 2019",
+    remedy="Check the iterative attack's step size and steps; a rough loss surface is a sign of masked gradients.",
+)  # fmt: skip
+def one_step_not_better(evidence: Evidence, limit: float) -> Outcome:
+    """An iterative attack contains the single step.
+
+    Flags where more than the threshold of the samples, and more than one, were broken by one-step attacks alone, at the
+    same budget.
+    """
+    return _compare(
+        evidence,
+        lambda p: p.one_step,
+        lambda p: p.iterative and not p.minimum_norm,
+        limit,
+        "one-step",
+        "iterative",
+        exclusive=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """Attacks of two kinds at one budget, on the n samples both were tried on: (N,) bool of what only one of them broke."""
+
+    region: Region
+    names: list[str]
+    n: int
+    only_first: Tensor
+    only_second: Tensor
+
+    @property
+    def where(self) -> str:
+        """The budget in words."""
+        return f"{self.region.norm.value} {self.region.epsilon:.4g}"
+
+
+def _contests(evidence: Evidence, one: Keep, other: Keep, words: str) -> list[_Contest]:
+    """One for each budget that both kinds were run at. Raises NotApplicable for none."""
+    found = []
+    everyone = evidence.attacks()
+    for region in evidence.regions:
+        first, second = ([p for p in everyone if p.region == region and keep(p)] for keep in (one, other))
+        shared = evidence.covered(first) & evidence.covered(second)
+        if shared.any():
+            left, right = (evidence.union(side, lambda p: p.succeeded) & shared for side in (first, second))
+            names = [p.name for p in (*first, *second)]
+            found.append(_Contest(region, names, int(shared.sum()), left & ~right, right & ~left))
+    if not found:
+        raise NotApplicable(f"no budget at which {words} attacks were run on the same samples")
+    return found
+
+
+def _compare(
+    evidence: Evidence, one: Keep, other: Keep, limit: float, first: str, second: str, *, exclusive: bool = False
+) -> Outcome:
+    """Whether attacks of the first kind break more than those of the second, at any budget that both were run at."""
+    outcomes = []
+    for contest in _contests(evidence, one, other, f"both {first} and {second}"):
+        more, less = int(contest.only_first.sum()), int(contest.only_second.sum())
+        value = more / contest.n if exclusive else (more - less) / contest.n
+        bad = value > limit and (more > 1 if exclusive else significantly_more(more, less))
+        reason = f"{more} samples broken only by {first} attacks at {contest.where}"
+        samples = evidence.named(contest.only_first)
+        outcomes.append(
+            (value, Outcome(bad, value, n=contest.n, samples=samples, assessments=contest.names, reason=reason))
+        )
+    return max(outcomes, key=lambda found: (found[1].flagged, found[0]))[1]
+
+
+@check(
+    "C7", "Hard-label attacks do not beat gradient attacks", Tier.STORED, Severity.WARN, threshold=0.01,
+    source="Carlini et al. 2019",
+    remedy="An attack that sees only the class finds what gradients do not show: they are masked.",
+)  # fmt: skip
+def hard_label_not_better(evidence: Evidence, limit: float) -> Outcome:
+    """Attacks that see only the predicted class must not break what attacks with gradients leave.
+
+    Flags where more than the threshold of the samples, and more than one, were broken by decision-based attacks alone,
+    at one budget.
+    """
+    return _compare(
+        evidence,
+        lambda p: p.threat_model == BLACK_BOX[1],
+        lambda p: p.gradient,
+        limit,
+        "hard-label",
+        "gradient",
+        exclusive=True,
+    )
+
+
+@check(
+    "C12", "Robust against more than FGSM", Tier.STORED, Severity.WARN, threshold=0.3,
+    source="Wong et al. 2020, catastrophic overfitting",
+    remedy="The model learned to hide its gradient from one step: report iterative attacks, train against them.",
+)  # fmt: skip
+def more_than_fgsm(evidence: Evidence, limit: float) -> Outcome:
+    """A model trained against single steps can be robust against them and against nothing else.
+
+    Robust accuracy under one-step attacks less that under iterative ones, at one budget; flags above the threshold.
+    """
+    outcomes = []
+    for contest in _contests(
+        evidence, lambda p: p.one_step, lambda p: p.iterative and not p.minimum_norm, "one-step and iterative"
+    ):
+        gap = (int(contest.only_second.sum()) - int(contest.only_first.sum())) / contest.n
+        reason = f"{gap:.1%} apart at {contest.where}"
+        outcomes.append((gap, Outcome(gap > limit, gap, n=contest.n, assessments=contest.names, reason=reason)))
+    return max(outcomes, key=lambda found: found[0])[1]
+
+
+@check(
+    "C18", "Fixed-budget attacks find what minimum-norm attacks find", Tier.STORED, Severity.WARN, threshold=0.01,
+    source="AttackBench",
+    remedy="Give the fixed-budget attack more steps or restarts, or report the minimum-norm attack's worst case.",
+)  # fmt: skip
+def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
+    """An example nearer than epsilon, found by an attack that minimises the distance, was there to be found.
+
+    Every example on disk of a minimum-norm attack inside a fixed budget of an iterative attack, measured in that norm;
+    flags where the lower 95 % bound of the share missed is above the threshold.
+    """
+    finders = [p for p in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack")]
+    best: Outcome | None = None
+    everyone = evidence.attacks()
+    for region in evidence.regions:
+        fixed = [p for p in everyone if p.region == region and p.iterative and not p.minimum_norm]
+        covered = evidence.covered(fixed)
+        if not covered.any():
+            continue
+
+        def inside(piece: Piece, ball: Region = region) -> Tensor:
+            wrong = piece.tensor("perturbed_predictions") != piece.tensor("targets")
+            return wrong & within(piece.far(ball.norm), ball.epsilon)
+
+        missed = evidence.union(finders, inside) & covered & ~evidence.union(fixed, lambda p: p.succeeded)
+        value = int(missed.sum()) / int(covered.sum())
+        if best is None or best.value is None or value > best.value:
+            bad = rate_interval(missed[covered])[1] > limit
+            reason = f"{int(missed.sum())} missed at {region.norm.value} {region.epsilon:.4g}"
+            best = Outcome(
+                bad,
+                value,
+                n=int(covered.sum()),
+                samples=evidence.named(missed),
+                assessments=[p.name for p in fixed] if bad else (),
+                reason=reason,
+            )
+    if best is None:
+        raise NotApplicable("no iterative attack with a fixed budget")
+    return best
+
+
+@check(
+    "C19", "Targeted attacks add little", Tier.STORED, Severity.INFO, threshold=0.02,
+    source="Carlini et al. 2019; AutoAttack",
+    remedy="Put a targeted attack into the worst case (APGDT, FAB targeted, profile standard).",
+)  # fmt: skip
+def targeted_adds_little(evidence: Evidence, limit: float) -> Outcome:
+    """Aiming at each class in turn can find what the nearest class does not.
+
+    Samples that only targeted attacks broke, as a share; above the threshold the headline must include them.
+    """
+    aimed = [p for p in evidence.of("attacks") if p.semantics.get("objective") == "targeted"]
+    if not aimed:
+        raise NotApplicable("no targeted attack among the assessments")
+    untargeted = [p for p in evidence.attacks() if p.region in {a.region for a in aimed}]
+    both = evidence.covered(aimed) & evidence.covered(untargeted)
+    if not both.any():
+        raise NotApplicable("no untargeted attack at the same budget on the same samples")
+    only = evidence.union(aimed, lambda p: p.succeeded) & both & ~evidence.union(untargeted, lambda p: p.succeeded)
+    value = int(only.sum()) / int(both.sum())
+    return Outcome(
+        value > limit, value, n=int(both.sum()), samples=evidence.named(only), assessments=[p.name for p in aimed]
+    )
+
+
+@check(
+    "C20", "Diverse attacks", Tier.STORED, Severity.WARN,
+    source="Carlini et al. 2019, diverse set of attacks",
+    remedy="Add the missing kinds, or the profile `standard` and one decision-based attack (HopSkipJumpAttack).",
+)  # fmt: skip
+def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
+    """A defence against one kind of attack often falls to another.
+
+    A headline needs a gradient attack, a score-based one, a decision-based one and one that minimises the distance.
+    """
+
+    def kinds(piece: Piece) -> set[str]:
+        found = set()
+        if "ensemble" in piece.families:  # standard and AutoAttack hold APGD, FAB and Square
+            found |= (
+                {"gradient", "score-based", "minimum-norm"}
+                if str(piece.metadata["algorithm"]) in ("standard", "exhaustive", "AutoAttack")
+                else {"gradient"}
+            )
+        if piece.gradient and not piece.minimum_norm:
+            found.add("gradient")
+        if piece.threat_model == BLACK_BOX[0]:
+            found.add("score-based")
+        if piece.threat_model == BLACK_BOX[1] and "noise" not in piece.families:
+            found.add("decision-based")
+        if piece.minimum_norm and piece.gradient:
+            found.add("minimum-norm")
+        return found
+
+    have = set().union(*(kinds(p) for p in evidence.attacks()))
+    missing = [kind for kind in ("gradient", "score-based", "decision-based", "minimum-norm") if kind not in have]
+    return Outcome(bool(missing), len(missing), n=len(have), reason=f"no {', '.join(missing)} attack")
+
+
+@check(
+    "C21", "Not better than the best known", Tier.STORED, Severity.WARN,
+    source="RobustBench",
+    remedy="A number above the state of the art is more often a broken attack than a breakthrough: run the profile full.",
+)  # fmt: skip
+def not_too_good(evidence: Evidence, limit: float) -> Outcome:
+    """Robust accuracy above the best on record needs better evidence than usual.
+
+    For `sanity.benchmark` cifar10, cifar100 (Linf 8/255) or imagenet (4/255): the worst case of all attacks.
+    """
+    benchmark = evidence.params.sanity.benchmark
+    if benchmark is None:
+        raise NotApplicable("sanity.benchmark is not given: no record to compare with")
+    size = 4 / 255 if benchmark == "imagenet" else EIGHT_255
+    mine = [
+        p
+        for p in evidence.attacks()
+        if p.region is not None and p.region.norm is Norm.LINF and p.region.epsilon >= size - 1e-9
+    ]
+    if not mine:
+        raise NotApplicable(f"no attack at Linf {size:.4g}")
+    covered = evidence.present(mine)
+    robust = evidence.subject.clean_correct & ~evidence.union(mine, lambda p: p.succeeded)
+    value, record = float(robust[covered].double().mean()), limit or BEST_KNOWN[benchmark]
+    return Outcome(value > record, value, n=int(covered.sum()), reason=f"above {record:.1%}")
+
+
+@check(
+    "C22", "An undefended model is not robust", Tier.STORED, Severity.WARN, threshold=0.05,
+    source="RobustBench, Standard 0.0 %",
+    remedy="A plainly trained model that withstands 8/255 on natural images is being attacked badly.",
+)  # fmt: skip
+def undefended_not_robust(evidence: Evidence, limit: float) -> Outcome:
+    """Plain training gives no robustness on natural images.
+
+    Only for colour images of at least 32 pixels, a model trained here by the standard recipe, and Linf 8/255 or more;
+    small grey scans, such as digits, can withstand it honestly.
+    """
+    data, model = evidence.subject.dataset, evidence.params.model
+    natural = data.is_image and data.inputs.shape[1] == 3 and min(data.inputs.shape[2:]) >= 32
+    if not natural or model.source != "train" or model.train.recipe != "standard":
+        raise NotApplicable("for undefended models of natural images (3 channels, 32 pixels and more, recipe standard)")
+    mine = [
+        p
+        for p in evidence.attacks()
+        if p.region is not None and p.region.norm is Norm.LINF and p.region.epsilon >= EIGHT_255 - 1e-9
+    ]
+    covered = evidence.covered(mine)
+    if not covered.any():
+        raise NotApplicable("no attack at Linf 8/255 or more")
+    value = float((~evidence.union(mine, lambda p: p.succeeded))[covered].double().mean())
+    return Outcome(value > limit, value, n=int(covered.sum()), reason=f"robust accuracy {value:.1%}")

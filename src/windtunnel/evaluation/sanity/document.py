@@ -1,0 +1,56 @@
+"""docs/sanity.md, generated from the registry: `python -m windtunnel.evaluation.sanity.document`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from windtunnel.evaluation.sanity.assess import NECESSARY
+from windtunnel.evaluation.sanity.check import GROUPS, Tier
+from windtunnel.evaluation.sanity.run import registry
+
+PAGE = Path("docs/sanity.md")
+_TIERS = {
+    Tier.STORED: "tensors and metadata on disk; always",
+    Tier.PASSES: "a few passes over the model; by default",
+    Tier.ATTACKS: "attacks run anew on at most `sanity.samples` samples; `sanity.profile: full`",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Sanity checks"
+    yield ""
+    yield "Generated from the registry by `python -m windtunnel.evaluation.sanity.document`; `windtunnel sanity --explain C3` says more."
+    yield f"{NECESSARY}"
+    yield ""
+    yield "HARD: the number is not valid, and the gate says so (exit code 20). WARN: robustness may be overestimated. INFO: worth"
+    yield "knowing. `not_run` and `not_applicable` are shown with their reason: silence never reads as pass."
+    yield ""
+    for tier, words in _TIERS.items():
+        yield f"- **{tier}**: {words}."
+    for letter, title in GROUPS.items():
+        yield ""
+        yield f"## {letter}. {title}"
+        yield ""
+        yield "| id | check | tier | severity | threshold | what to do | source |"
+        yield "| --- | --- | --- | --- | --- | --- | --- |"
+        for row in registry().values():
+            if row.group == letter:
+                limit = "" if row.threshold is None else f"{row.threshold:.4g}"
+                cells = [row.id, row.title, row.tier, row.severity, limit, row.remedy, row.source]
+                yield "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

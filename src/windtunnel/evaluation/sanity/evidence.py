@@ -1,0 +1,319 @@
+"""What the checks look at: the model, the samples, and every assessment of the run that can be read and fits them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
+from windtunnel.core.distances import distance
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject
+from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
+from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
+from windtunnel.params.load import entries
+from windtunnel.params.schema import Params
+
+GREY_LEVELS = 255
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One assessment; `rows` int64 (n,) says where its n samples stand among those of the clean assessment."""
+
+    name: str
+    family: str
+    artifacts: Artifacts
+    rows: Tensor
+    _far: dict[Norm, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def tensor(self, key: str) -> Tensor:
+        """The tensor under `key` of robustness_data.pt."""
+        return self.artifacts.tensor(key)
+
+    def has(self, key: str) -> bool:
+        """Whether robustness_data.pt has `key`."""
+        return key in self.artifacts.data
+
+    def far(self, norm: Norm) -> Tensor:
+        """How far each perturbed input lies from its clean one, measured anew, once; (n,), inf where there is none."""
+        if norm not in self._far:
+            self._far[norm] = distance(norm, self.tensor("perturbed_inputs"), self.tensor("clean_inputs")).nan_to_num(
+                torch.inf
+            )
+        return self._far[norm]
+
+    @property
+    def metadata(self) -> Mapping[str, Json]:
+        """metadata.json."""
+        return self.artifacts.metadata
+
+    @property
+    def semantics(self) -> Mapping[str, Json]:
+        """The semantics block of metadata.json; empty where there is none."""
+        block = self.metadata.get("semantics")
+        return block if isinstance(block, dict) else {}
+
+    @property
+    def perturbation(self) -> Mapping[str, Json]:
+        """The perturbation region of the semantics; empty where there is none."""
+        block = self.semantics.get("perturbation")
+        return block if isinstance(block, dict) else {}
+
+    @property
+    def families(self) -> frozenset[str]:
+        """The families of its algorithm, from the semantics."""
+        words = self.semantics.get("families")
+        return frozenset(map(str, words)) if isinstance(words, list) else frozenset()
+
+    @property
+    def calls(self) -> list[Mapping[str, Json]]:
+        """What the library was called with: one map per run of the assessment."""
+        block = self.metadata.get("call_kwargs")
+        if not isinstance(block, dict):
+            return []
+        nested: list[Mapping[str, Json]] = [value for value in block.values() if isinstance(value, dict)]
+        return nested if nested and len(nested) == len(block) else [block]
+
+    @property
+    def options(self) -> Mapping[str, Json]:
+        """The assessor's own options, kwargs of metadata.json."""
+        block = self.metadata.get("kwargs")
+        return block if isinstance(block, dict) else {}
+
+    @property
+    def kind(self) -> str:
+        """The assessment kind."""
+        return str(self.metadata["assessment_kind"])
+
+    @property
+    def threat_model(self) -> str:
+        """The threat model, from the semantics."""
+        return str(self.semantics.get("threat_model"))
+
+    @property
+    def region(self) -> Region | None:
+        """The ball it worked in."""
+        return region_of(self.artifacts)
+
+    @property
+    def row(self) -> AttackRow | None:
+        """The attack's registry row; None for what is no attack of the attacks table."""
+        return ROWS.get((str(self.metadata["library"]), str(self.metadata["algorithm"])))
+
+    @property
+    def minimum_norm(self) -> bool:
+        """Whether it finds its own distance."""
+        return self.row is not None and self.row.algorithm.minimum_norm
+
+    @property
+    def shows_failures(self) -> bool:
+        """Whether its example of an unbroken sample is where the attack stood; some return the clean input instead."""
+        return self.row is not None and self.family == "attacks" and not self.row.keeps_clean
+
+    @property
+    def asked(self) -> Tensor:
+        """How often it asked the model about each sample beyond the clean one; float (n,)."""
+        if self.has("queries"):
+            return self.tensor("queries").double() - 1
+        return self.tensor("forward_passes").double()
+
+    @property
+    def right(self) -> Tensor:
+        """Whether each of its samples is classified as its target without perturbation; (n,) bool."""
+        return self.tensor("clean_predictions") == self.tensor("targets")
+
+    @property
+    def succeeded(self) -> Tensor:
+        """Whether each verdict is that of a broken sample; (n,) bool."""
+        return self.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
+
+    @property
+    def tried(self) -> Tensor:
+        """Which samples it was run on; (n,) bool."""
+        return self.tensor("attacked") if self.has("attacked") else self.right
+
+    @property
+    def ids(self) -> list[str]:
+        """Names of its samples."""
+        return self.artifacts.sample_names
+
+    def named(self, mask: Tensor) -> list[str]:
+        """Names of the samples at `mask` (n,)."""
+        return [self.ids[i] for i in mask.nonzero().flatten().tolist()]
+
+    @property
+    def iterative(self) -> bool:
+        """A gradient attack of more than one step."""
+        return self.gradient and bool(self.families & {"iterative", "optimization", "ensemble"})
+
+    @property
+    def gradient(self) -> bool:
+        """A white-box attack."""
+        return self.threat_model == ThreatModel.WHITE_BOX
+
+    @property
+    def one_step(self) -> bool:
+        """FGSM and its like."""
+        return self.gradient and self.families == {"gradient_sign"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything a check may look at. Passes over the model are made once and shared between checks (`once`)."""
+
+    subject: Subject
+    clean: Artifacts
+    params: Params
+    pieces: tuple[Piece, ...]
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    foreign: Mapping[str, str] = field(default_factory=dict)
+    families: Mapping[str, str] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Names of the N samples."""
+        return self.subject.dataset.ids
+
+    def once(self, key: str, compute: Callable[[], object]) -> object:
+        """The result of `compute`, computed at the first call under `key`."""
+        if key not in self.notes:
+            self.notes[key] = compute()
+        return self.notes[key]
+
+    def of(self, *families: str, what: str = "") -> list[Piece]:
+        """The assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
+        wanted = what or " or ".join(families)
+        found = [piece for piece in self.pieces if piece.family in families]
+        if found:
+            return found
+        lost = [
+            f"{name}: {self.unusable[name]}"
+            for name, f in self.families.items()
+            if f in families and name in self.unusable
+        ]
+        if lost:
+            raise NotRun("; ".join(lost))
+        raise NotApplicable(f"params.yaml has no entry of {wanted}")
+
+    def attacks(self, keep: Callable[[Piece], bool] = lambda _: True, what: str = "attack") -> list[Piece]:
+        """Untargeted attacks and query attacks that `keep` accepts; raises as `of` does, naming `what`."""
+        found = [
+            piece
+            for piece in self.of("attacks", "queries")
+            if piece.kind == AssessmentKind.EMPIRICAL_ATTACK
+            and piece.semantics.get("objective") == Objective.UNTARGETED
+            and keep(piece)
+        ]
+        if not found:
+            lost = [
+                f"{name}: {why}"
+                for name, why in self.unusable.items()
+                if self.families.get(name) in ("attacks", "queries")
+            ]
+            raise NotRun("; ".join(lost)) if lost else NotApplicable(f"no {what} among the assessments")
+        return found
+
+    def bounded(self, keep: Callable[[Piece], bool] = lambda _: True, what: str = "attack") -> list[Piece]:
+        """Attacks that take an epsilon in a pixel norm."""
+        return self.attacks(
+            lambda p: (
+                p.region is not None
+                and not p.minimum_norm
+                and (p.row is None or bool(p.row.epsilon) or "ensemble" in p.families)
+                and keep(p)
+            ),
+            f"{what} with an epsilon",
+        )
+
+    def everywhere(self, piece: Piece, mask: Tensor) -> Tensor:
+        """A mask over a piece's samples (n,) as one over all samples (N,)."""
+        whole = torch.zeros(len(self.ids), dtype=torch.bool)
+        whole[piece.rows[mask]] = True
+        return whole
+
+    def union(self, pieces: Iterable[Piece], choose: Callable[[Piece], Tensor]) -> Tensor:
+        """(N,) bool: chosen in any of the pieces."""
+        whole = torch.zeros(len(self.ids), dtype=torch.bool)
+        for piece in pieces:
+            whole |= self.everywhere(piece, choose(piece))
+        return whole
+
+    def present(self, pieces: Iterable[Piece]) -> Tensor:
+        """(N,) bool: among the samples of any of the pieces."""
+        return self.union(pieces, lambda p: torch.ones(len(p.rows), dtype=torch.bool))
+
+    def covered(self, pieces: Iterable[Piece]) -> Tensor:
+        """(N,) bool: right without perturbation, and tried by any of the pieces or broken before it came to them."""
+        return self.union(pieces, lambda p: p.right & (p.tried | p.succeeded))
+
+    def named(self, mask: Tensor) -> list[str]:
+        """Names of the samples at `mask` (N,)."""
+        return [self.ids[i] for i in mask.nonzero().flatten().tolist()]
+
+    @cached_property
+    def regions(self) -> list[Region]:
+        """Every ball an attack worked in, once."""
+        found = {p.region for p in self.pieces if p.family in ("attacks", "queries") and p.region is not None}
+        return sorted(found, key=lambda r: (r.norm, r.epsilon))
+
+    @cached_property
+    def eight_bit(self) -> bool:
+        """Whether the samples are images whose values are whole grey levels of 1/255."""
+        levels = self.subject.dataset.inputs * GREY_LEVELS
+        return self.subject.dataset.is_image and float((levels - levels.round()).abs().max()) < 1e-3
+
+    @property
+    def verifications(self) -> list[Piece]:
+        """The verifications; raises as `of` does."""
+        return self.of("verification")
+
+    def probe_rows(self) -> Tensor:
+        """Indices of the samples on which attacks are run anew: the first `sanity.samples` the model gets right."""
+        return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples]
+
+
+def collect(params: Params, subject: Subject, clean: Artifacts, directory: Path) -> Evidence:
+    """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised."""
+    pieces, unusable, foreign, families = [], {}, {}, {}
+    for family, name, _ in entries(params):
+        families[name] = family
+        try:
+            artifacts = read_artifacts(directory / name)
+            rows = rows_of(artifacts, subject.dataset.ids)
+        except UserError as error:
+            unusable[name] = str(error)
+            if "is not in the clean assessment" in str(error):
+                foreign[name] = "has samples that the clean assessment does not have"
+            continue
+        if difference := _other_samples(artifacts, subject, rows):
+            unusable[name] = foreign[name] = difference
+        else:
+            pieces.append(Piece(name, family, artifacts, rows))
+    return Evidence(subject, clean, params, tuple(pieces), unusable, foreign, families)
+
+
+def _other_samples(artifacts: Artifacts, subject: Subject, rows: Tensor) -> str:
+    """In which of inputs and labels an assessment differs from the clean one; empty for in neither."""
+    if not torch.equal(artifacts.tensor("clean_inputs"), subject.dataset.inputs[rows]):
+        return "its clean inputs are not those of the clean assessment"
+    if not torch.equal(artifacts.tensor("targets"), subject.dataset.targets[rows]):
+        return "its targets are not those of the clean assessment"
+    return ""
+
+
+def numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
+    """The plain numbers among metrics."""
+    return {
+        k: float(cast(float, v)) for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)
+    }

@@ -1,0 +1,72 @@
+"""Findings as they are kept in reports/sanity/metadata.json, read back: for whoever shows them. Quick to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+from windtunnel.core.contracts import Caveat, Json
+from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.evaluation.sanity.check import Severity, Status
+
+Row = Mapping[str, Json]
+
+
+def read_sanity(directory: Path) -> dict[str, Json] | None:
+    """metadata.json of the sanity stage; None where it never ran. Raises UserError for a damaged file."""
+    path = directory / METADATA_FILE
+    return cast(dict[str, Json], read_json(path)) if path.is_file() else None
+
+
+def rows_in(sanity: Mapping[str, Json] | None) -> list[Row]:
+    """The rows of kwargs.checks; none where the stage never ran or its metadata are of another version."""
+    kwargs = sanity.get("kwargs") if sanity else None
+    checks = kwargs.get("checks") if isinstance(kwargs, dict) else None
+    return [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
+
+
+def is_flagged(row: Row) -> bool:
+    """Whether a row is a failure or a warning."""
+    return row.get("status") in (Status.FAIL, Status.WARN)
+
+
+def counts(rows: Iterable[Row]) -> dict[str, int]:
+    """How many checks ended how, by status; a flagged INFO check is no warning and has a count of its own."""
+    found = {status.value: 0 for status in Status} | {"info": 0}
+    for row in rows:
+        info = row["status"] == Status.WARN and row["severity"] == Severity.INFO
+        found["info" if info else str(row["status"])] += 1
+    return found
+
+
+def overall(found: Mapping[str, int]) -> str:
+    """`fail` for any hard failure, else `warn` for any warning, else `pass`; passing is necessary, not sufficient."""
+    return "fail" if found["fail"] else "warn" if found["warn"] else "pass"
+
+
+def caveats_of(rows: Iterable[Row], name: str) -> list[Caveat]:
+    """The flagged checks that concern the assessment `name`, as caveats whose code is the check's id."""
+    return [
+        Caveat(
+            str(row["id"]),
+            f"Sanity check {row['id']} ({row['severity']}), {row['title']}: {row.get('reason', 'flagged')}. {row['remedy']}",
+            tuple(map(str, cast(list[Json], row.get("samples", [])))),
+        )
+        for row in rows
+        if is_flagged(row) and name in cast(list[Json], row.get("assessments", []))
+    ]
+
+
+def with_caveats(metadata: dict[str, Json], rows: Iterable[Row]) -> dict[str, Json]:
+    """An assessment's metadata with the caveats of the checks that flagged it.
+
+    The stage runs after the assessments and may not change their outputs, so whoever shows them adds these on reading.
+    """
+    mine = [
+        {key: value for key, value in plain.items() if value}
+        for plain in ({**asdict(c), "samples": list(c.samples)} for c in caveats_of(rows, str(metadata.get("name"))))
+    ]
+    caveats = metadata.get("caveats", [])
+    return {**metadata, "caveats": [*(caveats if isinstance(caveats, list) else []), *mine]} if mine else metadata

@@ -1,0 +1,131 @@
+"""Group C, gradients: is there a way to follow, and does it lead anywhere?"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.sanity.check import NotRun, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.probes import (
+    cross_entropy,
+    input_gradients,
+    linf_ball,
+    margin_loss,
+    need_gradients,
+    pgd,
+    uniform_in_ball,
+)
+from windtunnel.evaluation.sanity.rates import significantly_more
+
+EIGHT_255 = 8 / 255
+
+
+def _gradients(evidence: Evidence, loss: str) -> Tensor:
+    need_gradients(evidence)
+    data, functions = evidence.subject.dataset, {"cross entropy": cross_entropy, "margin": margin_loss}
+
+    def compute() -> Tensor:
+        try:
+            return input_gradients(evidence.subject.classifier, data.inputs, data.targets, functions[loss]).flatten(1)
+        except RuntimeError as error:
+            raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
+
+    return cast(Tensor, evidence.once(f"gradient {loss}", compute))
+
+
+@check(
+    "C1", "No zero gradients", Tier.PASSES, Severity.WARN,
+    source="AutoAttack; Pintor et al. 2022 (unavailable gradients)",
+    remedy="Where cross entropy saturates attack the margin (DLR, CW); where both are zero use BPDA or black-box attacks.",
+)  # fmt: skip
+def no_zero_gradients(evidence: Evidence, limit: float) -> Outcome:
+    """Where the gradient of the loss by the input is exactly zero, a gradient attack stands still.
+
+    The gradient of cross entropy at every clean input; flags for any sample without one, and says whether the margin
+    (best wrong logit less the own) has one there. The value is the share of samples without.
+    """
+    zero = (_gradients(evidence, "cross entropy") == 0).all(1)
+    if not zero.any():
+        return Outcome(flagged=False, value=0.0, n=len(zero))
+    both = zero & (_gradients(evidence, "margin") == 0).all(1)
+    kind = "also of the margin" if both.any() else "not of the margin: the loss saturates, so use DLR"
+    reason = f"cross entropy has no gradient for {int(zero.sum())} samples, {kind}"
+    return Outcome(
+        flagged=True, value=float(zero.double().mean()), n=len(zero), samples=evidence.named(zero), reason=reason
+    )
+
+
+@check(
+    "C2", "Finite gradients", Tier.PASSES, Severity.HARD,
+    source="practice",
+    remedy="Find the operation whose derivative overflows (sqrt or log at 0, division); attacks turn NaN into noise.",
+)  # fmt: skip
+def finite_gradients(evidence: Evidence, limit: float) -> Outcome:
+    """A gradient of NaN or infinity makes an attack return NaN or its input. Any sample flags."""
+    bad = ~(_gradients(evidence, "cross entropy").isfinite().all(1) & _gradients(evidence, "margin").isfinite().all(1))
+    return Outcome(
+        bool(bad.any()),
+        int(bad.sum()),
+        n=len(bad),
+        samples=evidence.named(bad),
+        reason="NaN or infinite gradients",
+    )
+
+
+@check(
+    "C13", "Stable loss surface", Tier.PASSES, Severity.WARN, threshold=0.1,
+    source="Pintor et al. 2022, unstable predictions (100 points, range 8/255)",
+    remedy="Gradients point nowhere on a rough surface: average them (EOT), smooth the loss, or attack black-box.",
+)  # fmt: skip
+def stable_loss(evidence: Evidence, limit: float) -> Outcome:
+    """Where the loss jumps from one point to the next, a gradient tells nothing of the way ahead.
+
+    100 random points within 4/255 of each of up to 100 samples: mean change of the margin relative to its size (at
+    least the median size, so that samples at the boundary do not count for more), clipped to 1.
+    """
+    data, rows = evidence.subject.dataset, torch.arange(min(len(evidence.ids), evidence.params.sanity.samples))
+    x, y = data.inputs[rows], data.targets[rows]
+    generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C13"))
+    here = margin_loss(evidence.subject.classifier.logits(x), y)
+    scale = torch.maximum(here.abs(), here.abs().median()).clamp(min=1e-12)
+    change = torch.zeros(len(rows))
+    for _ in range(100):
+        there = margin_loss(evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y)
+        change += ((there - here).abs() / scale).clamp(max=1)
+    value = float((change / 100).mean())
+    return Outcome(
+        value > limit,
+        value,
+        n=len(rows),
+        reason=f"the margin changes by {value:.0%} on average",
+    )
+
+
+@check(
+    "C14", "Losses agree", Tier.ATTACKS, Severity.WARN, threshold=0.02,
+    source="AutoAttack documentation",
+    remedy="Report the worst case over both losses; cross entropy that is much weaker has saturated.",
+)  # fmt: skip
+def losses_agree(evidence: Evidence, limit: float) -> Outcome:
+    """Cross entropy and a loss that cannot saturate must find about the same examples.
+
+    PGD under cross entropy and under the margin on the same samples, 40 steps in the largest Linf budget; flags where
+    robust accuracies differ by more than the threshold and the exact McNemar test says so at 5 %.
+    """
+    need_gradients(evidence)
+    region, _ = linf_ball(evidence)
+    data, rows = evidence.subject.dataset, evidence.probe_rows()
+    seed = derive_seed(evidence.subject.seed, "C14")
+    broken = [
+        pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=40,
+            step_size=region.epsilon / 10, seed=seed, loss=loss).broken
+        for loss in (cross_entropy, margin_loss)
+    ]  # fmt: skip
+    one, other = int((broken[0] & ~broken[1]).sum()), int((broken[1] & ~broken[0]).sum())
+    gap = abs(one - other) / max(1, len(rows))
+    flagged = gap > limit and significantly_more(max(one, other), min(one, other))
+    return Outcome(flagged, gap, n=len(rows), reason=f"only cross entropy breaks {one}, only the margin {other}")

@@ -1,0 +1,425 @@
+"""Group A, pre-flight: is the model what an evaluation takes it for, and are the inputs?"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.classifier import argmax_or_invalid
+from windtunnel.core.contracts import AssessmentKind, Capability, Norm
+from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
+from windtunnel.evaluation.sanity.probes import (
+    cross_entropy,
+    input_gradients,
+    need_gradients,
+    onnx_logits,
+    several_passes,
+)
+
+BATCH = 64
+DRAWS = 5
+RANDOMNESS = 1e-4  # of L2-normalised logits; AutoAttack's check_randomized
+
+
+@check(
+    "A1", "Model in evaluation mode", Tier.PASSES, Severity.HARD,
+    source="RobustBench eval.py; torchattacks#124",
+    remedy="Call model.eval() and keep train() from switching modules back; dropout and batch statistics must be off.",
+)  # fmt: skip
+def evaluation_mode(evidence: Evidence, limit: float) -> Outcome:
+    """A module in training mode drops units at random or normalises by the batch: another model than the one deployed.
+
+    Flags when any submodule has `.training` set. A torch.export program has no modes and passes.
+    """
+    module = evidence.subject.classifier.module
+    if isinstance(module, torch.fx.GraphModule):
+        return Outcome(flagged=False, value=0, note="an exported program has no training mode")
+    training = [name or type(part).__name__ for name, part in module.named_modules() if part.training]
+    return Outcome(bool(training), len(training), reason=f"in training mode: {', '.join(training[:5])}")
+
+
+@check(
+    "A2", "Deterministic forward pass", Tier.PASSES, Severity.WARN, threshold=RANDOMNESS,
+    source="AutoAttack check_randomized; RobustBench",
+    remedy="Attack the expectation over the model's randomness (EOTPGD, or APGD with eot_iter), or fix the randomness.",
+)  # fmt: skip
+def deterministic_forward(evidence: Evidence, limit: float) -> Outcome:
+    """Randomness at inference hides gradients: an attack follows one draw and is judged by another.
+
+    Five passes over one batch; flags when the number of correct predictions differs, or L2-normalised logits differ by
+    more than the threshold.
+    """
+    value, counts = randomness(evidence)
+    flagged = value > limit or len(set(counts)) > 1
+    return Outcome(flagged, value, n=BATCH, reason=f"correct in five passes: {', '.join(map(str, counts))}")
+
+
+def randomness(evidence: Evidence) -> tuple[float, list[int]]:
+    """(largest difference of normalised logits, number correct in each pass) over five passes of one batch."""
+
+    def compute() -> tuple[float, list[int]]:
+        data = evidence.subject.dataset
+        x, y = data.inputs[:BATCH], data.targets[:BATCH]
+        passes = several_passes(evidence.subject.classifier, x, DRAWS)
+        unit = [nn.functional.normalize(p, dim=1) for p in passes]
+        return max(float((u - unit[0]).abs().max()) for u in unit), [int((p.argmax(1) == y).sum()) for p in passes]
+
+    found = evidence.once("randomness", compute)
+    assert isinstance(found, tuple)
+    return found
+
+
+def is_random(evidence: Evidence) -> bool:
+    """Whether A2 flags at its default threshold."""
+    value, counts = randomness(evidence)
+    return value > RANDOMNESS or len(set(counts)) > 1
+
+
+@check(
+    "A3", "Predictions do not depend on the batch", Tier.PASSES, Severity.HARD, threshold=1e-3,
+    source="RobustBench#7; auto-attack#74",
+    remedy="Use running statistics at inference (BatchNorm with track_running_stats and eval mode).",
+)  # fmt: skip
+def batch_invariance(evidence: Evidence, limit: float) -> Outcome:
+    """A model that normalises by the batch gives a sample another class in other company; attacks then attack the batch.
+
+    64 samples one at a time against all at once: HARD where an argmax differs by more than rounding, WARN where logits
+    differ by more than the threshold. A model with randomness of its own is A2's business.
+    """
+    if is_random(evidence):
+        raise NotApplicable("the forward pass is random (A2), so that batches cannot be compared")
+    x = evidence.subject.dataset.inputs[:BATCH]
+    alone, together = evidence.subject.classifier.logits(x, 1), evidence.subject.classifier.logits(x, len(x))
+    apart = (alone - together).abs().amax(1)
+    scale = together.abs().amax().clamp(min=1)
+    differ = (argmax_or_invalid(alone) != argmax_or_invalid(together)) & (apart > 1e-5 * scale)
+    worst = float(apart.max() / scale)
+    ids = [evidence.ids[i] for i in differ.nonzero().flatten().tolist()]
+    severity = Severity.HARD if differ.any() else Severity.WARN
+    reason = f"{len(ids)} predictions change with the batch size"
+    return Outcome(bool(differ.any()) or worst > limit, worst, n=len(x), samples=ids, reason=reason, severity=severity)
+
+
+@check(
+    "A4", "Outputs are logits, not probabilities", Tier.PASSES, Severity.WARN, threshold=1e-5,
+    source="AutoAttack check_range_output",
+    remedy="Return the logits: a softmax inside the model flattens the gradients of every loss that takes logits.",
+)  # fmt: skip
+def logits_not_probabilities(evidence: Evidence, limit: float) -> Outcome:
+    """A second softmax, in the loss, squeezes the gradient.
+
+    Flags when all outputs lie in [0, 1] and every row sums to 1, within the threshold.
+    """
+    logits = evidence.subject.clean_logits
+    off = float((logits.sum(1) - 1).abs().max())
+    flagged = bool(logits.min() > -limit and logits.max() < 1 + limit and off <= limit)
+    return Outcome(flagged, off, n=len(logits), reason="every row of outputs sums to 1")
+
+
+@check(
+    "A5", "Inputs in [0, 1]", Tier.PASSES, Severity.HARD, threshold=1e-6,
+    source="torchattacks#136; auto-attack#86",
+    remedy="Give the images in [0, 1] and put the normalisation inside the model (nn.Sequential(Normalize, model)).",
+)  # fmt: skip
+def inputs_in_range(evidence: Evidence, limit: float) -> Outcome:
+    """Attacks clip to [0, 1] and measure budgets there: normalised inputs are cut to another image, under another budget.
+
+    The largest distance of an input value from [0, 1]; not applicable to tabular data, which has a range of its own.
+    """
+    data = evidence.subject.dataset
+    if not data.is_image:
+        raise NotApplicable("tabular data has a range of its own")
+    outside = (data.inputs.flatten(1) - data.inputs.flatten(1).clamp(0, 1)).abs().amax(1)
+    bad = (outside > limit) | ~data.inputs.flatten(1).isfinite().all(1)
+    value = float(outside.nan_to_num(torch.inf).max())
+    reason = f"values from {float(data.inputs.min()):.4g} to {float(data.inputs.max()):.4g}"
+    return Outcome(bool(bad.any()), value, n=len(data), samples=evidence.named(bad), reason=reason)
+
+
+@check(
+    "A6", "Epsilon in pixel units", Tier.PASSES, Severity.WARN, threshold=1e-3,
+    source="RobustBench footnotes; auto-attack#54",
+    remedy="Give epsilon on [0, 1] pixels, as a fraction (8/255) where the images have 8 bits.",
+)  # fmt: skip
+def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
+    """An epsilon in 0..255, in units of the standard deviation, or rounded (0.031 for 8/255) is another budget.
+
+    HARD for a Linf epsilon above 1. WARN where the images have 8 bits and an epsilon is within 0.1 of a whole number
+    of grey levels and further than the threshold from it, or where no Linf attack moved any pixel by 0.9 epsilon.
+    """
+    balls = [(p.name, p.region) for p in evidence.pieces if p.region is not None and p.region.norm is Norm.LINF]
+    if not balls:
+        raise NotApplicable("no assessment works in Linf")
+    large = [name for name, ball in balls if ball.epsilon > 1]
+    if large:
+        worst = max(ball.epsilon for _, ball in balls)
+        return Outcome(
+            flagged=True,
+            value=worst,
+            assessments=large,
+            reason="Linf epsilon above 1: in 0..255?",
+            severity=Severity.HARD,
+        )
+    rounded = [
+        name
+        for name, ball in balls
+        if evidence.eight_bit and limit < abs(ball.epsilon * GREY_LEVELS - round(ball.epsilon * GREY_LEVELS)) < 0.1
+    ]
+    if rounded:
+        return Outcome(
+            flagged=True, assessments=rounded, reason="an epsilon is nearly, but not, a whole number of grey levels"
+        )
+    ratios = {}
+    for piece in evidence.pieces:
+        ball = piece.region
+        if (
+            piece.family == "attacks"
+            and ball is not None
+            and ball.norm is Norm.LINF
+            and not piece.minimum_norm
+            and piece.tried.any()
+        ):
+            shown = piece.tried if piece.shows_failures else piece.tried & piece.succeeded
+            if not shown.any():
+                continue  # it broke nothing, and returns the clean input of what it did not break
+            far = piece.far(Norm.LINF)[shown]
+            ratios[piece.name] = float(far.max()) / ball.epsilon
+    if not ratios:
+        return Outcome(flagged=False, note="no attack used its whole budget by design")
+    best = max(ratios.values())
+    reason = f"the largest change is {best:.3g} epsilon: were the images rescaled on the way?"
+    return Outcome(best < 0.9, best, assessments=list(ratios) if best < 0.9 else (), reason=reason)
+
+
+@check(
+    "A7", "Clean predictions equal in all stages", Tier.STORED, Severity.HARD,
+    source="auto-attack#74",
+    remedy="Run dvc repro: an assessment is of another model, or the model is not deterministic.",
+)  # fmt: skip
+def clean_predictions_equal(evidence: Evidence, limit: float) -> Outcome:
+    """Accuracies of two stages can only be compared if both saw the same model do the same on clean inputs.
+
+    Every assessment's clean predictions against those of the clean assessment, sample by sample.
+    """
+    wrong = {
+        p.name: int((p.tensor("clean_predictions") != evidence.subject.clean_predictions[p.rows]).sum())
+        for p in evidence.pieces
+    }
+    bad = [name for name, count in wrong.items() if count]
+    return listing(bad, "differ in", value=sum(wrong.values()), n=len(wrong))
+
+
+@check(
+    "A8", "Clean accuracy as registered", Tier.STORED, Severity.HARD,
+    source="RobustBench#105",
+    remedy="Check preprocessing, labels and the weights file, or correct sanity.expected_clean_accuracy.",
+)  # fmt: skip
+def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> Outcome:
+    """A model that is less accurate here than where it was published is fed something else than it was trained on.
+
+    Flags when `sanity.expected_clean_accuracy` is outside the 95 % Wilson interval of the clean accuracy.
+    """
+    expected = evidence.params.sanity.expected_clean_accuracy
+    if expected is None:
+        raise NotApplicable("sanity.expected_clean_accuracy is not given")
+    right, n = int(evidence.subject.clean_correct.sum()), len(evidence.ids)
+    low, high = binomial_interval(right, n)
+    reason = f"{right / n:.1%} [{low:.1%}, {high:.1%}] instead of {expected:.1%}"
+    return Outcome(not low <= expected <= high, right / n, n=n, reason=reason)
+
+
+@check(
+    "A9", "Same samples in all stages", Tier.STORED, Severity.HARD,
+    source="RobustBench#104",
+    remedy="Run dvc repro, so that every assessment is of the samples that prepare chose.",
+)  # fmt: skip
+def same_samples(evidence: Evidence, limit: float) -> Outcome:
+    """Ids, inputs and labels of every assessment against those of the clean one, bit by bit.
+
+    An assessment of other samples is left out of every other check.
+    """
+    reason = "; ".join(f"{name}: {why}" for name, why in evidence.foreign.items())
+    return Outcome(
+        bool(evidence.foreign),
+        len(evidence.foreign),
+        n=len(evidence.families),
+        assessments=list(evidence.foreign),
+        reason=reason,
+    )
+
+
+@check(
+    "A10", "True labels", Tier.STORED, Severity.WARN,
+    source="RAITAP documentation",
+    remedy="Give labels (data.labels): accuracies now measure agreement with the unperturbed model.",
+)  # fmt: skip
+def true_labels(evidence: Evidence, limit: float) -> Outcome:
+    """Without labels the model's own predictions are the reference, and clean accuracy is 100 % by construction."""
+    pseudo = not evidence.subject.dataset.labelled
+    return Outcome(pseudo, float(pseudo), reason="the model's predictions stand in for labels")
+
+
+@check(
+    "A11", "Class count fits the attacks", Tier.STORED, Severity.HARD,
+    source="AutoAttack check_n_classes; torchattacks#188",
+    remedy="Use a loss or attack for this number of classes (DLR needs 3, targeted DLR 4).",
+)  # fmt: skip
+def class_count_fits(evidence: Evidence, limit: float) -> Outcome:
+    """Some losses divide by a third or fourth logit, and some libraries assume ten classes unless told.
+
+    Flags an attack whose loss needs more classes than there are, or that was told another number than there is.
+    """
+    k = evidence.subject.dataset.num_classes
+    wrong = []
+    for piece in evidence.of("attacks"):
+        needed = piece.row.min_classes if piece.row else 2
+        told = [call["n_classes"] for call in piece.calls if isinstance(call.get("n_classes"), int)]
+        if needed > k or any(count != k for count in told):
+            wrong.append(piece.name)
+    return Outcome(
+        bool(wrong),
+        len(wrong),
+        n=k,
+        assessments=wrong,
+        reason=f"{', '.join(wrong)} assume another number than {k}",
+    )
+
+
+@check(
+    "A12", "No optimisation at inference", Tier.PASSES, Severity.WARN,
+    source="AutoAttack check_dynamic; RobustBench",
+    remedy="A model that optimises at inference needs an adaptive attack through the optimisation.",
+)  # fmt: skip
+def no_optimisation_at_inference(evidence: Evidence, limit: float) -> Outcome:
+    """A defence that runs gradient steps in its forward pass cannot be attacked as if it were a function.
+
+    Counts the calls of autograd that a profiler sees during one forward pass.
+    """
+    calls = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_name == "_make_grads"  # both grad and backward call it
+
+    classifier = evidence.subject.classifier
+    before = sys.getprofile()
+    sys.setprofile(trace)
+    try:
+        with torch.enable_grad():
+            classifier.module(evidence.subject.dataset.inputs[:2].to(classifier.device))
+    finally:
+        sys.setprofile(before)
+    return Outcome(calls > 0, calls, reason=f"{calls} calls of autograd in one forward pass")
+
+
+@check(
+    "A13", "Differentiable end to end", Tier.PASSES, Severity.WARN,
+    source="Pintor et al. 2022 (interrupted computational graph)",
+    remedy="Use BPDA for the step that interrupts the graph, or black-box attacks only.",
+)  # fmt: skip
+def differentiable(evidence: Evidence, limit: float) -> Outcome:
+    """Where the graph is interrupted a white-box attack has nothing to follow.
+
+    Flags when the gradient of the loss by the input cannot be had.
+    """
+    need_gradients(evidence)
+    data = evidence.subject.dataset
+    try:
+        input_gradients(evidence.subject.classifier, data.inputs[:2], data.targets[:2], cross_entropy)
+    except RuntimeError as error:
+        return Outcome(flagged=True, value=1, reason=" ".join(str(error).split())[:200])
+    return Outcome(flagged=False, value=0)
+
+
+@check(
+    "A14", "No hidden quantisation", Tier.PASSES, Severity.WARN, threshold=0.4 / GREY_LEVELS,
+    source="auto-attack#44",
+    remedy="Attack through the quantisation (straight-through gradients), or state it as part of the threat model.",
+)  # fmt: skip
+def no_hidden_quantisation(evidence: Evidence, limit: float) -> Outcome:
+    """A model that rounds its inputs is flat almost everywhere: small steps do nothing, and gradients are zero.
+
+    Flags when noise of +-0.4/255 leaves the logits of every sample exactly as they were.
+    """
+    if is_random(evidence):
+        raise NotApplicable("the forward pass is random (A2)")
+    data, classifier = evidence.subject.dataset, evidence.subject.classifier
+
+    def compute() -> Tensor:
+        generator = torch.Generator().manual_seed(derive_seed(0, "A14"))
+        signs = torch.randint(0, 2, data.inputs.shape, generator=generator) * 2 - 1
+        return (classifier.logits(data.inputs + signs * limit) == classifier.logits(data.inputs)).all(1)
+
+    same = evidence.once(f"unmoved by {limit}", compute)  # D12 asks too
+    assert isinstance(same, Tensor)
+    return Outcome(bool(same.all()), float(same.double().mean()), n=len(data), reason="no logit moved")
+
+
+@check(
+    "A15", "ONNX equals torch", Tier.PASSES, Severity.HARD, threshold=1e-4,
+    source="RAITAP documentation; Marabou#882",
+    remedy="Export anew in eval mode; the property that Marabou proves is about the ONNX graph.",
+)  # fmt: skip
+def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
+    """What is proved of the exported graph holds for the model only if both are the same function.
+
+    The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
+    """
+    if not any(p.metadata["library"] in ("Marabou", "windtunnel") for p in evidence.verifications):
+        raise NotApplicable("no verifier worked on an ONNX graph")
+    if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
+        raise NotApplicable("the model has no ONNX graph")
+    there = onnx_logits(evidence, evidence.subject.dataset.inputs)
+    apart = (there - evidence.subject.clean_logits).abs().amax(1) / evidence.subject.clean_logits.abs().amax().clamp(
+        min=1
+    )
+    value = float(apart.max())
+    return Outcome(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
+
+
+@check(
+    "A16", "Positive control: the attacks break what they must", Tier.ATTACKS, Severity.HARD, threshold=0.01,
+    source="Carlini et al. 2019; RobustBench Standard",
+    remedy="The attack stack is broken: check library versions and the attack's parameters.",
+)  # fmt: skip
+def positive_control(evidence: Evidence, limit: float) -> Outcome:
+    """An attack that cannot break an undefended model says nothing about a defended one.
+
+    The run's strongest kind of attack, PGD in Linf, against a small undefended network trained here on scikit-learn's
+    digits (robust accuracy at 0.3 must not exceed the threshold), and against a linear classifier whose exact robust
+    accuracy is known (margin / ||w_i - w_j||_1): the attack must not break more than can be broken, nor much less.
+    """
+    from windtunnel.evaluation.sanity.control import attack_controls
+
+    undefended, exact, linear = attack_controls(evidence.params.sanity.samples)
+    wrong = undefended > limit or linear < exact - 1e-9 or linear > exact + 0.02
+    note = f"undefended {undefended:.1%}; linear {linear:.1%}, exactly {exact:.1%}"
+    return Outcome(wrong, undefended, n=evidence.params.sanity.samples, note=note)
+
+
+@check(
+    "A17", "Threat model declared", Tier.STORED, Severity.HARD,
+    source="Carlini et al. 2019, precise threat model",
+    remedy="Run the assessment anew with this version: its metadata lack what a claim needs.",
+)  # fmt: skip
+def threat_model_declared(evidence: Evidence, limit: float) -> Outcome:
+    """A number without norm, size, objective and the adversary's knowledge is no claim.
+
+    Flags an assessment whose metadata lack threat model, objective or perturbation region.
+    """
+    lacking = []
+    for piece in evidence.pieces:
+        keys = {"threat_model", "objective", "perturbation", "input_metadata", "sample_selection"} - set(
+            piece.semantics
+        )
+        region = piece.perturbation
+        known = "corruption_name" in region or "norm" in region or piece.kind == AssessmentKind.STATISTICAL_SAMPLING
+        if keys or not known:
+            lacking.append(piece.name)
+    return listing(lacking, "lacking in", value=len(lacking), n=len(evidence.pieces))

@@ -1,0 +1,172 @@
+"""Passes and attacks that checks make themselves: small, of known behaviour, and independent of the libraries under check."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.artifacts import Tensors
+from windtunnel.core.classifier import FORWARD_BATCH, Classifier
+from windtunnel.core.contracts import Capability, Norm
+from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.evaluation.sanity.check import NotApplicable
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of each sample; (n, K), (n,) -> (n,)."""
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Best wrong logit less the label's; positive where misclassified. (n, K), (n,) -> (n,)."""
+    own = logits.gather(1, labels[:, None]).squeeze(1)
+    rivals = logits.scatter(1, labels[:, None], -torch.inf)
+    return rivals.amax(1) - own
+
+
+def need_gradients(evidence: Evidence) -> None:
+    """Raise NotApplicable for a model without autograd."""
+    if Capability.AUTOGRAD not in evidence.subject.classifier.capabilities:
+        raise NotApplicable("the model offers no gradients; only its forward pass is attacked")
+
+
+def input_gradients(classifier: Classifier, inputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """Gradient of `loss` at each input, float32 (n, ...) on the CPU. Raises RuntimeError where the graph is interrupted."""
+    found = []
+    for x, y in zip(inputs.split(FORWARD_BATCH), labels.split(FORWARD_BATCH), strict=True):
+        point = x.to(classifier.device).clone().requires_grad_()
+        value = loss(classifier.module(point), y.to(classifier.device)).sum()
+        (gradient,) = torch.autograd.grad(value, point)
+        found.append(gradient.float().cpu())
+    return torch.cat(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """What `pgd` did to n samples: broken (n,) bool; losses (steps + 1, n) and examples (n, ...) of the last restart."""
+
+    broken: Tensor
+    losses: Tensor
+    examples: Tensor
+
+
+def pgd(
+    classifier: Classifier,
+    inputs: Tensor,
+    labels: Tensor,
+    epsilon: float,
+    *,
+    steps: int,
+    step_size: float,
+    seed: int,
+    restarts: int = 1,
+    passes: int = 1,
+    loss: Loss = margin_loss,
+) -> Descent:
+    """Projected gradient ascent on `loss` in Linf inside [0, 1], from random starts (Madry et al. 2018, arXiv 1706.06083).
+
+    A sample counts as broken as soon as one iterate is misclassified. `passes` gradients are averaged at each step
+    (expectation over transformation, Athalye et al. 2018), for models with randomness of their own.
+    """
+    device, generator = classifier.device, torch.Generator().manual_seed(seed)
+    clean, y = inputs.to(device), labels.to(device)
+    broken = torch.zeros(len(inputs), dtype=torch.bool)
+    losses: list[Tensor] = []
+    for _ in range(restarts):
+        start = (2 * torch.rand(inputs.shape, generator=generator) - 1).to(device) * epsilon
+        x, losses = (clean + start).clamp(0, 1), []
+        for step in range(steps + 1):
+            gradient = torch.zeros_like(x)
+            for _ in range(passes):
+                x = x.detach().requires_grad_()
+                logits = classifier.module(x)
+                value = loss(logits, y)
+                (one,) = torch.autograd.grad(value.sum(), x)
+                gradient += one
+            losses.append(value.detach().cpu())
+            broken |= (logits.argmax(1) != y).cpu()
+            if step < steps:
+                x = (x.detach() + step_size * gradient.sign()).clamp(clean - epsilon, clean + epsilon).clamp(0, 1)
+    return Descent(broken, torch.stack(losses), x.detach().cpu())
+
+
+def rerun(evidence: Evidence, piece: Piece, **changes: object) -> tuple[Tensor, Tensor]:
+    """The attack of `piece` anew on at most `sanity.samples` of the samples it tried: (local indices, succeeded).
+
+    `changes` are fields of the entry; `steps`, `step_size` and `epsilon` go into its budget, `seed` replaces the run's.
+    """
+    local = piece.tried.nonzero().flatten()[: evidence.params.sanity.samples]
+    data = attack_anew(evidence, piece, piece.rows[local], **changes)
+    return local, cast(Tensor, data["verdicts"]) == 1
+
+
+def attack_anew(evidence: Evidence, piece: Piece, rows: Tensor, **changes: object) -> Tensors:
+    """The tensors of the attack of `piece`, changed as `rerun` says, on the samples at `rows`."""
+    from dataclasses import replace
+
+    from windtunnel.assessments.attacks.assess import assess
+
+    entry = evidence.params.attacks[piece.name]
+    seed = cast(int, changes.pop("seed", evidence.subject.seed))
+    budget: dict[str, object] = {k: changes.pop(k) for k in ("steps", "step_size", "epsilon") if k in changes}
+    changed: AttackEntry = entry.model_copy(
+        update={**changes, "on": None, "visualisers": None, "budget": entry.budget.model_copy(update=budget)}
+    )
+    subject = replace(evidence.subject.subset(rows), seed=seed)
+    name = f"sanity.{piece.name}.{derive_seed(seed, str(changed))}"
+    return assess(name, changed, _budget(evidence), subject).data
+
+
+def _budget(evidence: Evidence) -> Budget:
+    return evidence.params.budget
+
+
+def uniform_in_ball(inputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    """One uniform draw in each Linf ball, inside [0, 1]; (n, ...)."""
+    return (inputs + (2 * torch.rand(inputs.shape, generator=generator) - 1) * epsilon).clamp(0, 1)
+
+
+def several_passes(classifier: Classifier, inputs: Tensor, times: int) -> list[Tensor]:
+    """Logits of the same inputs, `times` over, on the model's own random stream."""
+    with seeded(derive_seed(0, "sanity.passes")):
+        return [classifier.logits(inputs) for _ in range(times)]
+
+
+def linf_ball(evidence: Evidence) -> tuple[Region, Tensor]:
+    """The largest Linf budget that attacks were run at, and the samples right that none of them broke; (N,) bool."""
+    balls = [r for r in evidence.regions if r.norm is Norm.LINF]
+    if not balls:
+        raise NotApplicable("no attack was run in Linf")
+    region = max(balls, key=lambda r: r.epsilon)
+    mine = [p for p in evidence.attacks() if p.region == region]
+    return region, evidence.covered(mine) & ~evidence.union(mine, lambda p: p.succeeded)
+
+
+def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:
+    """Logits (n, K) by onnxruntime of the model's ONNX graph, which is exported once where the model is no file of it."""
+    from windtunnel.inputs.models.backends import OnnxModule
+    from windtunnel.inputs.models.load import export_onnx
+
+    classifier = evidence.subject.classifier
+
+    def read() -> OnnxModule:
+        with tempfile.TemporaryDirectory() as folder:
+            return OnnxModule(classifier.onnx_path or export_onnx(classifier, Path(folder) / "model.onnx"))
+
+    graph = evidence.once("onnx graph", read)
+    assert isinstance(graph, OnnxModule)
+    with torch.no_grad():
+        logits: Tensor = graph(inputs)
+    return logits

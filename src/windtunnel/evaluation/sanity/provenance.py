@@ -1,0 +1,204 @@
+"""Group G, provenance: can the number be made again, and is it of what it says?"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from windtunnel.core.artifacts import package_version
+from windtunnel.core.contracts import Json, Randomness
+from windtunnel.core.files import DATA_FILE, file_digest
+from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.probes import attack_anew
+
+FINGERPRINT = ("python", "packages", "seed", "device", "threads_deterministic", "dataset_digest", "model_digest")
+AGAIN = 32
+# (distribution, versions, what is wrong, whether windtunnel's shims mend it: see docs of the adapters)
+KNOWN_BAD = (
+    ("torchattacks", "<3.4", "APGD and Square ignore the seed", False),
+    ("foolbox", "<3.3", "success is taken from an intermediate iterate", False),
+    ("maraboupy", "<2.0", "disjunctions are unsound on some graphs", False),
+    ("imagecorruptions", "<=1.1.2", "three corruptions crash on current scikit-image and numpy", True),
+    ("auto-LiRPA", "<=0.3", "removed names of numpy and torch", True),
+)
+
+
+def _provenance(piece: Piece) -> dict[str, Json]:
+    block = piece.metadata.get("provenance")
+    return dict(block) if isinstance(block, dict) else {}
+
+
+@check(
+    "G1", "Environment recorded", Tier.STORED, Severity.HARD,
+    source="reproducibility practice",
+    remedy="Run the assessment anew with this version, which records python, packages, device, seed and digests.",
+)  # fmt: skip
+def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
+    """A number whose environment is unknown cannot be made again.
+
+    Every assessment's provenance: python, package versions with the attack's own library, seed, device, determinism
+    flag, digests of data and model; on an accelerator also its name and the CUDA, cuDNN and TF32 settings.
+    """
+    bad = []
+    for piece in evidence.pieces:
+        facts = _provenance(piece)
+        wanted = [*FINGERPRINT, *(("accelerator",) if str(facts.get("device", "cpu")) != "cpu" else ())]
+        packages = facts.get("packages")
+        if any(key not in facts for key in wanted) or not isinstance(packages, dict) or "torch" not in packages:
+            bad.append(piece.name)
+    return listing(bad, "lacking in", value=len(bad), n=len(evidence.pieces))
+
+
+@check(
+    "G2", "No stale cache", Tier.STORED, Severity.WARN,
+    source="DVC practice",
+    remedy="Another environment: make setup, then dvc repro. Another result: dvc repro -f of the stage that used it.",
+)  # fmt: skip
+def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
+    """A cached result of other library versions is not what this environment would give.
+
+    Nor is one that began with the examples of another assessment (`survivors_of`, `examples_from`) which have changed
+    since: DVC cannot know that one entry of params.yaml uses the result of another.
+    """
+    stale = {}
+    for piece in evidence.pieces:
+        packages = _provenance(piece).get("packages")
+        versions = packages.items() if isinstance(packages, dict) else ()
+        other = [name for name, version in versions if package_version(name) not in (None, version)]
+        if other := other + _changed_since(piece):
+            stale[piece.name] = other
+    reason = "; ".join(f"{name}: {', '.join(packages)}" for name, packages in stale.items())
+    return Outcome(bool(stale), len(stale), n=len(evidence.pieces), assessments=list(stale), reason=reason)
+
+
+def _changed_since(piece: Piece) -> list[str]:
+    """The assessments whose examples this one used, and whose robustness_data.pt is another now."""
+    options, root = piece.metadata["kwargs"], piece.artifacts.directory.parent
+    assert isinstance(options, dict)
+    used = {name: digest for key in ("survivors_of", "examples_from") for name, digest in options.get(key, {}).items()}
+    files = {name: root / name / DATA_FILE for name in used}
+    return [name for name, digest in used.items() if files[name].is_file() and file_digest(files[name]) != digest]
+
+
+@check(
+    "G3", "Seeds explicit", Tier.STORED, Severity.WARN,
+    source="torchattacks: seed=None takes the time",
+    remedy="Give the attack's own seed, which a global seed does not reach.",
+)  # fmt: skip
+def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
+    """A method that seeds itself from the clock differs from run to run, whatever the run's seed."""
+    pieces = evidence.of("attacks")
+    bad = [
+        p.name
+        for p in pieces
+        if p.row is not None
+        and p.row.seed is not None
+        and p.row.algorithm.randomness is Randomness.SELF_SEEDED
+        and any(call.get(p.row.seed) is None for call in p.calls)
+    ]
+    return listing(bad, "no seed in", value=len(bad), n=len(pieces))
+
+
+@check(
+    "G4", "Verdicts repeat", Tier.PASSES, Severity.WARN,
+    source="reproducibility practice",
+    remedy="Look for randomness in the model (A2) or in the device; fix it, or report the spread.",
+)  # fmt: skip
+def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
+    """A deterministic attack on the same samples must give the same verdicts.
+
+    The cheapest deterministic attack of the run anew on its first 32 samples; any verdict that flips flags.
+    """
+    steady = evidence.attacks(
+        lambda p: (
+            p.name in evidence.params.attacks
+            and p.row is not None
+            and p.row.algorithm.randomness is Randomness.DETERMINISTIC
+            and "ensemble" not in p.families
+            and bool(p.tried.any())
+        ),
+        "deterministic attack",
+    )
+
+    def cost(piece: Piece) -> float:
+        return float(piece.tensor("forward_passes").mean()) if piece.has("forward_passes") else 0.0
+
+    piece = min(steady, key=cost)
+    local = piece.tried.nonzero().flatten()[:AGAIN]
+    again = cast(torch.Tensor, attack_anew(evidence, piece, piece.rows[local])["verdicts"]) == 1
+    flips = again != piece.succeeded[local]
+    ids = [piece.ids[i] for i in local[flips].tolist()]
+    return Outcome(
+        bool(ids),
+        len(ids),
+        n=len(local),
+        samples=ids,
+        assessments=[piece.name] if ids else (),
+        reason=f"{len(ids)} verdicts of {piece.name} flip",
+    )
+
+
+@check(
+    "G5", "MLflow equals DVC", Tier.STORED, Severity.HARD,
+    source="pipeline practice",
+    remedy="Run windtunnel track; a number in the UI that no file holds must not be quoted.",
+)  # fmt: skip
+def mlflow_equals_dvc(evidence: Evidence, limit: float) -> Outcome:
+    """What the UI shows must be what the files hold: asked by `windtunnel sanity`, once the run is tracked."""
+    raise NotRun("the run is tracked after this stage; windtunnel sanity asks the tracking store")
+
+
+@check(
+    "G6", "Code and lock committed", Tier.STORED, Severity.WARN,
+    source="pipeline practice",
+    remedy="Commit params.yaml, the code and dvc.lock, so that the number has a revision.",
+)  # fmt: skip
+def code_committed(evidence: Evidence, limit: float) -> Outcome:
+    """A number from an uncommitted tree belongs to no revision: asked by `windtunnel sanity`, of git, when it is called."""
+    raise NotRun("the state of git is no input of a cached stage; windtunnel sanity asks git")
+
+
+@check(
+    "G7", "Weights as registered", Tier.STORED, Severity.HARD,
+    source="RobustBench model zoo",
+    remedy="Fetch the weights again, or correct model.sha256.",
+)  # fmt: skip
+def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
+    """Every assessment must be of the model that is here now: its recorded digest against the model's own.
+
+    `model.sha256` is checked when the model is imported, and refused there.
+    """
+    digest = evidence.subject.classifier.digest
+    bad = [p.name for p in evidence.pieces if _provenance(p).get("model_digest") != digest]
+    return listing(bad, "of other weights:", value=len(bad), n=len(evidence.pieces))
+
+
+@check(
+    "G8", "No library known to be bad", Tier.STORED, Severity.WARN,
+    source="imagecorruptions with scikit-image 0.19; Marabou on newer ONNX opsets",
+    remedy="Install the pinned versions (make setup).",
+)  # fmt: skip
+def no_bad_library(evidence: Evidence, limit: float) -> Outcome:
+    """Versions with faults that change results, among the packages that the assessments recorded.
+
+    Faults that windtunnel's shims mend (three corruptions that crash, removed names) are named and do not flag.
+    """
+    used: dict[str, set[str]] = {}
+    for piece in evidence.pieces:
+        packages = _provenance(piece).get("packages")
+        for name, version in (packages if isinstance(packages, dict) else {}).items():
+            used.setdefault(name.lower(), set()).add(str(version))
+    bad: list[str] = []
+    mended: list[str] = []
+    for name, versions, fault, shimmed in KNOWN_BAD:
+        if any(Version(v) in SpecifierSet(versions, prereleases=True) for v in used.get(name.lower(), ())):
+            (mended if shimmed else bad).append(f"{name} {versions}: {fault}")
+    if not used:
+        raise NotApplicable("no assessment recorded its packages")
+    return Outcome(
+        bool(bad), len(bad), n=len(used), reason="; ".join(bad), note="; ".join(f"mended here: {m}" for m in mended)
+    )

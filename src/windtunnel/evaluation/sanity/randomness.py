@@ -1,0 +1,118 @@
+"""Group C, models with randomness of their own: were they attacked and judged over it?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.seeds import seeded
+from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.model import is_random
+from windtunnel.evaluation.sanity.probes import (
+    linf_ball,
+    pgd,
+    several_passes,
+)
+
+EOT_PASSES = 20
+
+
+def _only_random(evidence: Evidence) -> None:
+    if not is_random(evidence):
+        raise NotApplicable("the forward pass is deterministic (A2)")
+
+
+@check(
+    "C15", "Expectation over transformation adds nothing", Tier.ATTACKS, Severity.HARD, threshold=0.02,
+    source="AutoAttack `rand`; auto-attack#15; Athalye et al. 2018",
+    remedy="Attack with EOT (EOTPGD, or APGD with eot_iter: 20).",
+)  # fmt: skip
+def eot_adds_nothing(evidence: Evidence, limit: float) -> Outcome:
+    """For a random model the gradient of one draw is noise, and an attack that follows it is weak.
+
+    Only where A2 finds randomness: PGD with one gradient a step against PGD with the mean of 20, both judged by the mean
+    logits of 20 passes; flags where the latter breaks more by more than the threshold.
+    """
+    _only_random(evidence)
+    region, _ = linf_ball(evidence)
+    data, rows = evidence.subject.dataset, evidence.probe_rows()[:50]
+    x, y = data.inputs[rows], data.targets[rows]
+
+    def broken(passes: int) -> float:
+        found = pgd(
+            evidence.subject.classifier,
+            x,
+            y,
+            region.epsilon,
+            steps=20,
+            step_size=region.epsilon / 8,
+            seed=0,
+            passes=passes,
+        )
+        mean = torch.stack(several_passes(evidence.subject.classifier, found.examples, EOT_PASSES)).mean(0)
+        return float((mean.argmax(1) != y).double().mean())
+
+    gap = broken(EOT_PASSES) - broken(1)
+    return Outcome(gap > limit, gap, n=len(rows), reason=f"EOT breaks {gap:.1%} more")
+
+
+@check(
+    "C16", "Attacks work with the randomness frozen", Tier.ATTACKS, Severity.WARN, threshold=0.5,
+    source="Carlini et al. 2019",
+    remedy="An attack that fails even against one fixed draw is broken apart from the randomness.",
+)  # fmt: skip
+def works_when_frozen(evidence: Evidence, limit: float) -> Outcome:
+    """With its random stream fixed a random model is deterministic, and an attack must break it at a large budget.
+
+    Only where A2 finds randomness: every pass is seeded alike, PGD at epsilon 0.5; flags where more than the threshold
+    of the samples survive.
+    """
+    _only_random(evidence)
+    classifier, data, rows = evidence.subject.classifier, evidence.subject.dataset, evidence.probe_rows()[:50]
+
+    class Frozen(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with seeded(0):
+                logits: Tensor = classifier.module(x)
+            return logits
+
+    frozen = replace(classifier, module=Frozen())
+    found = pgd(frozen, data.inputs[rows], data.targets[rows], 0.5, steps=50, step_size=0.05, seed=0)
+    alive = float((~found.broken).double().mean())
+    return Outcome(alive > limit, alive, n=len(rows), reason=f"{alive:.0%} survive Linf 0.5")
+
+
+@check(
+    "C17", "Success over repeated draws", Tier.ATTACKS, Severity.HARD, threshold=0.01,
+    source="auto-attack PR#104, #105",
+    remedy="Judge each example by several draws of the model, and report mean and deviation.",
+)  # fmt: skip
+def success_over_draws(evidence: Evidence, limit: float) -> Outcome:
+    """A random model judged by one draw gives a number that the next draw does not confirm.
+
+    Only where A2 finds randomness: the stored examples of each attack are judged five times; flags where the standard
+    deviation of robust accuracy, or its distance from the stored one, is above the threshold.
+    """
+    _only_random(evidence)
+    worst, bad = 0.0, []
+    for piece in evidence.attacks():
+        examples, targets = piece.tensor("perturbed_inputs"), piece.tensor("targets")
+        robust = torch.stack(
+            [piece.right & (evidence.subject.classifier.predict(examples) == targets) for _ in range(5)]
+        )
+        rates = robust.double().mean(1)
+        stored = float((piece.right & ~piece.succeeded).double().mean())
+        off = max(float(rates.std()), abs(float(rates.mean()) - stored))
+        worst = max(worst, off)
+        if off > limit:
+            bad.append(piece.name)
+    return Outcome(
+        bool(bad),
+        worst,
+        n=5,
+        assessments=bad,
+        reason=f"robust accuracy is off by {worst:.1%} when judged again",
+    )

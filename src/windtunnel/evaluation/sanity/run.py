@@ -1,0 +1,140 @@
+"""Run the registered checks on the evidence, one after another; none of them can stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.batches import progress_bar
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Json
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.files import plain_json
+from windtunnel.core.subject import subject_of
+from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
+from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.params.outcome import Sanity
+from windtunnel.params.schema import Params
+
+PROFILES: dict[str, frozenset[Tier]] = {
+    "stored": frozenset({Tier.STORED}),
+    "standard": frozenset({Tier.STORED, Tier.PASSES}),
+    "full": frozenset(Tier),
+}
+# Where the checks are: importing a module registers its checks.
+MODULES = (
+    "model", "attack", "gradients", "comparisons", "curves", "masking", "randomness", "strength", "agreement", "average_case",
+    "statistics", "provenance",
+)  # fmt: skip
+MAX_SAMPLES = 50  # ids kept per finding; n says how many there are
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check, as it is kept in metadata.json under kwargs.checks."""
+
+    check: Check
+    status: Status
+    severity: Severity
+    value: float | None
+    threshold: float | None
+    n: int | None
+    samples: tuple[str, ...]
+    assessments: tuple[str, ...]
+    reason: str
+
+    def json(self) -> dict[str, Json]:
+        """As a row of metadata.json; empty fields are left out."""
+        row: dict[str, Json] = {
+            "id": self.check.id,
+            "title": self.check.title,
+            "tier": self.check.tier.value,
+            "severity": self.severity.value,
+            "status": self.status.value,
+            "value": plain_json(self.value),
+            "threshold": self.threshold,
+            "n": self.n,
+            "samples": list(self.samples),
+            "assessments": list(self.assessments),
+            "reason": self.reason,
+            "remedy": self.check.remedy,
+            "source": self.check.source,
+        }
+        return {key: value for key, value in row.items() if value not in (None, [], "")}
+
+
+def registry() -> dict[str, Check]:
+    """Every check by id, in the order of the groups."""
+    for module in MODULES:
+        import_module(f"windtunnel.evaluation.sanity.{module}")
+    return dict(sorted(CHECKS.items(), key=lambda item: (item[0][0], int(item[0][1:]))))
+
+
+def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None = None) -> list[Finding]:
+    """Run the checks of the profile's tiers; those of other tiers are `not_run`, and say how to run them."""
+    chosen = [c for id_, c in registry().items() if only is None or id_ in set(only)]
+    findings = []
+    with progress_bar() as progress:
+        task = progress.add_task("sanity", total=len(chosen))
+        for row in chosen:
+            progress.update(task, description=f"sanity {row.id}")
+            findings.append(run_check(row, evidence, settings))
+            progress.advance(task)
+    return findings
+
+
+# What can be asked before hours are spent: of the model and the samples alone.
+BEFORE_ANY_ASSESSMENT = ("A1", "A2", "A3", "A4", "A5", "A10", "A12", "A13", "A14")
+
+
+def before_any_assessment(params: Params, classifier: Classifier, dataset: Dataset) -> list[Finding]:
+    """The checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
+    subject = subject_of(classifier, dataset, params.seed)
+    asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
+    empty = Artifacts("clean", Path(), {}, {"metrics": {}})
+    return run_checks(Evidence(subject, empty, params, ()), params.sanity, asked)
+
+
+def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
+    """One check. A check that itself breaks is `not_run` with the error, and never a pass."""
+    threshold = settings.thresholds.get(row.id, row.threshold)
+
+    def outcome_of(status: Status, reason: str) -> Finding:
+        return Finding(row, status, row.severity, None, threshold, None, (), (), reason)
+
+    if row.tier not in PROFILES[settings.profile]:
+        wanted = "full" if row.tier is Tier.ATTACKS else "standard"
+        return outcome_of(Status.NOT_RUN, f"a {row.tier} check; sanity.profile: {wanted} runs it")
+    try:
+        found = row.look(evidence, 0.0 if threshold is None else threshold)
+    except NotApplicable as why:
+        return outcome_of(Status.NOT_APPLICABLE, str(why))
+    except NotRun as why:
+        return outcome_of(Status.NOT_RUN, str(why))
+    except Exception as error:  # whatever a user's model or a damaged tensor raises: said, and never a pass
+        return outcome_of(
+            Status.NOT_RUN,
+            f"the check could not be made ({type(error).__name__}: {' '.join(str(error).split())[:200]})",
+        )
+    severity = (found.severity if found.flagged else None) or row.severity
+    words = "; ".join(filter(None, (found.reason if found.flagged else "", found.note)))
+    return Finding(
+        check=row,
+        status=_status(found, severity),
+        severity=severity,
+        value=found.value,
+        threshold=threshold,
+        n=found.n,
+        samples=tuple(found.samples)[:MAX_SAMPLES] if found.flagged else (),
+        assessments=tuple(dict.fromkeys(found.assessments)) if found.flagged else (),
+        reason=words,
+    )
+
+
+def _status(found: Outcome, severity: Severity) -> Status:
+    if not found.flagged:
+        return Status.PASS
+    return Status.FAIL if severity is Severity.HARD else Status.WARN

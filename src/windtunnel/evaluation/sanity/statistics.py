@@ -1,0 +1,202 @@
+"""Group F, statistics and reporting: does the reader see how sure the numbers are?"""
+
+from __future__ import annotations
+
+import torch
+
+from windtunnel.core.binomial import binomial_interval
+from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.evaluation.sanity.rates import rate_interval
+
+RATE_ENDINGS = ("_accuracy", "_rate")
+
+
+def _rates(piece: Piece) -> dict[str, tuple[float, bool]]:
+    """Every rate among the metrics: (value, whether its interval is there)."""
+    stated = numbers(piece.artifacts.metrics)
+    return {
+        key: (value, (f"{key}_ci_low" in stated and f"{key}_ci_high" in stated) or "accuracy_ci_low" in stated)
+        for key, value in stated.items()
+        if key.endswith(RATE_ENDINGS)
+    }
+
+
+@check(
+    "F1", "Every rate has an interval", Tier.STORED, Severity.HARD,
+    source="statistical practice",
+    remedy="Report <name>_ci_low and <name>_ci_high beside every accuracy and rate.",
+)  # fmt: skip
+def every_rate_has_interval(evidence: Evidence, limit: float) -> Outcome:
+    """A rate without an interval looks exact. Every `*_accuracy` and `*_rate` of every assessment."""
+    lacking = {p.name: [k for k, (_, there) in _rates(p).items() if not there] for p in evidence.pieces}
+    bad = {name: keys for name, keys in lacking.items() if keys}
+    reason = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in bad.items())
+    return Outcome(bool(bad), sum(map(len, bad.values())), n=len(lacking), assessments=list(bad), reason=reason)
+
+
+@check(
+    "F2", "Enough samples", Tier.STORED, Severity.WARN, threshold=0.05,
+    source="Wilson intervals: +-6.9 points at 200 samples, 3.1 at 1,000, 1.0 at 10,000",
+    remedy="Assess more samples (data.samples.n), and call the numbers indicative until then.",
+)  # fmt: skip
+def enough_samples(evidence: Evidence, limit: float) -> Outcome:
+    """The largest half width of a 95 % Wilson interval among the clean accuracy and the attacks' and proofs' rates."""
+    widest = {"clean": _half_width(int(evidence.subject.clean_correct.sum()), len(evidence.ids))}
+    for piece in evidence.pieces:
+        for key in ("adversarial_accuracy", "certified_accuracy"):
+            value = numbers(piece.artifacts.metrics).get(key)
+            if value is not None and len(piece.rows):
+                widest[piece.name] = _half_width(round(value * len(piece.rows)), len(piece.rows))
+    bad = [name for name, width in widest.items() if width > limit]
+    widest_name, worst = max(widest.items(), key=lambda item: item[1])
+    return Outcome(
+        bool(bad),
+        worst,
+        n=len(evidence.ids),
+        assessments=[b for b in bad if b != "clean"],
+        reason=f"indicative: intervals of up to +-{worst:.1%} ({widest_name})",
+    )
+
+
+def _half_width(successes: int, n: int) -> float:
+    low, high = binomial_interval(successes, n)
+    return (high - low) / 2
+
+
+@check(
+    "F3", "Comparisons are paired", Tier.STORED, Severity.WARN,
+    source="McNemar 1947; Dietterich 1998",
+    remedy="Run windtunnel champion --reassess, which assesses the champion on these samples under these settings.",
+)  # fmt: skip
+def comparisons_paired(evidence: Evidence, limit: float) -> Outcome:
+    """Two models on the same samples differ by their discordant samples, not by two independent intervals.
+
+    Asked by `windtunnel sanity`: every metric of `gate.maximum_regression` must have been assessed on the same samples
+    under the same settings as the champion's, without which the gate has nothing to pair.
+    """
+    raise NotRun("the champion is no input of a cached stage; windtunnel sanity compares the samples with its samples")
+
+
+@check(
+    "F4", "0 of n and n of n have a bound", Tier.STORED, Severity.WARN,
+    source="Brown, Cai, DasGupta 2001",
+    remedy="Report the bound: 0 of 100 still allows 3.7 %.",
+)  # fmt: skip
+def extremes_bounded(evidence: Evidence, limit: float) -> Outcome:
+    """0 % and 100 % of a few samples are not never and always.
+
+    Flags a rate of exactly 0 or 1 whose interval is missing or has no width.
+    """
+    bad: dict[str, list[str]] = {}
+    for piece in evidence.pieces:
+        stated = numbers(piece.artifacts.metrics)
+        for key, (value, there) in _rates(piece).items():
+            low, high = (
+                stated.get(f"{key}_ci_low", stated.get("accuracy_ci_low", value)),
+                stated.get(f"{key}_ci_high", stated.get("accuracy_ci_high", value)),
+            )
+            if value in (0.0, 1.0) and (not there or high - low <= 0):
+                bad.setdefault(piece.name, []).append(key)
+    reason = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in bad.items())
+    return Outcome(bool(bad), sum(map(len, bad.values())), n=len(evidence.pieces), assessments=list(bad), reason=reason)
+
+
+@check(
+    "F5", "Curves come down", Tier.STORED, Severity.WARN,
+    source="Carlini et al. 2019",
+    remedy="Extend the menu of epsilons until accuracy is at chance; until then the area under the curve is cut off.",
+)  # fmt: skip
+def curves_come_down(evidence: Evidence, limit: float) -> Outcome:
+    """The area under a curve that ends above chance depends on where it was cut. Lower 95 % bound at the last epsilon."""
+    chance, bad, ends = 1 / evidence.subject.dataset.num_classes, [], []
+    for piece in evidence.of("sweeps"):
+        right = piece.tensor("sweep_predictions") == piece.tensor("targets")
+        rate, low, _ = rate_interval(right.all(0))
+        ends.append(rate)
+        if low > chance:
+            bad.append(piece.name)
+    return listing(bad, "cut off above chance:", value=max(ends), n=len(ends))
+
+
+@check(
+    "F6", "Median distance counts what was not found", Tier.STORED, Severity.HARD, threshold=1e-6,
+    source="statistical practice (censoring)",
+    remedy="Count a sample without an example as infinitely far; means over successes alone flatter the model.",
+)  # fmt: skip
+def median_censored(evidence: Evidence, limit: float) -> Outcome:
+    """The median over successes alone moves the wrong way: the harder samples drop out.
+
+    `censored_median_distance` of every minimum-norm attack against the one made anew, with infinity for not found.
+    """
+    off, bad = {}, []
+    for piece in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
+        tried = piece.tried & piece.right
+        found = piece.tensor("perturbed_predictions") != piece.tensor("targets")
+        far = torch.where(found, piece.tensor("perturbation_distance"), torch.inf)[tried]
+        stated = numbers(piece.artifacts.metrics).get("censored_median_distance", torch.inf)
+        true = float(far.median()) if len(far) else torch.inf
+        same = true == stated or abs(true - stated) <= limit * max(1.0, abs(true))
+        off[piece.name] = 0.0 if same else abs(true - stated)
+        if not same:
+            bad.append(piece.name)
+    return listing(bad, "another median in", value=max(off.values()), n=len(off))
+
+
+@check(
+    "F7", "No choice of the best number", Tier.STORED, Severity.WARN,
+    source="multiple comparisons",
+    remedy="Let the gate read worst_case/accuracy or certified/accuracy, or a held-out set.",
+)  # fmt: skip
+def no_best_of_many(evidence: Evidence, limit: float) -> Outcome:
+    """A gate on one attack among several is passed by the attack that happens to be weakest.
+
+    Flags a floor of `gate.minimum` on one attack while another attack at the same budget is left out.
+    """
+    floors = {key.split("/")[0] for key in evidence.params.gate.minimum}
+    if not floors:
+        raise NotApplicable("the gate has no floors")
+    try:
+        attacks = evidence.attacks()
+    except NotApplicable:
+        attacks = []
+    bad = [
+        p.name
+        for p in attacks
+        if p.name in floors and any(q.region == p.region and q.name not in floors for q in attacks)
+    ]
+    if "worst_case" in floors:
+        bad = []
+    return Outcome(
+        bool(bad),
+        len(bad),
+        n=len(floors),
+        assessments=bad,
+        reason=f"the gate reads {', '.join(bad)} and not the worst case",
+    )
+
+
+@check(
+    "F8", "Worst class", Tier.STORED, Severity.INFO, threshold=0.2,
+    source="Tian et al. 2021, class-wise robustness",
+    remedy="Look at the class: an average hides a class without any robustness.",
+)  # fmt: skip
+def worst_class(evidence: Evidence, limit: float) -> Outcome:
+    """Robust accuracy of the worst class under all attacks together, and how far it lies under the mean (threshold)."""
+    attacks = evidence.attacks()
+    robust = evidence.subject.clean_correct & ~evidence.union(attacks, lambda p: p.succeeded)
+    covered = evidence.present(attacks)
+    targets, names = evidence.subject.dataset.targets, evidence.subject.dataset.class_names
+    rates = {
+        names[k]: rate_interval(robust[covered & (targets == k)])
+        for k in range(len(names))
+        if (covered & (targets == k)).any()
+    }
+    name, (rate, low, high) = min(rates.items(), key=lambda item: item[1][0])
+    mean = float(robust[covered].double().mean())
+    return Outcome(
+        mean - rate > limit,
+        rate,
+        n=len(rates),
+        note=f"class {name}: {rate:.0%} [{low:.0%}, {high:.0%}], mean {mean:.0%}",
+    )

@@ -1,0 +1,416 @@
+"""Group D, strength and convergence: would a little more effort have broken more?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.attacks.rows import Invoker
+from windtunnel.core.contracts import Norm, Randomness
+from windtunnel.core.distances import distance, within
+from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
+from windtunnel.evaluation.sanity.probes import attack_anew, need_gradients, pgd, rerun
+from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
+from windtunnel.evaluation.summary.evidence import Region
+
+# The same method in both libraries, under equal settings (docs/algorithms.md).
+TWINS = (
+    ("FGSM", "LinfFastGradientAttack"), ("BIM", "LinfBasicIterativeAttack"), ("PGD", "LinfPGD"), ("PGDL2", "L2PGD"),
+    ("MIFGSM", "LinfMomentumIterativeFastGradientMethod"), ("CW", "L2CarliniWagnerAttack"), ("DeepFool", "L2DeepFoolAttack"),
+)  # fmt: skip
+SCREENING = 1000
+LAST_STEPS = 10
+
+
+def _stated(piece: Piece, key: str | None) -> float | None:
+    """A number among the arguments of the call; None where there is none."""
+    found = piece.calls[0].get(key) if key and len(piece.calls) == 1 else None
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def _steps(piece: Piece) -> int | None:
+    given = piece.perturbation.get("steps")
+    found = float(cast(float, given)) if given is not None else _stated(piece, piece.row.steps if piece.row else None)
+    return None if found is None else int(found)
+
+
+def _step_size(piece: Piece) -> float | None:
+    given = piece.perturbation.get("step_size")
+    return float(cast(float, given)) if given is not None else _stated(piece, piece.row.step if piece.row else None)
+
+
+def _iterative(evidence: Evidence) -> list[Piece]:
+    """Gradient attacks of the run with an epsilon and more than one step, which can be run anew."""
+    return evidence.bounded(
+        lambda p: p.iterative and p.name in evidence.params.attacks and _steps(p) is not None,
+        "iterative gradient attack",
+    )
+
+
+def _stronger(
+    evidence: Evidence, limit: float, changes: Callable[[Piece], list[Mapping[str, object]]], words: str
+) -> Outcome:
+    """Run each iterative attack with more effort on the same samples; flags where it breaks significantly more."""
+    worst, bad, ids, most = 0.0, [], [], 0
+    for piece in _iterative(evidence):
+        attempts = [rerun(evidence, piece, **change) for change in changes(piece)]
+        if not attempts or not len(attempts[0][0]):
+            continue
+        local, broken = max(attempts, key=lambda attempt: int((attempt[1] & ~piece.succeeded[attempt[0]]).sum()))
+        before = piece.succeeded[local]
+        gained, lost = int((broken & ~before).sum()), int((before & ~broken).sum())
+        drop = (gained - lost) / len(local)
+        worst, most = max(worst, drop), max(most, len(local))
+        if drop > limit and significantly_more(gained, lost):
+            bad.append(piece.name)
+            ids += [piece.ids[i] for i in local[broken & ~before].tolist()]
+    return listing(bad, f"{words} breaks more in", value=worst, n=most, samples=ids)
+
+
+@check(
+    "D1", "Twice the steps break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01,
+    source="Carlini et al. 2019",
+    remedy="The attack had not converged: raise budget.steps until the number stands still.",
+)  # fmt: skip
+def twice_the_steps(evidence: Evidence, limit: float) -> Outcome:
+    """An attack that is still gaining when it stops measures its own patience.
+
+    Each iterative gradient attack with twice its steps on at most 100 samples; flags where robust accuracy falls by more
+    than the threshold and the exact McNemar test says so at 5 %.
+    """
+    return _stronger(evidence, limit, lambda p: [{"steps": 2 * (_steps(p) or 1)}], "twice the steps")
+
+
+@check(
+    "D2", "More restarts break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01,
+    source="Carlini et al. 2019",
+    remedy="Set restarts: 5 or more.",
+)  # fmt: skip
+def more_restarts(evidence: Evidence, limit: float) -> Outcome:
+    """Each start sees another part of the loss surface. Five restarts against the attack's own, judged as in D1."""
+    return _stronger(evidence, limit, lambda _: [{"restarts": 5}], "five restarts")
+
+
+@check(
+    "D3", "Step size well chosen", Tier.ATTACKS, Severity.WARN, threshold=0.01,
+    source="Carlini et al. 2019",
+    remedy="Use the step size named, or an attack that chooses its own (APGD).",
+)  # fmt: skip
+def step_size_well_chosen(evidence: Evidence, limit: float) -> Outcome:
+    """Steps too large jump over, steps too small never arrive.
+
+    The attack with epsilon/10, epsilon/4 and 2.5 epsilon/steps; flags where the best of them breaks more, as in D1.
+    """
+
+    def sizes(piece: Piece) -> list[Mapping[str, object]]:
+        region = cast(Region, piece.region)
+        if piece.row is None or piece.row.step is None:
+            return []
+        return [{"step_size": s * region.epsilon} for s in (0.1, 0.25, 2.5 / (_steps(piece) or 1))]
+
+    if not any(sizes(p) for p in _iterative(evidence)):
+        raise NotApplicable("no attack takes a step size")
+    return _stronger(evidence, limit, sizes, "another step size")
+
+
+@check(
+    "D4", "Optimisation finished", Tier.ATTACKS, Severity.WARN, threshold=0.1,
+    source="Pintor et al. 2022, incomplete optimisation (last 10 steps, 0.05)",
+    remedy="The loss was still rising at the last step: more steps.",
+)  # fmt: skip
+def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
+    """A loss that still moves in the last ten steps has not arrived.
+
+    PGD on the margin with the attack's epsilon, step size and steps, its loss kept at every step: per sample rescaled to
+    [0, 1] and made monotone; a sample is unfinished where the last ten steps gained more than 0.05. Flags where more than
+    the threshold of the samples that stayed unbroken are unfinished.
+    """
+    need_gradients(evidence)
+    worst, bad, n = 0.0, [], 0
+    data, rows = evidence.subject.dataset, evidence.probe_rows()
+    for piece in _iterative(evidence):
+        region, steps, size = cast(Region, piece.region), _steps(piece) or 1, _step_size(piece)
+        if region.norm is not Norm.LINF or size is None:
+            continue
+        found = pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=steps, step_size=size,
+                    seed=derive_seed(evidence.subject.seed, "D4", piece.name))  # fmt: skip
+        risen = found.losses.cummax(0).values
+        span = (risen[-1] - risen[0]).clamp(min=1e-12)
+        last = (risen[-1] - risen[max(0, steps - LAST_STEPS)]) / span
+        alive = ~found.broken
+        share = (
+            float((last > 0.05)[alive].double().mean())
+            if alive.any() and steps > LAST_STEPS
+            else float(steps <= LAST_STEPS and alive.any())
+        )
+        n, worst = max(n, int(alive.sum())), max(worst, share)
+        if share > limit:
+            bad.append(piece.name)
+    if not n and not bad:
+        return Outcome(flagged=False, value=0.0, n=0, note="every sample was broken")
+    return listing(bad, "still rising at the end:", value=worst, n=n)
+
+
+@check(
+    "D5", "No silent success", Tier.ATTACKS, Severity.HARD,
+    source="Pintor et al. 2022, silent success",
+    remedy="Keep the best iterate, or add an attack that does (APGD): the worst case misses examples that were seen.",
+)  # fmt: skip
+def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
+    """An attack passed through an adversarial example and returned something else.
+
+    Each iterative attack is run anew, and every iterate inside its ball that the model misclassifies is noted. HARD where
+    such a sample is broken by no attack of the run at that budget, so that the worst case is wrong.
+    """
+    missed = torch.zeros(len(evidence.ids), dtype=torch.bool)
+    bad, seen = [], 0
+    for piece in _iterative(evidence):
+        region = cast(Region, piece.region)
+        rows = piece.rows[piece.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
+        if not len(rows):
+            continue
+        spy = Spy(evidence, rows, region)
+        attack_anew(spy.evidence, piece, rows, batch_size=len(rows))
+        mine = [p for p in evidence.attacks() if p.region == region]
+        lost = torch.zeros_like(missed)
+        lost[rows[spy.seen]] = True
+        lost &= ~evidence.union(mine, lambda p: p.succeeded)
+        seen = max(seen, len(rows))
+        if lost.any():
+            bad.append(piece.name)
+            missed |= lost
+    return Outcome(
+        bool(bad),
+        int(missed.sum()),
+        n=seen,
+        samples=evidence.named(missed),
+        assessments=bad,
+        reason="examples were seen and not returned",
+    )
+
+
+class Spy:
+    """The evidence with a model that notes which samples any forward pass showed misclassified inside the ball."""
+
+    def __init__(self, evidence: Evidence, rows: Tensor, region: Region) -> None:
+        from dataclasses import replace
+
+        clean, labels = evidence.subject.dataset.inputs[rows], evidence.subject.dataset.targets[rows]
+        self.seen = seen = torch.zeros(len(rows), dtype=torch.bool)
+        inner = evidence.subject.classifier.module
+
+        class Watching(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                logits: Tensor = inner(x)
+                if x.shape == clean.shape:
+                    here = x.detach().float().cpu()
+                    near = within(distance(region.norm, here, clean), region.epsilon) & (
+                        (here >= 0) & (here <= 1)
+                    ).flatten(1).all(1)
+                    seen.logical_or_(near & (logits.detach().argmax(1).cpu() != labels))
+                return logits
+
+        classifier = replace(
+            evidence.subject.classifier,
+            module=Watching().eval(),
+            digest=f"{evidence.subject.classifier.digest} watched",
+        )
+        self.evidence = replace(evidence, subject=replace(evidence.subject, classifier=classifier), notes={})
+
+
+@check(
+    "D6", "Budget reachable and used", Tier.STORED, Severity.HARD, threshold=0.2,
+    source="logic",
+    remedy="Raise steps or step_size until steps x step_size exceeds epsilon.",
+)  # fmt: skip
+def budget_used(evidence: Evidence, limit: float) -> Outcome:
+    """An attack whose steps cannot reach the edge of the ball was never given the budget.
+
+    HARD where steps x step size < epsilon. WARN where more than the threshold of the unbroken samples ended nearer than
+    0.95 epsilon; an attack that returns the clean input where it failed shows nothing of this.
+    """
+    short, lazy, worst = [], [], 0.0
+    pieces = evidence.bounded(lambda p: p.gradient, "gradient attack")
+    for piece in pieces:
+        region, steps, size = cast(Region, piece.region), _steps(piece), _step_size(piece)
+        reach = None if steps is None or size is None else steps * size
+        if (
+            reach is not None
+            and reach < region.epsilon * (1 - 1e-6)
+            and piece.row is not None
+            and piece.row.invoker is Invoker.PLAIN
+        ):
+            short.append(piece.name)
+        failed = piece.tried & ~piece.succeeded & piece.right
+        if failed.any() and piece.shows_failures:
+            far = piece.far(region.norm)[failed]
+            share = float((far < 0.95 * region.epsilon).double().mean())
+            worst = max(worst, share)
+            if share > limit:
+                lazy.append(piece.name)
+    if short:
+        return Outcome(
+            flagged=True,
+            value=worst,
+            n=len(pieces),
+            assessments=short,
+            reason=f"steps x step size is below epsilon in {', '.join(short)}",
+        )
+    reason = f"budget unused in {', '.join(lazy)}"
+    return Outcome(
+        bool(lazy), worst, n=len(pieces), assessments=lazy, reason=reason, severity=Severity.WARN if lazy else None
+    )
+
+
+@check(
+    "D7", "Seeds agree", Tier.ATTACKS, Severity.WARN,
+    source="auto-attack#54",
+    remedy="Report the union over seeds (restarts), or the spread.",
+)  # fmt: skip
+def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
+    """A number that moves with the seed is a draw, not a measurement.
+
+    Each random bounded attack under three seeds; flags where robust accuracy ranges over more than the width of its 95 %
+    interval.
+    """
+    worst, bad, n = 0.0, [], 0
+    pieces = evidence.bounded(
+        lambda p: (
+            p.name in evidence.params.attacks
+            and p.row is not None
+            and p.row.algorithm.randomness is not Randomness.DETERMINISTIC
+        ),
+        "random attack",
+    )
+    for piece in pieces:
+        broken = [rerun(evidence, piece, seed=evidence.subject.seed + k)[1] for k in (1, 2, 3)]
+        rates = [float((~b).double().mean()) for b in broken]
+        _, low, high = rate_interval(~broken[0])
+        spread, n = max(rates) - min(rates), len(broken[0])
+        worst = max(worst, spread)
+        if spread > high - low:
+            bad.append(piece.name)
+    return Outcome(
+        bool(bad),
+        worst,
+        n=n,
+        assessments=bad,
+        reason=f"robust accuracy moves by {worst:.1%} with the seed",
+    )
+
+
+@check(
+    "D8", "Query curve flat at the end", Tier.STORED, Severity.WARN, threshold=0.01,
+    source="Carlini et al. 2019",
+    remedy="Give the attack more queries: it was still breaking samples when it had to stop.",
+)  # fmt: skip
+def query_curve_flat(evidence: Evidence, limit: float) -> Outcome:
+    """A query attack that is cut off while it still succeeds measures the budget of queries.
+
+    Successes that needed more than 90 % of the largest number of queries spent on any sample, as a share of the samples.
+    """
+    shares = {}
+    for piece in evidence.of("queries"):
+        queries, tried = piece.tensor("queries").double(), piece.right
+        if tried.any() and (tried & ~piece.succeeded).any():  # without failures nothing was cut off
+            late = piece.succeeded & (queries > 0.9 * queries[tried].max()) & tried
+            shares[piece.name] = int(late.sum()) / int(tried.sum())
+    if not shares:
+        return Outcome(flagged=False, value=0.0, note="no sample was cut off")
+    return largest(shares, limit, "cut off while succeeding:")
+
+
+@check(
+    "D9", "Two implementations agree", Tier.STORED, Severity.WARN, threshold=0.02,
+    source="AttackBench; torchattacks#188",
+    remedy="Compare their defaults (docs/algorithms.md); the weaker one is mis-set or wrong.",
+)  # fmt: skip
+def implementations_agree(evidence: Evidence, limit: float) -> Outcome:
+    """The same method from two libraries must find about the same.
+
+    Twins at the same budget on the same samples: flags where robust accuracies differ by more than the threshold and the
+    exact McNemar test says so at 5 %.
+    """
+    names = {str(p.metadata["algorithm"]): p for p in evidence.attacks()}
+    worst, bad, n, reason = 0.0, [], 0, ""
+    for first, second in TWINS:
+        if first not in names or second not in names or names[first].region != names[second].region:
+            continue
+        one, other = names[first], names[second]
+        shared = evidence.covered([one]) & evidence.covered([other])
+        left, right = (evidence.union([p], lambda q: q.succeeded) & shared for p in (one, other))
+        a, b, size = int((left & ~right).sum()), int((right & ~left).sum()), max(1, int(shared.sum()))
+        n, worst = n + 1, max(worst, abs(a - b) / size)
+        if abs(a - b) / size > limit and significantly_more(max(a, b), min(a, b)):
+            bad += [one.name, other.name]
+            reason = f"{one.name} and {other.name} differ by {abs(a - b) / size:.1%}"
+    if not n:
+        raise NotApplicable("no method was run from two libraries at the same budget")
+    return Outcome(bool(bad), worst, n=n, assessments=bad, reason=reason)
+
+
+@check(
+    "D10", "Minimum-norm search finished", Tier.STORED, Severity.WARN, threshold=0.01,
+    source="foolbox#353",
+    remedy="Samples without any example have no distance: more steps, another start, a larger search constant.",
+)  # fmt: skip
+def search_finished(evidence: Evidence, limit: float) -> Outcome:
+    """A minimum-norm attack can reach any sample; where it reached none it failed, and the sample is not thereby robust.
+
+    The share of attacked samples for which no example was found at any distance.
+    """
+    shares, ids = {}, []
+    for piece in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
+        tried = piece.tried & piece.right
+        if tried.any():
+            lost = tried & (piece.tensor("perturbed_predictions") == piece.tensor("targets"))
+            shares[piece.name] = int(lost.sum()) / int(tried.sum())
+            ids += piece.named(lost) if shares[piece.name] > limit else []
+    if not shares:
+        raise NotApplicable("no minimum-norm attack was tried on any sample")
+    return largest(shares, limit, f"not found for more than {limit:.0%} in", samples=ids)
+
+
+@check(
+    "D11", "Standard protocol", Tier.STORED, Severity.WARN, threshold=SCREENING,
+    source="RobustBench",
+    remedy="Call the result a screening; a claim needs at least 1,000 samples and the profile `standard`.",
+)  # fmt: skip
+def standard_protocol(evidence: Evidence, limit: float) -> Outcome:
+    """A cheap protocol is good for screening, and its number must carry that name.
+
+    Flags fewer samples than the threshold.
+    """
+    n = len(evidence.ids)
+    return Outcome(n < limit, n, n=n, reason=f"screening: {n} samples, not {limit:.0f}")
+
+
+@check(
+    "D12", "Adaptive evaluation of a defence", Tier.PASSES, Severity.WARN,
+    source="Carlini et al. 2019; RobustBench",
+    remedy="Write an attack that goes through the defence (BPDA, EOT), and set sanity.adaptive: true.",
+)  # fmt: skip
+def adaptive_evaluation(evidence: Evidence, limit: float) -> Outcome:
+    """Standard attacks know nothing of a purifier, a detector or a quantiser.
+
+    Flags where A12, A13 or A14 flag and params do not say that the attacks are adaptive (`sanity.adaptive: true`).
+    """
+    signs = []
+    for name, look, bound in (
+        ("A12", no_optimisation_at_inference, 0.0),
+        ("A13", differentiable, 0.0),
+        ("A14", no_hidden_quantisation, 0.4 / 255),
+    ):
+        try:
+            if look(evidence, bound).flagged:
+                signs.append(name)
+        except NotApplicable:
+            continue
+    flagged = bool(signs) and not evidence.params.sanity.adaptive
+    return Outcome(flagged, len(signs), reason=f"signs of a defence: {', '.join(signs)}")

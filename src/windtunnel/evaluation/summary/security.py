@@ -1,0 +1,96 @@
+"""Security curves: accuracy against epsilon, of every assessment that knows one, attacked and certified alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from windtunnel.assessments.catalogue import algorithms
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.contracts import AssessmentKind, Norm
+from windtunnel.evaluation.summary.evidence import Region, examples_of, of_a_smoothed_model, region_of
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityCurve:
+    """Accuracy that is left at each epsilon (certified: proved), with its interval; one epsilon is a point.
+
+    samples: how many it is of. reach: the largest epsilon that was asked about. steps: whether the curve is constant
+    between its epsilons (distances per sample) and not merely unknown there.
+    """
+
+    name: str
+    norm: Norm
+    certified: bool
+    epsilons: list[float]
+    accuracy: list[float]
+    low: list[float]
+    high: list[float]
+    samples: int
+    reach: float
+    steps: bool = False
+    smoothed: bool = False
+
+
+def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
+    """A curve of each sweep, minimum-norm attack and certified radius, a point of each other attack and verification."""
+    return [curve for artifacts in assessments for curve in _curves(artifacts)]
+
+
+def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
+    region, metrics = region_of(artifacts), artifacts.metrics
+    kind = artifacts.metadata["assessment_kind"]
+    if region is None or kind == AssessmentKind.STATISTICAL_SAMPLING:
+        return
+    if kind == AssessmentKind.FORMAL_VERIFICATION:
+        if "certified_curve" in metrics:
+            yield _stored(artifacts, region, "curve_epsilons", "certified_curve", certified=True)
+        elif "certified_accuracy" in metrics:
+            yield _point(artifacts, region, "certified_accuracy", certified=True)
+    elif "accuracy_curve" in metrics:
+        yield _stored(artifacts, region, "epsilons", "accuracy_curve", certified=False)
+    elif _minimum_norm(artifacts):
+        yield _of_distances(artifacts, region)
+    elif "adversarial_accuracy" in metrics:
+        yield _point(artifacts, region, "adversarial_accuracy", certified=False)
+
+
+def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, *, certified: bool) -> SecurityCurve:
+    low, high = f"{accuracy}_ci_low", f"{accuracy}_ci_high"
+    x, y, bottom, top = (cast(list[float], artifacts.metrics[key]) for key in (epsilons, accuracy, low, high))
+    smoothed = of_a_smoothed_model(artifacts)
+    return SecurityCurve(
+        artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed
+    )
+
+
+def _point(artifacts: Artifacts, region: Region, key: str, *, certified: bool) -> SecurityCurve:
+    value, low, high = (float(cast(float, artifacts.metrics[f"{key}{end}"])) for end in ("", "_ci_low", "_ci_high"))
+    at = region.epsilon
+    return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at)
+
+
+def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
+    """One run of a minimum-norm attack is the whole curve: a sample holds at every epsilon below its distance."""
+    far = torch.where(examples_of(artifacts), artifacts.tensor("perturbation_distance"), torch.inf)
+    wrong = artifacts.tensor("clean_predictions") != artifacts.tensor("targets")
+    far = far.masked_fill(wrong, 0.0)
+    epsilons = torch.cat([torch.zeros(1), far[far.isfinite()]]).unique()
+    rates = [binomial_rate(int((far > epsilon).sum()), len(far)) for epsilon in epsilons]
+    value, low, high = ([getattr(rate, key) for rate in rates] for key in ("value", "low", "high"))
+    return SecurityCurve(
+        artifacts.name, region.norm, False, epsilons.tolist(), value, low, high, len(far), region.epsilon, steps=True
+    )
+
+
+def _count(artifacts: Artifacts) -> int:
+    return len(artifacts.tensor("targets"))
+
+
+def _minimum_norm(artifacts: Artifacts) -> bool:
+    key = (artifacts.metadata["library"], artifacts.metadata["algorithm"])
+    return any(row.minimum_norm for row in algorithms("attacks") if row.key == key)

@@ -1,0 +1,242 @@
+"""From `data` in params.yaml to a Dataset that any model may see: converted, checked, selected, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from windtunnel.core.artifacts import load_tensors, save_tensors
+from windtunnel.core.contracts import Json
+from windtunnel.core.dataset import Dataset, select
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import read_json, write_json
+from windtunnel.inputs.data.sources import SOURCES, ImageFiles, Raw
+from windtunnel.params.data import Data
+
+ASSESSED, TRAIN, FACTS = "assessed.pt", "train.pt", "dataset.json"
+# Values may leave the range by float rounding alone (a mean of pixels, a resize); more is another range.
+RANGE_TOLERANCE = 1e-6
+_LUMINANCE = torch.tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL's convert("L")
+
+
+def load_dataset(data: Data, seed: int) -> tuple[Dataset, Dataset | None]:
+    """(the assessed samples, the training split or None), float32 in [0, 1] (tabular data: in its own range).
+
+    Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
+    finite or out of range, and labels that are out of range or of another number than the samples.
+    """
+    assessed, train = SOURCES[data.source](data, seed)
+    parts = [part for part in (assessed, train) if part is not None]
+    for part in parts:
+        if not len(part.inputs):
+            raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
+    names = _class_names(data, parts)
+    selection_seed = seed if data.samples.seed is None else data.samples.seed
+    targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)
+    chosen = select(len(targets), data.samples.n, data.samples.selection, selection_seed, targets)
+    selection: dict[str, Json] = {
+        "of": len(targets), "n": len(chosen), "selection": data.samples.selection, "seed": selection_seed
+    }  # fmt: skip
+    result = _convert(assessed, data, names, chosen)
+    result = replace(result, metadata={**result.metadata, "samples": selection})
+    return result, None if train is None else _convert(train, data, names, torch.arange(len(train.inputs)))
+
+
+def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> None:
+    """Write both splits and dataset.json; equal data give equal bytes."""
+    save_tensors({"inputs": assessed.inputs, "targets": assessed.targets}, directory / ASSESSED)
+    (directory / TRAIN).unlink(missing_ok=True)
+    if train is not None:
+        save_tensors({"inputs": train.inputs, "targets": train.targets}, directory / TRAIN)
+    facts = {
+        **assessed.metadata,
+        "n": len(assessed),
+        "n_train": len(train) if train is not None else 0,
+        "shape": list(assessed.inputs.shape[1:]),
+        "class_names": list(assessed.class_names),
+        "labelled": assessed.labelled,
+        "value_range": list(assessed.value_range),
+        "digest": assessed.digest(),
+        "ids": list(assessed.ids),
+    }
+    write_json(facts, directory / FACTS)
+
+
+def read_assessed(directory: Path) -> Dataset:
+    """The assessed samples that `save_datasets` wrote."""
+    facts = read_json(directory / FACTS)
+    assert isinstance(facts, dict)
+    ids = tuple(str(i) for i in cast(list[Json], facts["ids"]))
+    return _read(directory / ASSESSED, facts, ids)
+
+
+def read_train(directory: Path) -> Dataset | None:
+    """The training split that `save_datasets` wrote, None where there was none."""
+    facts = read_json(directory / FACTS)
+    assert isinstance(facts, dict)
+    if not facts["n_train"]:
+        return None
+    return _read(directory / TRAIN, facts, tuple(f"train-{i:06d}" for i in range(int(str(facts["n_train"])))))
+
+
+def _read(path: Path, facts: dict[str, Json], ids: tuple[str, ...]) -> Dataset:
+    tensors = load_tensors(path)
+    low, high = cast(list[float], facts["value_range"])
+    kept = {k: v for k, v in facts.items() if k not in {"ids", "class_names", "labelled", "value_range", "digest"}}
+    return Dataset(
+        inputs=cast(Tensor, tensors["inputs"]),
+        targets=cast(Tensor, tensors["targets"]),
+        ids=ids,
+        class_names=tuple(str(n) for n in cast(list[Json], facts["class_names"])),
+        labelled=bool(facts["labelled"]),
+        value_range=(low, high),
+        metadata=kept,
+    )
+
+
+def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tensor) -> Dataset:
+    """The samples at `rows` as the model sees them. Values are checked after the choice: files are read only then."""
+    if isinstance(raw, Dataset):
+        return _checked(raw).subset(rows)
+    targets = _targets(raw, names)
+    if len(raw.ids) != len(raw.inputs) or len(set(raw.ids)) != len(raw.ids):
+        raise UserError(f"data: {len(set(raw.ids))} different ids for {len(raw.inputs)} samples; one of its own each")
+    inputs, ids = _numbers(raw.inputs[rows.numpy()]), tuple(raw.ids[i] for i in rows.tolist())
+    _check_finite(inputs, ids)
+    is_image = inputs.ndim in {3, 4}
+    low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
+    if high <= low:
+        raise UserError(f"data.value_range: [{low:g}, {high:g}] is empty; write [lowest, highest]")
+    steps: dict[str, Json] = {"source": data.source, "value_range_of_source": [low, high]}
+    if is_image:
+        inputs = (inputs - low) / (high - low)
+        _check_values(
+            inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
+        )
+        inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, data.channels)
+        inputs = _resize(inputs, data.size).clamp(0, 1)
+        steps["channels"] = int(inputs.shape[1])
+        if data.size:
+            steps |= {"resize": list(data.size), "resize_method": "bilinear, antialiased"}
+        low, high = 0.0, 1.0
+    else:
+        _check_values(inputs, (low, high), "of data.value_range")
+    return Dataset(inputs, targets[rows], ids, names, raw.labels is not None, (low, high), steps)
+
+
+def _checked(given: Dataset) -> Dataset:
+    """A Dataset that a function of the user's made, held to what every source is held to."""
+    n = len(given.inputs)
+    if given.inputs.dtype != torch.float32 or given.inputs.ndim not in {2, 4}:
+        shape, dtype = tuple(given.inputs.shape), given.inputs.dtype
+        raise UserError(
+            f"data.function: inputs are {dtype} of shape {shape}; float32 (N, C, H, W) or (N, F) are needed"
+        )
+    if len(given.ids) != n or len(given.targets) != n:
+        raise UserError(f"data.function: {len(given.targets)} labels and {len(given.ids)} ids for {n} samples")
+    _check_finite(given.inputs, given.ids)
+    _check_values(given.inputs, given.value_range)
+    if given.labelled:
+        _check_labels(given.targets.numpy(), given.class_names)
+    return given
+
+
+def _numbers(array: np.ndarray) -> Tensor:
+    if array.dtype.kind not in "uifb":
+        raise UserError(f"data: inputs of type {array.dtype} are not numbers")
+    if array.ndim not in {2, 3, 4} or not array.size:
+        raise UserError(f"data: inputs of shape {array.shape}; (N, C, H, W), (N, H, W) or tabular (N, F) are needed")
+    if array.ndim == 4 and array.shape[3] in {1, 3} and array.shape[1] not in {1, 3}:
+        raise UserError(f"data: inputs of shape {array.shape} have their channels last; (N, C, H, W) is needed")
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _span(array: np.ndarray | ImageFiles) -> tuple[float, float]:
+    """What tabular values span, over the whole source, so that a selection does not change it."""
+    assert isinstance(array, np.ndarray)
+    return float(np.float32(array.min())), float(np.float32(array.max()))
+
+
+def _check_finite(inputs: Tensor, ids: tuple[str, ...]) -> None:
+    bad = ~inputs.flatten(1).isfinite().all(1)
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        what = "NaN" if inputs[first].isnan().any() else "infinity"
+        raise UserError(f"data: sample {ids[first]} holds {what}; every value must be a finite number")
+
+
+def _check_values(inputs: Tensor, value_range: tuple[float, float], note: str = "") -> None:
+    low, high = float(inputs.min()), float(inputs.max())
+    if low < value_range[0] - RANGE_TOLERANCE or high > value_range[1] + RANGE_TOLERANCE:
+        allowed = f"[{value_range[0]:g}, {value_range[1]:g}]"
+        raise UserError(f"data: values span [{low:g}, {high:g}], outside {allowed} {note}".rstrip())
+
+
+def _channels(inputs: Tensor, channels: int | None) -> Tensor:
+    have = inputs.shape[1]
+    if channels is None or channels == have:
+        return inputs
+    if have == 1:
+        return inputs.expand(-1, channels, -1, -1).contiguous()
+    if have == 3 and channels == 1:
+        return (inputs * _LUMINANCE.view(1, 3, 1, 1)).sum(1, keepdim=True)
+    raise UserError(f"data.channels: {channels} cannot be made of {have} channels; only 1 to 3 and 3 to 1")
+
+
+def _resize(inputs: Tensor, size: tuple[int, int] | None) -> Tensor:
+    if size is None or tuple(inputs.shape[2:]) == size:
+        return inputs
+    return torch.nn.functional.interpolate(inputs, size, mode="bilinear", antialias=True)
+
+
+def _class_names(data: Data, parts: Sequence[Raw | Dataset]) -> tuple[str, ...]:
+    """Names of the K classes, one list for both splits, so that a label means the same class in both."""
+    if isinstance(data.class_names, int):
+        return tuple(map(str, range(data.class_names)))
+    declared = [names for names in (data.class_names, *(part.class_names for part in parts)) if names]
+    if declared:
+        return tuple(declared[0])
+    arrays = [part.labels for part in parts if isinstance(part, Raw) and part.labels is not None and part.labels.size]
+    if words := {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}:
+        return tuple(sorted(words, key=_numeric_first))
+    if numbers := [int(labels.max()) for labels in arrays if labels.dtype.kind in "ui"]:
+        return tuple(map(str, range(max(numbers) + 1)))
+    if arrays:
+        raise UserError(f"data: labels of type {arrays[0].dtype}; integers from 0, or names, are needed")
+    raise UserError("data.class_names: is required where there are no labels; the names, or how many classes there are")
+
+
+def _numeric_first(word: str) -> tuple[int, int, str]:
+    return (0, int(word), word) if word.isdecimal() else (1, 0, word)
+
+
+def _targets(raw: Raw, names: tuple[str, ...]) -> Tensor:
+    """Class indices of all samples, int64 (N,); -1 throughout where there are no labels."""
+    n, labels = len(raw.inputs), raw.labels
+    if labels is None:
+        return torch.full((n,), -1)
+    if labels.ndim != 1 or len(labels) != n:
+        raise UserError(
+            f"data: {len(labels) if labels.ndim else 0} labels of shape {labels.shape} for {n} samples; one each"
+        )
+    if labels.dtype.kind == "U":
+        place = {name: i for i, name in enumerate(names)}
+        if strangers := sorted(set(labels.tolist()) - set(place)):
+            raise UserError(unknown_word("data.class_names", strangers[0], names, what="a class"))
+        return torch.tensor([place[word] for word in labels.tolist()])
+    if labels.dtype.kind not in "ui":
+        raise UserError(f"data: labels of type {labels.dtype}; integers from 0, or names, are needed")
+    _check_labels(labels, names)
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _check_labels(labels: np.ndarray, names: tuple[str, ...]) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= len(names):
+        raise UserError(f"data: labels span {low} to {high}, outside 0 to {len(names) - 1} of the {len(names)} classes")

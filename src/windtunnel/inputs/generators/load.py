@@ -1,0 +1,202 @@
+"""From `generators` in params.yaml to Generators: `make_generators` once, by the stage; `load_generators` by every use."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.artifacts import load_tensors, save_tensors
+from windtunnel.core.classifier import module_digest
+from windtunnel.core.contracts import Json
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.files import file_digest, read_json, write_json
+from windtunnel.core.references import resolve
+from windtunnel.inputs.generators.builtin import BUILTIN
+from windtunnel.inputs.generators.interface import GenerativeModel, Generators
+from windtunnel.inputs.generators.training import train_generators
+from windtunnel.inputs.models.load import pick_device
+from windtunnel.inputs.models.loaders import first_line
+from windtunnel.params.latent import Generators as GeneratorsBlock
+
+FACTS, WEIGHTS = "generators.json", "weights.pt"
+PROBES = 4  # codes of each class that a model of the user's is tried on
+RANGE_TOLERANCE = 1e-4
+
+
+def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, device: str, directory: Path) -> None:
+    """Train the recipe, or import the user's model, into `directory`. Raises UserError where it cannot be had."""
+    directory.mkdir(parents=True, exist_ok=True)
+    facts: dict[str, Json] = {"source": block.source}
+    (directory / WEIGHTS).unlink(missing_ok=True)
+    if block.source == "train":
+        split = labelled(train)
+        model = train_generators(block.train, split, seed, pick_device(device))
+        save_tensors(dict(model.state_dict()), directory / WEIGHTS)
+        facts |= {"recipe": block.train.model_dump(mode="json"), "shape": list(split.inputs.shape[1:]),
+                  "num_classes": split.num_classes, "n_train": len(split)}  # fmt: skip
+    elif block.source == "function":
+        facts |= {"function": _function(block), "kwargs": dict(block.kwargs)}
+        if block.value_range:
+            facts["value_range"] = list(block.value_range)
+        if block.path:
+            path = Path(block.path)
+            if not path.is_file():
+                raise UserError(f"generators.path: {path}: no such file")
+            shutil.copyfile(path, directory / WEIGHTS)
+            facts |= {"original": path.name, "sha256": file_digest(path)}
+    write_json(facts, directory / FACTS)
+
+
+def load_generators(directory: Path, device: torch.device, dataset: Dataset) -> Generators | None:
+    """What `make_generators` kept, tried on the data (see `fit`); None where `generators.source` is none."""
+    facts = cast(dict[str, Json], read_json(directory / FACTS))
+    if facts["source"] == "none":
+        return None
+    if facts["source"] == "train":
+        recipe = cast(dict[str, Json], facts["recipe"])
+        shape = tuple(cast(list[int], facts["shape"]))
+        sizes = (int(str(facts["num_classes"])), int(str(recipe["latent_dim"])), shape, int(str(recipe["width"])))
+        model: GenerativeModel = BUILTIN[str(recipe["algorithm"])](*sizes)
+        cast(nn.Module, model).load_state_dict(cast(dict[str, Tensor], load_tensors(directory / WEIGHTS)))
+        return fit(model, f"{recipe['algorithm']} per class", None, device, dataset)
+    span = cast(list[float] | None, facts.get("value_range"))
+    return _own(str(facts["function"]), cast(dict[str, object], facts["kwargs"]),
+                directory / WEIGHTS if "original" in facts else None, span, device, dataset)  # fmt: skip
+
+
+def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str, dataset: Dataset) -> None:
+    """Raise UserError, in one line, for a block that cannot be made or does not fit the data. For `windtunnel check`."""
+    if block.source == "train":
+        split = labelled(train)
+        if split.inputs.shape[1:] != dataset.inputs.shape[1:]:
+            raise IncompatibleError(
+                f"generators.source: train images are {_x(split.inputs.shape[1:])}, the data {_x(dataset.inputs.shape[1:])}"
+            )
+    elif block.source == "function":
+        path = Path(block.path) if block.path else None
+        if path and not path.is_file():
+            raise UserError(f"generators.path: {path}: no such file")
+        span = list(block.value_range) if block.value_range else None
+        _own(_function(block), dict(block.kwargs), path, span, pick_device(device), dataset)
+
+
+def labelled(train: Dataset | None) -> Dataset:
+    """The training split. Raises UserError where there is none, or none with labels."""
+    if train is None:
+        raise UserError("generators.source: train needs a training split; give data.train_path, or bring a function")
+    if not train.labelled:
+        raise UserError("generators.source: train needs labels, a model is trained per class; give data.train_labels")
+    return train
+
+
+def _function(block: GeneratorsBlock) -> str:
+    if block.function is None:
+        raise UserError("generators.function: is required for generators.source: function")
+    return block.function
+
+
+def _own(
+    reference: str,
+    kwargs: dict[str, object],
+    weights: Path | None,
+    span: list[float] | None,
+    device: torch.device,
+    dataset: Dataset,
+) -> Generators:
+    """The user's model, its weights loaded, tried on the data."""
+    try:
+        model = resolve(reference, "generators.function")(**kwargs)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's function raises
+        raise UserError(
+            f"generators.function: {reference} raised {type(error).__name__}: {first_line(error)}"
+        ) from error
+    if not isinstance(model, GenerativeModel):
+        lacking = [name for name in ("decode", "latent_dim") if not hasattr(model, name)]
+        raise UserError(
+            f"generators.function: {reference} returned a {type(model).__name__} without {' and '.join(lacking)}; see "
+            f"windtunnel.inputs.generators.interface.GenerativeModel"
+        )
+    if weights is not None:
+        if not isinstance(model, nn.Module):
+            raise UserError(f"generators.path: {reference} returned no torch module that weights can be loaded into")
+        try:
+            model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        except Exception as error:  # damaged files, pickles, keys or shapes that do not fit
+            raise UserError(
+                f"generators.path: does not load into what {reference} returned ({first_line(error)})"
+            ) from error
+    pair = (span[0], span[1]) if span else None
+    return fit(model, f"function {reference}", pair, device, dataset)
+
+
+def fit(
+    model: GenerativeModel, source: str, span: tuple[float, float] | None, device: torch.device, dataset: Dataset
+) -> Generators:
+    """Try a generative model on the data: every class, the shape, the range, finite images, the encoder's dimension.
+
+    Raises IncompatibleError, in one line that says both sides.
+    """
+    if isinstance(model, nn.Module):
+        model = cast(GenerativeModel, model.requires_grad_(False).eval().to(device))
+    low, high = span if span is not None else getattr(model, "value_range", (0.0, 1.0))
+    digest = module_digest(model) if isinstance(model, nn.Module) else source
+    found = Generators(model, dataset.num_classes, (float(low), float(high)), dataset.value_range, digest, source)
+    names = dataset.class_names
+    missing = [names[i] for i in range(len(names)) if i not in getattr(model, "classes", range(len(names)))]
+    if missing:
+        raise IncompatibleError(
+            f"generators: {source} has no class {', '.join(missing[:5])}; the data has {len(names)}"
+        )
+    latents = torch.randn(PROBES * len(names), model.latent_dim, generator=torch.Generator().manual_seed(0)).to(device)
+    classes = torch.arange(len(names), device=device).repeat(PROBES)
+    advice = f"codes have shape (N, latent_dim), and latent_dim is {model.latent_dim}"
+    with torch.no_grad():
+        images = _tried(lambda: model.decode(latents, classes), f"generators: {source} does not decode", advice)
+    shape = tuple(dataset.inputs.shape[1:])
+    if tuple(images.shape) != (len(latents), *shape):
+        raise IncompatibleError(
+            f"generators: {source} decodes {len(latents)} codes to shape {tuple(images.shape)}; the model takes {_x(shape)} "
+            f"inputs, so {(len(latents), *shape)} is needed"
+        )
+    if not images.isfinite().all():
+        bad = names[int(classes[(~images.flatten(1).isfinite().all(1)).nonzero()[0, 0]])]
+        raise IncompatibleError(f"generators: {source} decodes class {bad} to NaN or infinity")
+    slack = RANGE_TOLERANCE * (high - low)
+    if images.min() < low - slack or images.max() > high + slack:
+        raise IncompatibleError(
+            f"generators: {source} gives images in [{float(images.min()):.4g}, {float(images.max()):.4g}], outside its range "
+            f"[{low:g}, {high:g}]; generators.value_range says what they span, e.g. [-1, 1]"
+        )
+    if found.has_encoder:
+        with torch.no_grad():
+            codes = _tried(lambda: found.encode(dataset.inputs[:1].to(device), classes[:1]),
+                           f"generators: {source} does not encode", f"images have shape (N, {_x(shape)})")  # fmt: skip
+        if tuple(codes.shape) != (1, model.latent_dim) or not codes.isfinite().all():
+            raise IncompatibleError(
+                f"generators: {source} encodes one image to {'NaN or ' if not codes.isfinite().all() else ''}shape "
+                f"{tuple(codes.shape)}; its latent_dim is {model.latent_dim}, so finite codes of shape "
+                f"{(1, model.latent_dim)} are needed"
+            )
+    return found
+
+
+def _tried(work: Callable[[], object], complaint: str, advice: str) -> Tensor:
+    try:
+        found = work()
+    except Exception as error:  # whatever the user's model raises on what does not fit it
+        raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
+    if not isinstance(found, Tensor):
+        raise IncompatibleError(f"{complaint} to a tensor but to a {type(found).__name__}")
+    return found
+
+
+def _x(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,67 @@
+"""Which MLflow store a project uses, and how to reach it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def main_root() -> Path:
+    """The root of the main work tree: runs from `dvc exp run --temp` and `--queue` must not log into a folder that goes away."""
+    root = os.environ.get("DVC_ROOT") or "."
+    done = subprocess.run(
+        ["git", "-C", root, "rev-parse", "--path-format=absolute", "--git-common-dir"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    common = Path(done.stdout.strip()) if done.returncode == 0 else None
+    here = (common.parent if common else Path(root)).resolve()
+    parts = here.parts
+    # A temporary experiment of DVC is a clone under .dvc/tmp/exps of the repository that asked for it.
+    for i in range(len(parts) - 2):
+        if parts[i : i + 3] == (".dvc", "tmp", "exps"):
+            return Path(*parts[:i])
+    return here
+
+
+def tracking_uri(configured: str | None) -> str:
+    """MLFLOW_TRACKING_URI, else `tracking.uri`, else SQLite in the main work tree by its absolute path."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or configured
+    if not uri:
+        return f"sqlite:///{main_root() / 'mlflow.db'}"
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        return f"sqlite:///{main_root() / uri.removeprefix('sqlite:///')}"
+    return uri
+
+
+def public_address(uri: str) -> str:
+    """A store's address without a name and password that may be in it."""
+    scheme, separator, rest = uri.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def connect(uri: str) -> MlflowClient:
+    """A client whose calls fail within seconds, not minutes, where the server is dead."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    # A run id in the environment would make MLflow resume that run and mix two states.
+    os.environ.pop("MLFLOW_RUN_ID", None)
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def store_lock() -> FileLock:
+    """Held by whoever writes: first use of a SQLite store, or of an experiment's name, must not happen twice at once."""
+    folder = main_root() / ".cache" / "windtunnel"
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(str(folder / "tracking.lock"))

@@ -1,0 +1,176 @@
+"""From `model` in params.yaml to a Classifier: `import_model` once, by `train`; `load_classifier` by every stage after."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.artifacts import save_tensors
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Json
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.files import file_digest, read_json, write_json
+from windtunnel.inputs.models.architectures import ARCHITECTURES
+from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded, first_line
+from windtunnel.inputs.models.training import train_classifier
+from windtunnel.params.model import Model
+
+MODEL_JSON = "model.json"
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the first accelerator there is, else the CPU. Raises UserError for a device that is not there."""
+    if name == "auto":
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return found or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device: '{name}' is not to be had here ({first_line(error)}); auto picks one") from error
+    return device
+
+
+def import_model(
+    model: Model, train: Dataset | None, seed: int, device: str, directory: Path, server: str | None = None
+) -> None:
+    """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
+
+    `server` is MLflow's `tracking.uri`. Raises UserError where the model cannot be had or its digest is not the
+    `sha256` of params.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob("weights.*"):
+        stale.unlink()
+    facts: dict[str, Json] = {"source": model.source}
+    if model.source == "train":
+        split = _labelled(train)
+        module = train_classifier(model.train, split, seed, pick_device(device))
+        save_tensors(dict(module.state_dict()), directory / "weights.pt")
+        facts |= {
+            "architecture": model.train.architecture,
+            "recipe": model.train.model_dump(mode="json"),
+            "input_shape": list(split.inputs.shape[1:]),
+            "num_classes": split.num_classes,
+        }
+    elif model.source == "function":
+        facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
+    elif model.source == "mlflow":
+        from windtunnel.inputs.models.from_mlflow import fetch_model
+
+        uri = _required(model.uri, "uri")
+        facts |= fetch_model(uri, directory, allow_pickle=model.allow_pickle, server=server)
+        _check_sha256(model, str(facts["sha256"]), uri)
+    else:
+        path = Path(_required(model.path, "path"))
+        if not path.is_file():
+            raise UserError(f"model.path: {path}: no such file")
+        digest = file_digest(path)
+        _check_sha256(model, digest, str(path))
+        kept = f"weights{path.suffix}"
+        shutil.copyfile(path, directory / kept)
+        facts |= {"file": kept, "sha256": digest, "original": path.name}
+        if model.source == "state_dict":
+            facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
+    write_json(facts, directory / MODEL_JSON)
+
+
+def load_classifier(directory: Path, device: str, dataset: Dataset) -> Classifier:
+    """The model that `import_model` kept, checked against the data it is to classify (see `fit`)."""
+    facts = read_json(directory / MODEL_JSON)
+    if not isinstance(facts, dict) or facts.get("source") not in LOADERS:
+        raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
+    return fit(LOADERS[str(facts["source"])](dict(facts), directory), pick_device(device), dataset)
+
+
+def preview_classifier(
+    model: Model, dataset: Dataset, train: Dataset | None, device: str, server: str | None = None
+) -> Classifier:
+    """The classifier as it will be: an import is made in full, a recipe gives its untrained module. For `check`."""
+    if model.source == "train":
+        split = _labelled(train)
+        module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
+        source = f"{model.train.recipe} {model.train.architecture}, not trained yet"
+        return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
+    with tempfile.TemporaryDirectory() as folder:
+        import_model(model, train, 0, device, Path(folder), server)
+        return load_classifier(Path(folder), device, dataset)
+
+
+def fit(loaded: Loaded, device: torch.device, dataset: Dataset) -> Classifier:
+    """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
+
+    Raises IncompatibleError, in one line that says both sides.
+    """
+    shape = tuple(dataset.inputs.shape[1:])
+    module = loaded.module.to(device).eval()
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)  # attacks differentiate by the input alone
+    sample = dataset.inputs[:1].to(device)
+    logits = _tried(module, sample, f"model: {loaded.source} does not take inputs of shape {shape}",
+                    "data.resize and data.channels change them")  # fmt: skip
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise IncompatibleError(
+            f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed"
+        )
+    if logits.shape[1] != dataset.num_classes:
+        names = ", ".join(dataset.class_names[:5]) + (", ..." if dataset.num_classes > 5 else "")
+        raise IncompatibleError(
+            f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} ({names}); "
+            f"data.class_names says how many there are"
+        )
+    _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
+           "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples")  # fmt: skip
+    return Classifier(
+        module, logits.shape[1], shape, loaded.capabilities, loaded.digest, loaded.source, device, loaded.onnx_path
+    )
+
+
+def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str) -> object:
+    try:
+        with torch.no_grad():
+            return module(inputs)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's model raises on inputs that do not fit it
+        raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
+
+
+def _labelled(train: Dataset | None) -> Dataset:
+    if train is None:
+        raise UserError("model.source: train needs a training split; give data.train_path, or import a trained model")
+    if not train.labelled:
+        raise UserError("model.source: train needs labels, and the training split has none; give data.train_labels")
+    return train
+
+
+def _check_sha256(model: Model, digest: str, what: str) -> None:
+    if model.sha256 and digest != model.sha256.lower():
+        raise UserError(f"model.sha256: {what} has {digest}, not {model.sha256}")
+
+
+def _required(value: str | None, key: str) -> str:
+    if value is None:
+        raise UserError(f"model.{key}: is required for this model.source")
+    return value
+
+
+def export_onnx(classifier: Classifier, path: Path) -> Path:
+    """Write the classifier as ONNX (opset 13, batch of one, the graph that Marabou reads) and return the path.
+
+    The legacy exporter: Marabou 2.0.0 does not read what torch.export's exporter writes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    example = torch.zeros(1, *classifier.input_shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the legacy exporter says that it is one
+        torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13)
+    classifier.module.to(classifier.device)
+    return path

@@ -1,0 +1,84 @@
+"""The champion's evidence as a file: fetched from the registry, or made anew under the protocol of today."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError
+from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
+from windtunnel.core.layout import DATA, REPORTS, SUMMARY
+from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record, write_record
+from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
+from windtunnel.params.load import PARAMS_FILE, entries
+from windtunnel.params.schema import Params
+
+# The stage that runs an entry of each family: `python -m stages.<stage> <name>`.
+STAGE = {
+    "attacks": "attack",
+    "queries": "query",
+    "sweeps": "sweep",
+    "verification": "verify",
+    "corruptions": "corrupt",
+    "latent": "latent",
+}
+# (folder, stage, name of the entry or None) -> runs the stage there.
+RunStage = Callable[[Path, Sequence[str]], None]
+
+
+def fetch_champion(registry: Registry) -> Version | None:
+    """Put the champion's record where the gate reads it, or take away one that is no champion's any more.
+
+    A record that was made anew for this very version stays: it is under a newer protocol than the registry's.
+    """
+    champion = registry.alias(CHAMPION)
+    if champion is None:
+        CHAMPION_FILE.unlink(missing_ok=True)
+        return None
+    if not (CHAMPION_FILE.is_file() and read_record(CHAMPION_FILE).origin.get("version") == champion.number):
+        write_record(registry.record(champion), CHAMPION_FILE)
+    return champion
+
+
+def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
+    """Assess the champion's weights on the samples of reports/data under params, and put the record where the gate reads it.
+
+    The run in reports/ is not touched: the stages run in a folder of their own. Raises UserError where one of them fails.
+    """
+    if not DATA.is_dir():
+        raise UserError(f"{DATA}: no samples to assess the champion on; run dvc repro prepare first")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        _write_params(champion, folder / PARAMS_FILE)
+        (folder / REPORTS).mkdir()
+        for shared in (DATA, REPORTS / "generators"):
+            if shared.is_dir():
+                (folder / shared).symlink_to(shared.resolve(), target_is_directory=True)
+        run_stage(folder, ["train"])
+        run_stage(folder, ["clean"])
+        for family, name, _ in entries(params):
+            run_stage(folder, [STAGE[family], name])
+        run_stage(folder, ["summary"])
+        origin: dict[str, Json] = {
+            "model": champion.model,
+            "version": champion.number,
+            "run_id": champion.run_id,
+            "reassessed": True,
+        }
+        record = replace(read_record(folder / SUMMARY / OUTCOMES_FILE), origin=origin)
+    write_record(record, CHAMPION_FILE)
+    return record
+
+
+def _write_params(champion: Version, path: Path) -> None:
+    """params.yaml with the champion for its model."""
+    yaml = YAML()
+    content = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
+    content["model"] = {"source": "mlflow", "uri": champion.uri}
+    with path.open("w", encoding="utf-8") as file:
+        yaml.dump(content, file)

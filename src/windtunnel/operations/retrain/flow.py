@@ -1,0 +1,184 @@
+"""The retraining flow: new data in, a model out, and the better of the two in service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.core.files import read_json
+from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
+from windtunnel.core.layout import GATE, MODEL, SUMMARY
+from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
+from windtunnel.evaluation.gate.decide import EXIT_CODE, Decision, regression_mismatch
+from windtunnel.evaluation.gate.table import failing
+from windtunnel.evaluation.sanity.promotion import failures_before_promotion
+from windtunnel.operations.retrain.champion import RunStage, fetch_champion, reassess
+from windtunnel.operations.retrain.inputs import inputs_digest, require_committed, stages_to_force
+from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version, was_rolled_back
+from windtunnel.operations.tracking.state import MAX_TAG, read_state
+from windtunnel.params.load import load_params
+from windtunnel.params.schema import Params
+
+INPUTS = "windtunnel.inputs"
+# (stages, force) -> brings the stages up to date with what they need; no stages for all.
+RunPipeline = Callable[..., None]
+
+
+class Status(StrEnum):
+    """How a retraining ended."""
+
+    PROMOTED = "promoted"
+    KEPT = "kept"
+    NOT_SOUND = "evaluation not sound"
+    SAME_MODEL = "same model"
+    NOTHING_NEW = "nothing new"
+
+
+_EXIT = {Status.KEPT: EXIT_CODE[Decision.NOT_PROMOTED], Status.NOT_SOUND: EXIT_CODE[Decision.NOT_SOUND]}
+
+
+@dataclass(frozen=True, slots=True)
+class Retrained:
+    """The end of a retraining. `champion`: who is in service now, None where nobody is; `verdict`: gate.json."""
+
+    status: Status
+    version: Version
+    champion: Version | None
+    verdict: Mapping[str, Json] | None = None
+    note: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """0 promoted or nothing to do, 10 not promoted, 20 not sound."""
+        return _EXIT.get(self.status, 0)
+
+
+def retrain(
+    registry: Registry, pipeline: RunPipeline, run_stage: RunStage, *, allow_dirty: bool = False, again: bool = False
+) -> Retrained:
+    """Bring everything up to date and promote the model if it passes the gate; nothing where nothing changed.
+
+    `pipeline(stages, force)` runs the stages named (all for none); `run_stage` runs one stage in another folder, to
+    assess the champion anew. Idempotent: a retraining that was killed is finished by the next. Raises RegistryError
+    where the registry fails, and UserError for a dirty work tree (unless `allow_dirty`) and whatever params refuse.
+    """
+    params = load_params()
+    if not allow_dirty:
+        require_committed("retrain")
+    if params.model.source == "function":
+        raise UserError("retrain: model.source: a function keeps no weights, so there is nothing to promote")
+    registry.versions()  # before hours are spent
+    _prepare(params, pipeline)
+    inputs = inputs_digest(params)
+    known = registry.versions(INPUTS, inputs)
+    champion = fetch_champion(registry)
+    if known and not again:
+        return Retrained(Status.NOTHING_NEW, known[0], champion)
+    pipeline(["summary"])
+    note = _same_protocol(params, champion, run_stage)
+    pipeline([])
+    state, verdict = read_state(), cast(dict[str, Json], read_json(GATE))
+    if champion and champion.tags.get("windtunnel.model_digest") == state.model_digest:
+        registry.tag(champion, INPUTS, inputs)
+        return Retrained(Status.SAME_MODEL, champion, champion, verdict, note)
+    version = registry.register(state, MODEL, verdict, failing(verdict))
+    status, failures = _settle(registry, version, verdict)
+    # Last, so that a retraining killed before it is done again, from the cache.
+    registry.tag(version, INPUTS, inputs)
+    now = version if status is Status.PROMOTED else champion
+    return Retrained(status, version, now, verdict, "\n".join(filter(None, [note, *failures])))
+
+
+def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bool = False) -> Version:
+    """Register the model of the last run and make it the champion, if the gate says so or `force` does.
+
+    Raises UserError where the gate did not promote it, where it was compared with another champion than the present
+    one, where a sanity check that runs attacks anew fails, and for a dirty work tree (unless `allow_dirty`).
+    """
+    if not allow_dirty:
+        require_committed("promote")
+    verdict = cast(dict[str, Json], read_json(GATE))
+    _require_promotable(verdict, force=force)
+    _require_compared(registry, verdict)
+    if failures := failures_before_promotion(load_params()):
+        raise UserError("\n".join(f"promote: {failure}" for failure in failures))
+    version = registry.register(read_state(), MODEL, verdict, failing(verdict))
+    return _promote(registry, version, force=force)
+
+
+def promote_version(registry: Registry, number: str, *, force: bool = False) -> Version:
+    """Make a registered version the champion, if the gate promoted it or `force` is given."""
+    version = registry.version(number)
+    _require_promotable({"decision": version.decision, "reasons": version.tags.get("gate.reasons", "")}, force=force)
+    return _promote(registry, version, force=force)
+
+
+def _prepare(params: Params, pipeline: RunPipeline) -> None:
+    forced = stages_to_force(params)
+    for stage in forced:
+        pipeline([stage], force=True)
+    if "prepare" not in forced:
+        pipeline(["prepare"])
+
+
+def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage) -> str:
+    """Assess the champion anew where its record is under another protocol; a note where that cannot be done."""
+    if champion is None:
+        return ""
+    mine = read_record(SUMMARY / OUTCOMES_FILE)
+    if not regression_mismatch(params.gate, mine, read_record(CHAMPION_FILE)):
+        return ""
+    try:
+        reassess(champion, params, run_stage)
+    except UserError as error:  # the gate then refuses the comparison, and says so
+        return f"{champion} could not be assessed under the protocol of today: {error}"
+    return f"{champion} was assessed anew under the protocol of today."
+
+
+def _settle(registry: Registry, version: Version, verdict: Mapping[str, Json]) -> tuple[Status, list[str]]:
+    """How it ends, and what the checks before a promotion found against it."""
+    if verdict["decision"] == Decision.NOT_SOUND:
+        return Status.NOT_SOUND, []
+    registry.challenge(version)
+    if verdict["decision"] != Decision.PROMOTED or was_rolled_back(version):
+        return Status.KEPT, []
+    _require_compared(registry, verdict)  # it may have changed while this ran
+    if failures := failures_before_promotion(load_params()):
+        registry.tag(version, "sanity.before_promotion", "; ".join(failures)[:MAX_TAG])
+        return Status.NOT_SOUND, failures
+    registry.promote(version)
+    return Status.PROMOTED, []
+
+
+def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
+    if was_rolled_back(version) and not force:
+        raise UserError(f"promote: {version} was rolled back; --force promotes it all the same")
+    if force:
+        registry.tag(version, "gate.overridden", "true")
+    registry.promote(version)
+    return version
+
+
+def _require_compared(registry: Registry, verdict: Mapping[str, Json]) -> None:
+    """Raise InfrastructureError unless the gate compared with the champion of now, where it was asked to compare at all."""
+    champion = registry.alias(CHAMPION)
+    compared = cast(dict[str, Json] | None, verdict.get("champion")) or {}
+    if champion and load_params().gate.maximum_regression and compared.get("version") != champion.number:
+        raise InfrastructureError(
+            f"promote: the gate did not compare with {champion}, which is the champion now; run windtunnel champion "
+            f"--fetch, then dvc repro"
+        )
+
+
+def _require_promotable(verdict: Mapping[str, Json], *, force: bool) -> None:
+    if verdict["decision"] == Decision.NOT_SOUND:
+        raise UserError(
+            "promote: the evaluation is not sound, so nothing is known of this model; windtunnel gate says why"
+        )
+    if verdict["decision"] != Decision.PROMOTED and not force:
+        reasons = "; ".join(failing(verdict)) if "conditions" in verdict else str(verdict["reasons"])
+        raise UserError(f"promote: the gate did not promote it ({reasons}); --force promotes it all the same")

@@ -1,0 +1,71 @@
+"""A run's page in Markdown: what must be read first stands first, since MLflow folds away what is below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from windtunnel.core.contracts import Caveat, Json
+from windtunnel.evaluation.summary.headline import accuracy_key
+
+# MLflow keeps 5,000 characters of a note in its oldest stores.
+MAX_NOTE = 4500
+
+
+def describe(
+    metrics: Mapping[str, float],
+    assessments: Mapping[str, Mapping[str, Json]],
+    caveats: Sequence[tuple[str, Caveat]],
+    failures: Sequence[str],
+    pictures: Sequence[Path],
+) -> str:
+    """Failures, the sandwich, a row per assessment, the caveats with who has them, links to report and figures.
+
+    `metrics` are those of metrics.json, flat; `assessments` the metadata by name; `{run}` stands for the run's id.
+    """
+    head = [f"**NOT VALID**: {failure}  " for failure in failures]
+    head += [_sandwich(metrics), "", "[HTML report](get-artifact?path=report.html&run_uuid={run}) · "
+             "[PDF report](get-artifact?path=report.pdf&run_uuid={run})"]  # fmt: skip
+    head += ["", "| assessment | algorithm | accuracy | caveats |", "| --- | --- | --- | --- |"]
+    head += [_row(name, metadata) for name, metadata in assessments.items()]
+    links = [f"![{p.stem}](get-artifact?path={p.parent.name}/{p.name}&run_uuid={{run}})" for p in pictures]
+    tail = "\n".join(["", *links])
+    room = MAX_NOTE - len("\n".join(head)) - len(tail) - 80
+    return "\n".join([*head, *_caveats(caveats, room)])[: MAX_NOTE - len(tail)] + tail
+
+
+def rate(metrics: Mapping[str, object], name: str) -> str:
+    """`66.0% [58.9%, 72.5%]`; without the interval where there is none."""
+    low, high = metrics.get(f"{name}_ci_low"), metrics.get(f"{name}_ci_high")
+    interval = "" if low is None or high is None else f" [{float(str(low)):.1%}, {float(str(high)):.1%}]"
+    return f"{float(str(metrics[name])):.1%}{interval}"
+
+
+def _sandwich(metrics: Mapping[str, float]) -> str:
+    found = {group: f"{group}/accuracy" for group in ("certified", "worst_case", "clean")}
+    words = [f"{group.replace('_', ' ')} **{rate(metrics, name)}**" for group, name in found.items() if name in metrics]
+    return "Accuracy: " + " ≤ ".join(words)
+
+
+def _row(name: str, metadata: Mapping[str, Json]) -> str:
+    metrics, caveats = metadata["metrics"], metadata.get("caveats", [])
+    assert isinstance(metrics, Mapping)
+    assert isinstance(caveats, Sequence)
+    key = accuracy_key(name, metrics)
+    shown = f"{rate(metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
+    return f"| {name} | {metadata['library']} {metadata['algorithm']} | {shown} | {len(caveats) or ''} |"
+
+
+def _caveats(caveats: Sequence[tuple[str, Caveat]], room: int) -> list[str]:
+    """A line per caveat with everyone who has it; what does not fit is counted, never cut in the middle."""
+    holders: dict[str, list[str]] = {}
+    for name, caveat in caveats:
+        holders.setdefault(caveat.text, []).append(name)
+    lines = [f"- {', '.join(names)}: {text}" for text, names in holders.items()]
+    kept: list[str] = []
+    for line in lines:
+        if len("\n".join([*kept, line])) > room:
+            kept.append(f"- and {len(lines) - len(kept)} more: see the report")
+            break
+        kept.append(line)
+    return ["", "**Caveats**", "", *kept] if kept else []

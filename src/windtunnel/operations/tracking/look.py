@@ -1,0 +1,19 @@
+"""What the tracking store holds of a state: for whoever checks it against the files."""
+
+from __future__ import annotations
+
+from windtunnel.core.errors import UserError
+from windtunnel.inputs.mlflow_server import connect, tracking_uri
+
+
+def logged_metrics(digest: str, experiment: str, configured_uri: str | None) -> dict[str, float] | None:
+    """The metrics of the parent run of the state `digest`; None where it is not logged. Raises UserError for a dead server."""
+    uri = tracking_uri(configured_uri)
+    try:
+        client = connect(uri)
+        found = client.get_experiment_by_name(experiment)
+        query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
+        runs = client.search_runs([found.experiment_id], query, max_results=1) if found else []
+    except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
+        raise UserError(f"tracking: {uri}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    return dict(runs[0].data.metrics) if runs else None

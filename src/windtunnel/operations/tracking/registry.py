@@ -1,0 +1,227 @@
+"""The model registry: which assessed model is the champion, which one was before it, and how to move between them.
+
+A version is one model with one assessment of it. Aliases say who is what: `champion`, `challenger`, `previous`. A version
+keeps by tag which champion it replaced, so that a rollback needs no other memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.core.files import read_json
+from windtunnel.core.layout import REPORTS, SUMMARY
+from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
+from windtunnel.inputs.mlflow_server import connect, public_address, tracking_uri
+from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
+from windtunnel.operations.tracking.store import deliver
+from windtunnel.params.outcome import Tracking
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+_STATE, _REPLACED, _ROLLED_BACK = "windtunnel.state", "windtunnel.replaced", "windtunnel.rolled_back"
+
+
+class RegistryError(InfrastructureError):
+    """The registry cannot be reached or did not do what it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A registered model with its assessment. `run_id` is the parent run of that assessment."""
+
+    model: str
+    number: str
+    run_id: str
+    tags: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.model} version {self.number}"
+
+    @property
+    def uri(self) -> str:
+        """Where `model.source: mlflow` finds it."""
+        return f"models:/{self.model}/{self.number}"
+
+    @property
+    def decision(self) -> str:
+        """What the gate said of it."""
+        return self.tags.get("gate.decision", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The versions of one registered model on one server. Every method raises RegistryError where that fails."""
+
+    client: MlflowClient
+    model: str
+    uri: str
+
+    def alias(self, name: str) -> Version | None:
+        """The version that an alias names; None for none."""
+        with self._asked():
+            found = {m.name: m for m in self.client.search_registered_models(f"name = '{self.model}'")}
+            number = found[self.model].aliases.get(name) if self.model in found else None
+            return None if number is None else self._version(str(number))
+
+    def version(self, number: str) -> Version:
+        """A version by its number. Raises UserError where there is none."""
+        known = {version.number: version for version in self.versions()}
+        if number not in known:
+            there = ", ".join(known) or "none: windtunnel promote makes the first"
+            raise UserError(f"registry: {self.model} has no version {number} on {public_address(self.uri)} ({there})")
+        return known[number]
+
+    def versions(self, tag: str | None = None, value: str = "") -> list[Version]:
+        """All versions, the newest first; with `tag` only those where it has this value."""
+        query = f"name = '{self.model}'" + (f" and tags.`{tag}` = '{value}'" if tag else "")
+        with self._asked():
+            found = [_as_version(v) for v in self.client.search_model_versions(query)]
+        return sorted(found, key=lambda v: int(v.number), reverse=True)
+
+    def record(self, version: Version) -> Record:
+        """The outcomes of a version's own assessment, as a gate reads them."""
+        with self._asked(), tempfile.TemporaryDirectory() as folder:
+            kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS).as_posix()
+            path = Path(self.client.download_artifacts(version.run_id, kept, folder))
+            found = read_record(path)
+        origin: dict[str, Json] = {"model": version.model, "version": version.number, "run_id": version.run_id}
+        return Record(found.model_digest, found.samples, found.outcomes, origin)
+
+    def register(self, state: State, model: Path, gate: Mapping[str, Json], reasons: list[str]) -> Version:
+        """Log an assessed state and keep its model; a state is registered once, however often this is called.
+
+        `model` is reports/model. Raises UserError for a model that has no weights of its own.
+        """
+        with self._asked():
+            run_id = deliver(state, self.uri, volatile_tags())
+        found = self.versions(_STATE, state.digest)
+        if found:
+            return found[0]
+        tags = {
+            _STATE: state.digest,
+            "windtunnel.model_digest": state.model_digest,
+            "assessment.run_id": run_id,
+            "gate.decision": str(gate["decision"]),
+            "gate.reasons": "; ".join(reasons)[:MAX_TAG],
+        }
+        with self._asked():
+            experiment = self.client.get_run(run_id).info.experiment_id
+            if self.uri.startswith("http"):
+                tags["assessment.link"] = f"{public_address(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
+            source, model_id = _log_model(run_id, model, cast(list[int], state.dataset["shape"]))
+            if not self.client.search_registered_models(f"name = '{self.model}'"):
+                self.client.create_registered_model(self.model)
+            made = self.client.create_model_version(self.model, source, run_id, tags=tags, model_id=model_id)
+            self.client.set_tag(run_id, "windtunnel.registered", f"{self.model} version {made.version}")
+            return self._version(str(made.version))
+
+    def challenge(self, version: Version) -> None:
+        """Make a version the challenger."""
+        with self._asked():
+            self.client.set_registered_model_alias(self.model, CHALLENGER, version.number)
+
+    def promote(self, version: Version) -> None:
+        """Make a version the champion and the champion before it `previous`. A second call changes nothing."""
+        champion, challenger = self.alias(CHAMPION), self.alias(CHALLENGER)
+        with self._asked():
+            if champion and champion.number != version.number:
+                # What a rollback needs comes first, so that a kill in between loses no way back.
+                self.client.set_model_version_tag(self.model, version.number, _REPLACED, champion.number)
+                self.client.set_registered_model_alias(self.model, PREVIOUS, champion.number)
+            self.client.set_registered_model_alias(self.model, CHAMPION, version.number)
+            if challenger and challenger.number == version.number:
+                self.client.delete_registered_model_alias(self.model, CHALLENGER)
+
+    def rollback(self) -> tuple[Version, Version]:
+        """(the champion that is none any more, the one before it that is champion again). Raises UserError for no way back."""
+        champion = self.alias(CHAMPION)
+        if champion is None:
+            raise UserError(f"registry: {self.model} has no champion on {public_address(self.uri)}")
+        if _REPLACED not in champion.tags:
+            raise UserError(f"registry: {champion} is the first champion; there is none before it")
+        restored = self.version(champion.tags[_REPLACED])
+        with self._asked():
+            self.client.set_model_version_tag(self.model, champion.number, _ROLLED_BACK, "true")
+            self.client.set_registered_model_alias(self.model, CHAMPION, restored.number)
+            if _REPLACED in restored.tags:
+                self.client.set_registered_model_alias(self.model, PREVIOUS, restored.tags[_REPLACED])
+            else:
+                self.client.delete_registered_model_alias(self.model, PREVIOUS)
+        return champion, restored
+
+    def tag(self, version: Version, key: str, value: str) -> None:
+        """Set a tag of a version."""
+        with self._asked():
+            self.client.set_model_version_tag(self.model, version.number, key, value)
+
+    def _version(self, number: str) -> Version:
+        return _as_version(self.client.get_model_version(self.model, number))
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "did not answer"
+            reason = " ".join(str(error).split())[:200]
+            raise RegistryError(f"registry: {public_address(self.uri)}: {type(error).__name__}: {reason}") from error
+
+
+def open_registry(tracking: Tracking) -> Registry:
+    """The registry that belongs to the tracking store of params. Asks it nothing yet."""
+    uri = tracking_uri(tracking.uri)
+    return Registry(connect(uri), tracking.registered_model, uri)
+
+
+def was_rolled_back(version: Version) -> bool:
+    """Whether somebody took this version out of service."""
+    return version.tags.get(_ROLLED_BACK) == "true"
+
+
+def _as_version(found: object) -> Version:
+    from mlflow.entities.model_registry import ModelVersion
+
+    assert isinstance(found, ModelVersion)
+    return Version(str(found.name), str(found.version), str(found.run_id), dict(found.tags))
+
+
+def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str | None]:
+    """Upload the weights in a form that holds no pickle; (source of the version, id of the logged model)."""
+    facts = cast(dict[str, Json], read_json(directory / "model.json"))
+    if facts["source"] == "function":
+        raise UserError("model.source: a function keeps no weights, so there is nothing to register")
+    if facts["source"] == "mlflow" and facts.get("model_id"):
+        return f"models:/{facts['model_id']}", str(facts["model_id"])
+    import mlflow
+    import numpy as np
+    import torch
+
+    from windtunnel.inputs.models.loaders import LOADERS
+
+    loaded = LOADERS[str(facts["source"])](facts, directory)
+    # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
+    # MLflow would start another interpreter for that.
+    example = np.zeros((2, *shape), np.float32)
+    with mlflow.start_run(run_id=run_id):
+        if loaded.onnx_path:
+            import onnx
+
+            graph = onnx.load(str(loaded.onnx_path))
+            info = mlflow.onnx.log_model(graph, name="model", pip_requirements=["onnxruntime"])
+        else:
+            info = mlflow.pytorch.log_model(
+                loaded.module.eval(),
+                name="model", input_example=example, serialization_format="pt2",
+                pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+            )  # fmt: skip
+    return str(info.model_uri), str(info.model_id)

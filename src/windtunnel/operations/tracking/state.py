@@ -1,0 +1,191 @@
+"""What there is to track: a pipeline state, read from the artifacts on disk and from nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from windtunnel.core.contracts import Caveat, Json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
+from windtunnel.core.layout import CLEAN, DATA, GATE, METRICS, MODEL, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.outcomes import OUTCOMES_FILE
+from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.operations.tracking.describe import describe
+from windtunnel.operations.tracking.stages import LOCK, StageState, read_stages
+from windtunnel.params.flat import flat_params
+from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.params.schema import Params
+
+# Short enough for every store; MLflow cuts or refuses longer ones.
+MAX_TAG = 4500
+
+
+@dataclass(frozen=True, slots=True)
+class ChildState:
+    """One assessment as a nested run: its digest decides whether it was logged before."""
+
+    name: str
+    directory: Path
+    metadata: Mapping[str, Json]
+    digest: str
+    stage: StageState | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Every plain number of the assessment's metrics."""
+        return flatten(cast(dict[str, Json], self.metadata["metrics"]))
+
+    @property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity, success by queries."""
+        metrics = cast(dict[str, Json], self.metadata["metrics"])
+        found: dict[str, list[tuple[int, float]]] = {}
+        axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
+        axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
+        for key, axis, scale in axes:
+            values, steps = metrics.get(key), metrics.get(axis)
+            if isinstance(values, list) and isinstance(steps, list):
+                pairs = zip(steps, values, strict=True)
+                found[key] = [(round(float(str(s)) * scale), float(str(v))) for s, v in pairs if v is not None]
+        return found
+
+    @property
+    def caveats(self) -> list[Caveat]:
+        """What limits its numbers."""
+        return _caveats(self.metadata)
+
+    @property
+    def files(self) -> list[Path]:
+        """What is uploaded: metadata and figures; the tensors stay in DVC."""
+        return [self.directory / METADATA_FILE, *sorted(self.directory.glob("*.png"))]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One pipeline state as a parent run. `digest` is over params and all artifacts that two equal runs share.
+
+    `{run}` in `description` stands for the id of the run that will have it.
+    """
+
+    digest: str
+    experiment: str
+    params: dict[str, str]
+    metrics: dict[str, float]
+    tags: dict[str, str]
+    description: str
+    children: list[ChildState]
+    files: list[Path]
+    dataset: Mapping[str, Json]
+    model: Mapping[str, Json]
+    model_digest: str
+    log_tensors: bool = False
+
+
+def read_state(*, tensors: bool = True) -> State:
+    """The state of reports/, in the current directory; without `tensors` its digests are left to the caller.
+
+    Raises UserError where a part of it is missing or damaged.
+    """
+    params = load_params()
+    stages = [stage for stage in read_stages() if stage.name != "track"]
+    names = ["clean", *(name for _, name, _ in entries(params))]
+    checks = rows_in(read_sanity(SANITY))
+    children = [
+        _child(CLEAN if name == "clean" else ROBUSTNESS / name, name, stages, checks, tensors=tensors) for name in names
+    ]
+    summary = cast(dict[str, Json], read_json(SUMMARY / METADATA_FILE))
+    metrics = flatten(cast(dict[str, Json], read_json(METRICS)))
+    gate = cast(dict[str, Json], read_json(GATE))
+    figures = sorted(SUMMARY.glob("*.png"))
+    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE, LOCK,
+             *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
+    digest = hashlib.sha256()
+    # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
+    values = json.dumps(flat_params(PARAMS_FILE), sort_keys=True).encode()
+    for part in (values, METRICS.read_bytes(), GATE.read_bytes(), *(c.digest.encode() for c in children)):
+        digest.update(hashlib.sha256(part).digest())
+    failures = [str(f) for f in cast(list[Json], cast(dict[str, Json], summary["kwargs"])["hard_failures"])]
+    caveats = [
+        (name, c) for name, m in [("summary", summary), *((c.name, c.metadata) for c in children)] for c in _caveats(m)
+    ]
+    counted = counts(checks)
+    dataset = cast(dict[str, Json], read_json(DATA / "dataset.json"))
+    model_digest = str(cast(dict[str, Json], summary["provenance"])["model_digest"])
+    tags = {
+        "windtunnel.state": digest.hexdigest(),
+        "windtunnel.decision": str(gate["decision"]),
+        "sanity.hard_fails": str(len(failures)),
+        "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
+        "caveat_count": str(len(caveats)),
+        "data.digest": str(dataset["digest"]),
+        "model.digest": model_digest,
+        **({"dvc.stage_hashes": " ".join(f"{s.name}={s.hash[:12]}" for s in stages)} if stages else {}),
+        **{k: str(v) for k, v in params.tracking.tags.items()},
+    }
+    assessments = {child.name: child.metadata for child in children}
+    if checks:
+        metrics |= {f"sanity/checks_{status}": float(number) for status, number in counted.items()}
+    return State(
+        digest=digest.hexdigest(),
+        experiment=params.tracking.experiment,
+        params=_with_budget(flat_params(PARAMS_FILE), params),
+        # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
+        # `clean`, since MLflow's comparison page draws the alphabetically first metric.
+        metrics={**metrics, "epsilon": float(str(params.budget.epsilon))},
+        tags={key: value[:MAX_TAG] for key, value in tags.items()},
+        description=describe(metrics, assessments, caveats, failures, figures),
+        children=children,
+        files=[path for path in files if path.is_file()],
+        dataset=dataset,
+        model=cast(dict[str, Json], read_json(MODEL / "model.json")),
+        model_digest=model_digest,
+        log_tensors=params.tracking.log_tensors,
+    )
+
+
+def _with_budget(flat: dict[str, str], params: Params) -> dict[str, str]:
+    """With a budget that params.yaml only names (`budget: tight`) spelt out: the run list has a column for it."""
+    if "budget" not in flat:
+        return flat
+    return {**flat, "budget.norm": params.budget.norm.value, "budget.epsilon": f"{params.budget.epsilon:.9g}"}
+
+
+def volatile_tags() -> dict[str, str]:
+    """Facts about where a state was logged from; no part of its digest."""
+    commit = _git("rev-parse", "HEAD")
+    # dvc.lock is written by the very run that is logged.
+    dirty = bool(_git("status", "--porcelain", "--", ".", ":!dvc.lock"))
+    found = {"git.commit": commit, "git.dirty": str(dirty), "mlflow.source.git.commit": commit}
+    experiment = os.environ.get("DVC_EXP_NAME")
+    if experiment:
+        found["dvc.exp.name"] = experiment
+    return {key: value for key, value in found.items() if value}
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _child(
+    directory: Path, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
+) -> ChildState:
+    metadata = with_caveats(cast(dict[str, Json], read_json(directory / METADATA_FILE)), checks)
+    stage = next((s for s in stages if directory.as_posix() in s.outs), None)
+    if not tensors:
+        return ChildState(name, directory, metadata, "", stage)
+    # Not the digest in runtime.json: that file is no DVC output, so after a checkout it may speak of other tensors.
+    data = file_digest(directory / DATA_FILE)
+    digest = hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
+    return ChildState(name, directory, metadata, digest, stage)
+
+
+def _caveats(metadata: Mapping[str, Json]) -> list[Caveat]:
+    return [Caveat(row["code"], row["text"]) for row in cast(list[dict[str, str]], metadata.get("caveats", []))]

@@ -1,0 +1,212 @@
+"""What is delivered to MLflow, and as what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.files import DATA_FILE
+from windtunnel.core.layout import REPORTS
+from windtunnel.inputs.mlflow_server import connect, main_root, store_lock
+from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_PARAMS_AT_ONCE = 100  # MLflow's limit for one batch
+
+
+def deliver(state: State, uri: str, origin: Mapping[str, str]) -> str:
+    """Log `state` unless it is logged already; the parent's run id. Complete, or raises what MLflow raises.
+
+    `origin` are tags on where the state was made (`state.volatile_tags`), kept from the first delivery. Runs are found
+    by tag, so that delivering twice makes nothing twice; an interrupted delivery is completed.
+    """
+    with store_lock():
+        client = connect(uri)
+        experiment = find_experiment(client, state.experiment, uri)
+        query = f"tags.`windtunnel.state` = '{state.digest}' and tags.`windtunnel.role` = 'parent'"
+        found = _find(client, experiment, query)
+        if found and _is_complete(client, found):
+            return found
+        tags = {**state.tags, **origin, "windtunnel.role": "parent", "mlflow.source.name": "dvc repro"}
+        parent = found or _create(client, experiment, _run_name(state), tags)
+        _log_parent(client, parent, state)
+        for child in state.children:
+            _deliver_child(client, experiment, parent, child, state)
+        _complete(client, parent)
+        return parent
+
+
+def is_logged(digest: str, uri: str) -> bool:
+    """Whether a complete run of this state is in a local SQLite store: a look that takes milliseconds, without MLflow."""
+    path = uri.removeprefix("sqlite:///")
+    if not uri.startswith("sqlite:///") or not Path(path).is_file():
+        return False
+    import sqlite3
+
+    query = (
+        "select count(*) from tags s join tags c on s.run_uuid = c.run_uuid join runs r on r.run_uuid = s.run_uuid "
+        "where s.key = 'windtunnel.state' and s.value = ? and c.key = 'windtunnel.complete' and c.value = 'true' "
+        "and r.lifecycle_stage = 'active'"
+    )
+    try:
+        with sqlite3.connect(path) as database:
+            return bool(database.execute(query, (digest,)).fetchone()[0])
+    except sqlite3.Error:
+        return False  # another schema: MLflow itself will tell
+
+
+def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
+    """The id of the experiment, made where it is new; artifacts of a SQLite store lie in the main work tree."""
+    found = client.get_experiment_by_name(name)
+    if found:
+        identifier: str = found.experiment_id
+        return identifier
+    location = (main_root() / "mlartifacts").as_uri() if urlparse(uri).scheme == "sqlite" else None
+    created: str = client.create_experiment(name, artifact_location=location)
+    return created
+
+
+def _find(client: MlflowClient, experiment: str, query: str) -> str | None:
+    runs = client.search_runs([experiment], filter_string=query, max_results=1)
+    return str(runs[0].info.run_id) if runs else None
+
+
+def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str, str]) -> str:
+    allowed = {_name(key): value for key, value in tags.items()}
+    return str(client.create_run(experiment, tags=allowed, run_name=name).info.run_id)
+
+
+def _name(given: str) -> str:
+    """A name that MLflow takes for a metric, a parameter or a tag: one that it refuses would lose the whole run."""
+    return re.sub(r"[^\w\-./: ]", "_", given)[:250]
+
+
+def _is_complete(client: MlflowClient, run: str) -> bool:
+    return bool(client.get_run(run).data.tags.get("windtunnel.complete") == "true")
+
+
+def _complete(client: MlflowClient, run: str) -> None:
+    # The tag comes last: a run without it is continued by the next delivery.
+    client.set_terminated(run)
+    client.set_tag(run, "windtunnel.complete", "true")
+
+
+def _run_name(state: State) -> str:
+    budget = [state.params.get(key, "") for key in ("budget.norm", "budget.epsilon", "budget")]
+    return " ".join([*filter(None, budget), state.digest[:8]])
+
+
+def _log_parent(client: MlflowClient, run: str, state: State) -> None:
+    client.set_tag(run, "mlflow.note.content", state.description.replace("{run}", run))
+    _log_params(client, run, state.params)
+    _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()})
+    _log_inputs(client, run, state)
+    for path in state.files:
+        below = path.parent.relative_to(REPORTS).as_posix() if path.is_relative_to(REPORTS) else "."
+        client.log_artifact(run, str(path), artifact_path=None if below == "." else below)
+
+
+def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State) -> None:
+    same = f"tags.`windtunnel.digest` = '{child.digest}'"
+    # The name too: two assessments may find the same, and are two runs all the same.
+    query = f"{same} and tags.`mlflow.parentRunId` = '{parent}' and attributes.run_name = '{child.name}'"
+    run = _find(client, experiment, query)
+    if run and _is_complete(client, run):
+        return
+    if not run:
+        earlier = _find(client, experiment, f"{same} and tags.`windtunnel.complete` = 'true'")
+        # A cached result is linked to the run that first logged it.
+        link = {"reused_from": earlier} if earlier else {}
+        run = _create(client, experiment, child.name, {**_child_tags(child), **link, "mlflow.parentRunId": parent})
+    facts = {"library": child.metadata["library"], "algorithm": child.metadata["algorithm"], **_region(child)}
+    _log_params(client, run, {key: str(value) for key, value in facts.items()})
+    _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
+    for path in child.files:
+        client.log_artifact(run, str(path))
+    if state.log_tensors:
+        client.log_artifact(run, str(child.directory / DATA_FILE))
+    _complete(client, run)
+
+
+def _child_tags(child: ChildState) -> dict[str, str]:
+    """By what a nested run is found, and what limits its numbers."""
+    semantics = child.metadata["semantics"]
+    assert isinstance(semantics, Mapping)
+    tags = {
+        "windtunnel.role": "assessment",
+        "windtunnel.digest": child.digest,
+        "assessment_kind": str(child.metadata["assessment_kind"]),
+        "threat_model": str(semantics["threat_model"]),
+        "tensors": f"{child.directory / DATA_FILE} (in DVC)",
+        **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
+    }
+    if child.stage:
+        md5 = child.stage.outs[child.directory.as_posix()]
+        tags |= {"dvc.stage": child.stage.name, "dvc.stage_hash": child.stage.hash, "dvc.out_md5": md5}
+    return tags
+
+
+def _region(child: ChildState) -> Mapping[str, Json]:
+    semantics = child.metadata["semantics"]
+    assert isinstance(semantics, Mapping)
+    region = semantics["perturbation"]
+    assert isinstance(region, Mapping)
+    return region
+
+
+def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> None:
+    from mlflow.entities import Param
+
+    known = client.get_run(run).data.params
+    rows = [Param(key, value[:6000]) for name, value in params.items() if (key := _name(name)) not in known]
+    for start in range(0, len(rows), _PARAMS_AT_ONCE):
+        client.log_batch(run, params=rows[start : start + _PARAMS_AT_ONCE])
+
+
+def _log_metrics(client: MlflowClient, run: str, series: Mapping[str, list[tuple[int, float]]]) -> None:
+    from mlflow.entities import Metric
+
+    rows = [Metric(_name(name), value, 0, step) for name, points in series.items() for step, value in points]
+    for start in range(0, len(rows), 1000):
+        client.log_batch(run, metrics=rows[start : start + 1000])
+
+
+def _log_inputs(client: MlflowClient, run: str, state: State) -> None:
+    import json
+
+    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
+
+    facts = {key: state.dataset[key] for key in ("n", "shape", "class_names") if key in state.dataset}
+    dataset = Dataset(
+        name=str(state.dataset.get("source", "data")),
+        digest=str(state.dataset["digest"])[:36],
+        source_type="local",
+        source=json.dumps({"source": state.dataset.get("source")}),
+        profile=json.dumps(facts)[:16000],
+    )
+    client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
+    client.log_inputs(run, models=[LoggedModelInput(_logged_model(client, run, state))])
+
+
+def _logged_model(client: MlflowClient, run: str, state: State) -> str:
+    """The id of the model under assessment as MLflow knows it: one entry per digest, whoever logs it first.
+
+    The weights stay in DVC; MLflow gets what they are, so that all runs of one model can be found from it.
+    """
+    import json
+
+    experiment = client.get_run(run).info.experiment_id
+    name = f"model-{state.model_digest[:12]}"
+    known = client.search_logged_models([experiment], filter_string=f"name = '{name}'", max_results=1)
+    if known:
+        return str(known[0].model_id)
+    facts = {key: json.dumps(value)[:500] for key, value in state.model.items()}
+    tags = {"windtunnel.model_digest": state.model_digest}
+    made = client.create_logged_model(experiment, name=name, source_run_id=run, tags=tags, params=facts)
+    return str(client.finalize_logged_model(made.model_id, "READY").model_id)

@@ -1,0 +1,75 @@
+"""Two runs or more, side by side: what was asked of them that differs, what they measured, and each against the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from statsmodels.stats.multitest import multipletests
+
+from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.errors import UserError
+from windtunnel.reporting.compare.paired import Pair, compare_assessment
+from windtunnel.reporting.compare.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A run against the first: what could be paired, Holm's adjusted p-value of each pair, and a line for what could not."""
+
+    run: Run
+    pairs: tuple[Pair, ...]
+    adjusted: tuple[float, ...]
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`params` and `metrics` hold what differs: a name and the value in each run, None where a run has none."""
+
+    runs: tuple[Run, ...]
+    params: tuple[tuple[str, tuple[str | None, ...]], ...]
+    metrics: tuple[tuple[str, tuple[float | None, ...]], ...]
+    equal_metrics: int
+    against: tuple[Against, ...]
+
+
+def compare_runs(runs: Sequence[Run]) -> Comparison:
+    """Compare each run with the first. What cannot be paired is said, not computed.
+
+    Raises UserError for fewer than two runs, or where an artifact is damaged.
+    """
+    if len(runs) < 2:
+        raise UserError("compare: at least two runs are needed")
+    params = [(key, tuple(run.params.get(key) for run in runs)) for key in _keys([run.params for run in runs])]
+    metrics = [(key, tuple(run.metrics.get(key) for run in runs)) for key in _keys([run.metrics for run in runs])]
+    known = all(run.params for run in runs)
+    return Comparison(
+        tuple(runs),
+        tuple(row for row in params if known and len(set(row[1])) > 1),
+        tuple(row for row in metrics if len(set(row[1])) > 1),
+        sum(len(set(values)) == 1 for _, values in metrics),
+        tuple(_against(runs[0], run) for run in runs[1:]),
+    )
+
+
+def _keys(blocks: Sequence[Mapping[str, object]]) -> list[str]:
+    """Every key, in the order of the first block that has it."""
+    return list(dict.fromkeys(key for block in blocks for key in block))
+
+
+def _against(first: Run, run: Run) -> Against:
+    one, two = first.assessments(), run.assessments()
+    pairs: list[Pair] = []
+    refused = [f"{r.label}: its tensors are not at hand, so nothing is paired" for r in (first, run) if not r.reports]
+    for name in [name for name in one if name in two]:
+        try:
+            pairs += compare_assessment(name, read_artifacts(one[name]), read_artifacts(two[name]))
+        except UserError as error:
+            refused.append(str(error))
+    if first.reports and run.reports:
+        for mine, other, label in ((one, two, first.label), (two, one, run.label)):
+            if only := [name for name in mine if name not in other]:
+                refused.append(f"{', '.join(only)}: only in {label}")
+    adjusted = multipletests([p.p_value for p in pairs], method="holm")[1].tolist() if pairs else []
+    return Against(run, tuple(pairs), tuple(adjusted), tuple(refused))

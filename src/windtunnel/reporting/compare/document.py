@@ -1,0 +1,141 @@
+"""A comparison as tables of text: built once, and rendered for the terminal, a pull request and a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from windtunnel.reporting.compare.comparison import Against, Comparison
+from windtunnel.reporting.compare.curves import CurveDifference, CurvePoint
+from windtunnel.reporting.compare.paired import Pair
+from windtunnel.reporting.report.model import Table
+
+MAX_NAMES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A heading, lines of text below it, tables below them."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+def document(comparison: Comparison) -> list[Part]:
+    """The parts in the order in which a reviewer asks: what was compared, what changed, to what effect, by chance?"""
+    first = comparison.runs[0].label
+    paired = [_paired(first, against) for against in comparison.against]
+    return [_runs(comparison), _params(comparison), _metrics(comparison), *paired]
+
+
+def title(comparison: Comparison) -> str:
+    """`eps-b against main`."""
+    first, *others = (run.label for run in comparison.runs)
+    return f"{', '.join(others)} against {first}"
+
+
+def flips(pair: Pair, first: str, second: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(in words, the rows) for each way in which samples flipped between the runs of these labels."""
+    for label, rows in ((second, pair.gained), (first, pair.lost)):
+        if rows:
+            yield f"{pair.name}, holds only in {label} ({len(rows)})", rows
+
+
+def sample_list(pair: Pair, rows: tuple[int, ...], most: int = MAX_NAMES) -> str:
+    """The names of samples; what is beyond `most` is counted."""
+    names = [pair.first.sample_names[i] for i in rows]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _runs(comparison: Comparison) -> Part:
+    rows = tuple((run.label, run.origin, *run.subject(), "; ".join(run.notes)) for run in comparison.runs)
+    return Part("Runs", tables=(Table("", ("run", "what it is", "model", "samples", "note"), rows),))
+
+
+def _params(comparison: Comparison) -> Part:
+    labels = tuple(run.label for run in comparison.runs)
+    if not all(run.params for run in comparison.runs):
+        return Part("Parameters that differ", ("Not compared: a run has no params.yaml.",))
+    if not comparison.params:
+        return Part("Parameters that differ", ("None.",))
+    rows = tuple((key, *("" if v is None else v for v in values)) for key, values in comparison.params)
+    return Part("Parameters that differ", tables=(Table("", ("parameter", *labels), rows),))
+
+
+def _metrics(comparison: Comparison) -> Part:
+    labels = tuple(run.label for run in comparison.runs)
+    changes = len(labels) == 2
+    rows = [
+        (name, *map(_number, values), *([_change(*values)] if changes else []))
+        for name, values in comparison.metrics
+        if not name.endswith(("_ci_low", "_ci_high"))
+    ]
+    equal = f"{comparison.equal_metrics} other metrics are equal." if comparison.equal_metrics else ""
+    header = ("metric", *labels, *(["change"] if changes else []))
+    tables = (Table("", header, tuple(rows)),) if rows else ()
+    return Part("Metrics that differ", (equal,) if rows and equal else () if rows else ("None.",), tables)
+
+
+def _paired(first: str, against: Against) -> Part:
+    second = against.run.label
+    heading = f"The same samples: {second} against {first}"
+    refused = tuple(f"Not paired: {line}." for line in against.refused)
+    if not against.pairs:
+        return Part(heading, (*refused, "Nothing could be paired, so there are no paired statistics."))
+    rows = tuple(_row(pair, adjusted) for pair, adjusted in zip(against.pairs, against.adjusted, strict=True))
+    header = ("outcome", "n", first, second, "difference, points [95 %]", "gained", "lost", "p", "p (Holm)")
+    tables = [Table("", header, rows)]
+    tables += [_curve(p.name, first, second, p.curve) for p in against.pairs if p.curve and _moves(p.curve)]
+    explained = (
+        f"Share of samples that hold; gained: only in {second}, lost: only in {first}. p: McNemar's exact test that "
+        f"flips either way are equally likely, and the same after Holm's correction for {len(rows)} outcomes; interval: "
+        f"Newcombe's for paired samples.",
+    )
+    lines = (f"{words}: {sample_list(p, rows)}" for p in against.pairs for words, rows in flips(p, first, second))
+    return Part(heading, (*refused, *explained, *_settings(against.pairs), *lines), tuple(tables))
+
+
+def _row(pair: Pair, adjusted: float) -> tuple[str, ...]:
+    return (
+        pair.name, str(pair.table.n), *(f"{rate:.1%}" for rate in pair.rates),
+        _difference(pair.table.difference, *pair.interval), str(len(pair.gained)), str(len(pair.lost)),
+        f"{pair.p_value:.2g}", f"{adjusted:.2g}",
+    )  # fmt: skip
+
+
+def _difference(value: float, low: float, high: float) -> str:
+    return f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _settings(pairs: tuple[Pair, ...]) -> Iterator[str]:
+    """A line per setting that differs between the runs, with the outcomes that it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for pair in pairs:
+        for path in pair.settings:
+            concerned.setdefault(path.removeprefix("semantics."), []).append(pair.name)
+    return (f"Assessed with another {path}: {', '.join(names)}." for path, names in concerned.items())
+
+
+def _moves(curve: CurveDifference) -> bool:
+    return any(point.first != point.second for point in curve.points)
+
+
+def _curve(name: str, first: str, second: str, curve: CurveDifference) -> Table:
+    rows = tuple(_point(point) for point in (*curve.points, curve.overall))
+    caption = f"{name}: accuracy by {curve.axis}, paired bootstrap over the samples, intervals pointwise"
+    return Table(caption, (curve.axis, first, second, "difference, points [95 %]"), rows)
+
+
+def _point(point: CurvePoint) -> tuple[str, ...]:
+    difference = _difference(point.second - point.first, point.low, point.high)
+    return point.at, f"{point.first:.1%}", f"{point.second:.1%}", difference
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _change(first: float | None, second: float | None) -> str:
+    return "" if first is None or second is None else f"{second - first:+.4g}"

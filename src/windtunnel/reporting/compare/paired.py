@@ -1,0 +1,140 @@
+"""One assessment in two runs on the same samples: which held in one and not in the other, and whether chance explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Json, Verdict
+from windtunnel.core.errors import UserError
+from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
+from windtunnel.reporting.compare.curves import CurveDifference, compare_curves
+
+_HELD = (Verdict.ATTACK_FAILED, Verdict.VERIFIED, Verdict.CORRECT_UNDER_PERTURBATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One yes-or-no outcome per sample, in two runs.
+
+    table: counts of the pairs. interval: of the difference second minus first, 95 %, Newcombe's method 10.
+    p_value: McNemar's, exact. gained, lost: rows that hold in the second run alone, in the first alone.
+    settings: what differs in how it was assessed, as paths into metadata.json. curve: None where there is none in both.
+    """
+
+    name: str
+    first: Artifacts
+    second: Artifacts
+    table: Paired
+    interval: tuple[float, float]
+    p_value: float
+    gained: tuple[int, ...]
+    lost: tuple[int, ...]
+    settings: tuple[str, ...]
+    curve: CurveDifference | None = None
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Share of the n samples that hold in the first and in the second run."""
+        table = self.table
+        return (table.both + table.lost) / table.n, (table.both + table.gained) / table.n
+
+
+def mcnemar_exact(gained: int, lost: int) -> float:
+    """Two-sided exact p-value that flips either way are equally likely; 1 where nothing flipped.
+
+    Source: McNemar 1947, doi:10.1007/BF02295996, with the binomial distribution in place of its limit.
+    """
+    return float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0
+
+
+def held(artifacts: Artifacts) -> Tensor:
+    """Bool (N,): classified rightly, and neither broken nor left open by this assessment."""
+    right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
+    return right & torch.isin(artifacts.tensor("verdicts"), torch.tensor([int(v) for v in _HELD]))
+
+
+def compare_assessment(name: str, first: Artifacts, second: Artifacts) -> list[Pair]:
+    """The outcomes of one assessment, paired: one, or for the summary the worst case and the certified share.
+
+    Raises UserError where the two were not made on the same samples: paired statistics on other samples would look
+    right and mean nothing, so names alone are not trusted.
+    """
+    if reason := _why_not(first, second):
+        raise UserError(f"{name}: {reason}")
+    settings = tuple(_differing(first, second))
+    return [
+        _pair(outcome, first, second, *rows, settings)
+        for outcome, rows in _outcomes(name, first, second)
+        if len(rows[0])
+    ]
+
+
+def _why_not(first: Artifacts, second: Artifacts) -> str:
+    if first.sample_names != second.sample_names:
+        both = len({*first.sample_names} & {*second.sample_names})
+        return (
+            f"assessed on other samples ({len(first.sample_names)} and {len(second.sample_names)}, {both} of them in "
+            f"both, or in another order); assess both on the same"
+        )
+    if not torch.equal(first.tensor("clean_inputs"), second.tensor("clean_inputs")):
+        return "the samples have the same names and other values: the data or its preparation changed"
+    if not torch.equal(first.tensor("targets"), second.tensor("targets")):
+        return (
+            "the samples have other reference labels in the two (without labels these are the model's own predictions)"
+        )
+    return ""
+
+
+def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    pair = (first, second)
+    if name != "summary":
+        # One outcome per sample, so for many perturbations of each it is the worst of them.
+        scope = " (every corruption)" if "corruption_predictions" in first.data else ""
+        yield name + scope, (held(first), held(second))
+        return
+    if all("certified_accuracy" in a.metrics for a in pair):
+        one, two = (a.tensor("certified_verdicts") == Verdict.VERIFIED for a in pair)
+        yield "certified", (one, two)
+    if all("worst_case_accuracy" in a.metrics for a in pair):
+        yield "worst case", (held(first), held(second))
+
+
+def _pair(
+    name: str, first: Artifacts, second: Artifacts, before: Tensor, after: Tensor, settings: tuple[str, ...]
+) -> Pair:
+    gained, lost = (tuple(rows.nonzero().flatten().tolist()) for rows in (after & ~before, before & ~after))
+    table = Paired(int((before & after).sum()), len(gained), len(lost), int((~before & ~after).sum()))
+    return Pair(
+        name,
+        first,
+        second,
+        table,
+        paired_interval(table, 0.025, "newcombe"),
+        mcnemar_exact(len(gained), len(lost)),
+        gained,
+        lost,
+        settings,
+        compare_curves(first, second),
+    )
+
+
+def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:
+    """`semantics.perturbation.epsilon`: where the two records of how they were made differ; the model is no setting."""
+    keys = ("library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs")
+    one, two = (dict(_leaves({key: a.metadata.get(key) for key in keys})) for a in (first, second))
+    # The numbers of a summary's kwargs are results; those of an assessment's are its options.
+    return (path for path in sorted({*one, *two}) if one.get(path) != two.get(path) and "hard_failures" not in path)
+
+
+def _leaves(value: Json, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, repr(value)

@@ -1,0 +1,84 @@
+"""A finished run, wherever it came from: what was asked of it, what it measured, and where its artifacts are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.params.flat import flat_params
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One side of a comparison.
+
+    label: how the user named it. origin: what it is (`directory`, `git revision`, ...). params: flat, as written.
+    metrics: flat, as in metrics.json. reports: holds robustness/ and summary/; None where only the numbers are at hand.
+    notes: what a reader of the comparison must know.
+    """
+
+    label: str
+    origin: str
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    reports: Path | None
+    notes: tuple[str, ...] = ()
+
+    def assessments(self) -> dict[str, Path]:
+        """The directory of each assessment that has tensors at hand: the summary, clean, then as in params.yaml."""
+        if self.reports is None:
+            return {}
+        found = {path.name: path for path in sorted((self.reports / "robustness").glob("*"))}
+        found = {name: path for name, path in found.items() if (path / METADATA_FILE).is_file()}
+        summary = self.reports / "summary"
+        if not (summary / METADATA_FILE).is_file():
+            return found
+        metadata = cast(dict[str, dict[str, list[str]]], read_json(summary / METADATA_FILE))
+        order = ["clean", *metadata["kwargs"].get("assessments", []), *found]
+        return {"summary": summary, **{name: found[name] for name in order if name in found}}
+
+    def subject(self) -> tuple[str, str]:
+        """The short digests of the model and of the assessed samples; empty where no artifacts are at hand."""
+        found = self.assessments()
+        if not found:
+            return "", ""
+        metadata = read_json(found.get("clean", next(iter(found.values()))) / METADATA_FILE)
+        origin = cast(dict[str, dict[str, str]], metadata).get("provenance", {})
+        return origin.get("model_digest", "")[:8], origin.get("dataset_digest", "")[:8]
+
+
+def run_in(directory: Path, label: str, origin: str = "directory", notes: tuple[str, ...] = ()) -> Run:
+    """The run whose reports/ is `directory`, or is in it, with the params.yaml beside reports/.
+
+    Raises UserError where there are no results.
+    """
+    reports = directory / "reports" if (directory / "reports").is_dir() else directory
+    params, metrics = _params(reports), _metrics(reports)
+    if not params:
+        notes = (*notes, "no params.yaml beside the results, so its parameters are not compared")
+    run = Run(label, origin, params, metrics, reports, notes)
+    if not run.assessments():
+        raise UserError(f"compare: {directory} is no directory of results (no robustness/*/{METADATA_FILE})")
+    return run
+
+
+def numbers_in(directory: Path, label: str, origin: str, why: str) -> Run:
+    """A run of which only params.yaml and reports/metrics.json are at hand; `why` becomes its note."""
+    reports = directory / "reports"
+    return Run(label, origin, _params(reports), _metrics(reports), None, (why,))
+
+
+def _params(reports: Path) -> dict[str, str]:
+    file = reports.parent / "params.yaml"
+    return flat_params(file) if file.is_file() else {}
+
+
+def _metrics(reports: Path) -> dict[str, float]:
+    file = reports / "metrics.json"
+    return flatten(cast(dict[str, Json], read_json(file))) if file.is_file() else {}

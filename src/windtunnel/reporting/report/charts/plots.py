@@ -1,0 +1,208 @@
+"""The kinds of chart: bars, lines, points, columns, a matrix. Each returns a Scene."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from windtunnel.reporting.report.charts.axes import WIDTH, Axes, Format, percent, plain, ticks
+from windtunnel.reporting.report.charts.scene import (
+    Area,
+    Dot,
+    Label,
+    Line,
+    Mark,
+    Rect,
+    Scene,
+    clipped,
+    hatch,
+    legend,
+    text_width,
+    whisker,
+)
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of `bars`."""
+
+    label: str
+    value: float
+    colour: str
+    interval: Interval | None = None
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve of `lines`: points in x order; `interval` per point, a band or, for points alone (`line` false),
+    whiskers; `named`: whether the legend names it.
+    """
+
+    label: str
+    colour: str
+    points: tuple[tuple[float, float], ...]
+    interval: tuple[Interval, ...] = ()
+    dashed: bool = False
+    dots: bool = True
+    line: bool = True
+    thin: bool = False
+    named: bool = True
+
+
+def bars(
+    rows: Sequence[Bar],
+    x_label: str,
+    alt: str,
+    reference: tuple[float, str] | None = None,
+    top: float = 1.0,
+    value_format: Format = lambda v: f"{v:.1%}",
+    axis_format: Format = percent,
+) -> Scene:
+    """Horizontal bars with their values and intervals; `reference`: a dashed line with its label."""
+    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    space = 18 if reference else 4
+    axes = Axes(left, space, WIDTH - 46, space + step * len(rows), (0, top), (0, 1))
+    marks = axes.frame(x_label, x_format=axis_format, y_format=None)
+    for i, row in enumerate(rows):
+        y = axes.top + step * i
+        x, _ = axes.at(row.value, 0)
+        tip = row.tip or f"{row.label}: {value_format(row.value)}"
+        marks += [
+            Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"),
+            Rect(left, y + 3, max(0.8, x - left), step - 6, row.colour, tip + _interval(row.interval, value_format)),
+        ]
+        end = x
+        if row.interval:
+            low, high = (axes.at(v, 0)[0] for v in row.interval)
+            marks += whisker((low, y + step / 2), (high, y + step / 2))
+            end = max(end, high)
+        words = value_format(row.value)
+        if reference and end < (line := axes.at(reference[0], 0)[0]) < end + 8 + text_width(words, 8.5):
+            end = line  # not across the reference line
+        marks.append(Label(end + 5, y + 13, words, "soft", 8.5))
+    if reference:
+        x, _ = axes.at(reference[0], 0)
+        marks.append(Line(((x, axes.top - 4), (x, axes.bottom)), "clean", 1.2, dashed=True))
+        marks.append(Label(x, axes.top - 8, reference[1], "clean", 9, "middle"))
+    return Scene(WIDTH, axes.bottom + 34, tuple(marks), alt)
+
+
+def lines(
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    alt: str,
+    x_range: Interval | None = None,
+    y_range: Interval = (0, 1),
+    x_ticks: Sequence[float] | None = None,
+    y_format: Format = percent,
+    vertical: Iterable[tuple[float, str]] = (),
+) -> Scene:
+    """Curves with bands for their intervals, hover values on their points, and a legend below."""
+    xs = [x for one in series for x, _ in one.points]
+    axes = Axes(44, 24, WIDTH - 16, 214, x_range or (min(xs), max(xs)), y_range)
+    marks = axes.frame(x_label, y_label, x_ticks, y_format=y_format)
+    for one in series:
+        if one.interval and not one.line:
+            for (x, _), (low_y, high_y) in zip(one.points, one.interval, strict=True):
+                marks += whisker(axes.at(x, low_y), axes.at(x, high_y), one.colour)
+        elif one.interval:
+            high = [axes.at(x, b) for (x, _), (_, b) in zip(one.points, one.interval, strict=True)]
+            low = [axes.at(x, a) for (x, _), (a, _) in zip(one.points, one.interval, strict=True)]
+            marks.append(Area((*high, *reversed(low)), one.colour))
+    for value, words in vertical:
+        x, _ = axes.at(value, 0)
+        marks.append(Line(((x, axes.top), (x, axes.bottom)), "clean", 1, dashed=True))
+        marks.append(Label(x + 4, axes.top + 9, words, "clean", 8.5))
+    for one in series:
+        drawn = tuple(axes.at(x, y) for x, y in one.points)
+        if one.line and len(drawn) > 1:
+            marks.append(Line(drawn, one.colour, 0.8 if one.thin else 1.8, one.dashed))
+    for one in series:
+        for i, (x, y) in enumerate(one.points if one.dots else ()):
+            tip = f"{one.label}: {y_format(y) if y_format is not percent else f'{y:.1%}'} at {plain(x)}"
+            if one.interval:
+                tip += _interval(one.interval[i], lambda v: f"{v:.1%}")
+            marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
+    entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and one.named))
+    key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
+    return Scene(WIDTH, axes.bottom + 40 + height, (*marks, *key), alt)
+
+
+def columns(
+    counts: Sequence[float],
+    edges: Interval,
+    x_label: str,
+    alt: str,
+    colour: str = "broken",
+    extra: tuple[str, float, str] | None = None,
+) -> Scene:
+    """A histogram of equal bins between the edges; `extra`: one more column, (words, count, colour), after a gap."""
+    width = (edges[1] - edges[0]) / len(counts)
+    right = edges[1] + (2 * width if extra else 0)
+    top = max(1.0, *counts, extra[1] if extra else 0) * 1.12
+    axes = Axes(44, 24, WIDTH - 16, 194, (edges[0], right), (0, top))
+    marks = axes.frame(x_label, "samples", ticks(*edges), y_format=plain)
+    places = [(edges[0] + i * width, count, colour, f"{plain(edges[0] + i * width)} to {plain(edges[0] + (i + 1) * width)}")
+              for i, count in enumerate(counts)]  # fmt: skip
+    if extra:
+        places.append((edges[1] + width, extra[1], extra[2], extra[0]))
+    for start, count, paint, words in places:
+        (x0, y0), (x1, y1) = axes.at(start + 0.06 * width, count), axes.at(start + 0.94 * width, 0)
+        if count:
+            marks.append(Rect(x0, y0, x1 - x0, y1 - y0, paint, f"{words}: {plain(count)} samples"))
+    below: tuple[Mark, ...] = ()
+    height = 0.0
+    if extra:
+        below, height = legend([(colour, "flips"), (extra[2], extra[0])], axes.left, axes.bottom + 38, WIDTH)
+        if extra[1]:
+            (x0, y0), (x1, y1) = axes.at(edges[1] + 1.06 * width, extra[1]), axes.at(edges[1] + 1.94 * width, 0)
+            marks += hatch(x0, y0, x1 - x0, y1 - y0, "white")
+    return Scene(WIDTH, axes.bottom + 40 + height, (*marks, *below), alt)
+
+
+def matrix(
+    grid: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    header: Sequence[str],
+    x_label: str,
+    y_label: str,
+    alt: str,
+    colours: Sequence[str],
+    cell_format: Format,
+    tips: Sequence[Sequence[str]] | None = None,
+) -> Scene:
+    """A heat map with its values in the cells; `colours`: a ramp for the values from 0 to their maximum."""
+    left = 24 + max(text_width(clipped(r), 9) for r in rows)
+    cell = min(64.0, (WIDTH - left - 10) / len(header))
+    height = min(24.0, max(17.0, cell))
+    peak = max(max(map(max, grid)), 1e-12)
+    marks: list[Mark] = [Label(4, 12, y_label, "soft", 9)]
+    for i, (name, values) in enumerate(zip(rows, grid, strict=True)):
+        y = 20 + i * height
+        marks.append(Label(left - 5, y + height / 2 + 3, clipped(name), "ink", 9, "end"))
+        for j, value in enumerate(values):
+            paint = colours[round(value / peak * (len(colours) - 1))]
+            tip = tips[i][j] if tips else f"{name}, {header[j]}: {cell_format(value)}"
+            marks.append(Rect(left + j * cell, y, cell - 1, height - 1, paint, tip))
+            if text := cell_format(value):
+                ink = "#ffffff" if _dark(paint) else "#1c2430"
+                marks.append(Label(left + (j + 0.5) * cell, y + height / 2 + 3, text, ink, 8.5, "middle"))
+    bottom = 20 + len(grid) * height
+    for j, name in enumerate(header):
+        shown = clipped(name, max(3, int(cell / 5)))
+        marks.append(Label(left + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
+    marks.append(Label(left + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
+    return Scene(min(WIDTH, left + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
+
+
+def _interval(interval: Interval | None, how: Format) -> str:
+    return f" [{how(interval[0])}, {how(interval[1])}]" if interval else ""
+
+
+def _dark(colour: str) -> bool:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 140

@@ -1,0 +1,142 @@
+"""A drawing as a list of marks, laid out once: the HTML shows it as SVG, the PDF as vectors.
+
+Coordinates are in points, y downwards. A colour is a role of PALETTE (which has a light and a dark form) or #rrggbb.
+`tip` is what a reader sees on hovering over a mark, or on stepping to it with the keyboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from windtunnel.assessments.figures import style
+
+# role: (on white paper, on a dark screen)
+PALETTE: dict[str, tuple[str, str]] = {
+    "ink": ("#1c2430", "#e6eaf0"),
+    "soft": ("#5b6675", "#a3adba"),
+    "line": ("#d9dee5", "#353d49"),
+    "card": ("#f5f7fa", "#1d232c"),
+    "paper": ("#ffffff", "#14181f"),
+    "white": ("#ffffff", "#ffffff"),
+    "accent": (style.BLUE, style.SKY),
+    "clean": (style.BLUE, style.SKY),
+    "certified": (style.CERTIFIED, "#1fae83"),
+    "unknown": ("#7a818c", "#7a818c"),
+    "broken": (style.ATTACKED, "#e06a1b"),
+    "wrong": ("#3b3b3b", "#565d68"),
+    "corrupted": (style.CORRUPTED, style.CORRUPTED),
+    "error": (style.PURPLE, style.PURPLE),
+    "invalid": ("#c1121f", "#ff6b6b"),
+}
+Anchor = Literal["start", "middle", "end"]
+CHARACTER = 0.56  # mean width of a character over the size of the font
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A filled rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A polyline."""
+
+    points: tuple[tuple[float, float], ...]
+    colour: str
+    width: float = 1.0
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A filled polygon, see-through."""
+
+    points: tuple[tuple[float, float], ...]
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A filled circle."""
+
+    x: float
+    y: float
+    radius: float
+    colour: str
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Text on its baseline."""
+
+    x: float
+    y: float
+    text: str
+    colour: str = "ink"
+    size: float = 10
+    anchor: Anchor = "start"
+    bold: bool = False
+
+
+Mark: TypeAlias = Rect | Line | Area | Dot | Label
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A drawing; `alt` says in words what it shows."""
+
+    width: float
+    height: float
+    marks: tuple[Mark, ...]
+    alt: str
+
+
+def text_width(text: str, size: float = 10) -> float:
+    """Roughly how wide a text is drawn, in points."""
+    return CHARACTER * size * len(text)
+
+
+def clipped(text: str, characters: int = 26) -> str:
+    """A name of the user's, short enough for an axis."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
+def whisker(
+    low: tuple[float, float], high: tuple[float, float], colour: str = "ink", cap: float = 3
+) -> tuple[Line, ...]:
+    """An interval between two points on one horizontal or vertical line, with caps."""
+    dx, dy = (0.0, cap) if low[1] == high[1] else (cap, 0.0)
+    ends = (Line(((x - dx, y - dy), (x + dx, y + dy)), colour, 1.1) for x, y in (low, high))
+    return (Line((low, high), colour, 1.1), *ends)
+
+
+def hatch(x: float, y: float, width: float, height: float, colour: str, step: float = 7) -> Iterator[Line]:
+    """Diagonal lines inside a rectangle, so that it can be told apart without colour."""
+    offset = step
+    while offset < width + height:
+        x0, x1 = max(0.0, offset - height), min(offset, width)
+        yield Line(((x + x0, y + offset - x0), (x + x1, y + offset - x1)), colour, 0.9)
+        offset += step
+
+
+def legend(entries: list[tuple[str, str]], x: float, y: float, width: float) -> tuple[tuple[Mark, ...], float]:
+    """(marks, height) of coloured squares with their words, wrapped to the width."""
+    marks: list[Mark] = []
+    left, top = x, y
+    for colour, words in entries:
+        needed = 14 + text_width(words, 9) + 14
+        if left > x and left + needed > x + width:
+            left, top = x, top + 14
+        marks += [Rect(left, top, 9, 9, colour), Label(left + 13, top + 8, words, "soft", 9)]
+        left += needed
+    return tuple(marks), top - y + 14

@@ -1,0 +1,222 @@
+"""What can be read of a reports directory. A missing, damaged or older file costs its part of the report, and a line.
+
+One assessment's tensors are in memory at a time: pictures are taken of some samples, the 1-D tensors are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.evaluation.sanity.findings import with_caveats
+from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
+from windtunnel.reporting.report.guard import ODD_METADATA
+from windtunnel.reporting.report.pictures import Pictures, plan_pictures
+from windtunnel.reporting.report.words import Row, kwargs, listed, rows_in
+
+# What the report reads of every metadata.json, of the summary's, of each layer of the sandwich, and of gate.json.
+_OF_ALL = ("assessment_kind", "algorithm", "library", "semantics", "kwargs", "provenance")
+_OF_SUMMARY = ("sandwich", "n_samples", "clean_accuracy")
+_OF_LAYER = ("norm", "epsilon", "n", "n_attacked", "n_examined")
+_SUMMARY_TENSORS = ("verdicts", "worst_by", "certified_verdicts", "certified_by", "perturbation_distance")
+_OF_CHECK = ("id", "title", "severity", "status")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What could be read, and a line for each thing that could not.
+
+    `children`: for a suite, the metadata of the single corruptions below its directory, by directory name.
+    """
+
+    clean: Artifacts | None
+    summary: Artifacts | None
+    checks: tuple[Row, ...] | None
+    gate: Row | None
+    assessments: tuple[Artifacts, ...]
+    facts: Mapping[str, Row]
+    problems: tuple[str, ...]
+    children: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
+    pictures: Pictures | None = None
+    curves: tuple[SecurityCurve, ...] = ()
+
+    @property
+    def base(self) -> Artifacts | None:
+        """Whose samples the report is about: the summary's, else those of the clean evaluation or the first assessment."""
+        return self.summary or self.clean or next(iter(self.assessments), None)
+
+
+def collect(reports: Path, names: Iterable[str] | None = None, *, gate: bool = True) -> Found:
+    """Read reports/. `names`: the assessments to show, in order; all there are where absent. `gate`: its verdict too."""
+    problems: list[str] = []
+
+    def shown(error: UserError) -> str:
+        # The report goes to others: where it was built is none of their business.
+        return str(error).replace(f"{reports}/", "")
+
+    def read(directory: Path, what: str) -> Artifacts | None:
+        try:
+            found = read_artifacts(directory)
+            _check_metadata(found)
+        except UserError as error:
+            problems.append(f"{what} is missing from this report: {shown(error)}")
+            return None
+        return found
+
+    robustness = reports / "robustness"
+    clean = read(robustness / "clean", "The clean evaluation")
+    summary = read(reports / "summary", "The summary")
+    if summary is not None and (lack := _lacking_in_summary(summary)):
+        problems.append(f"The summary is missing from this report: its metadata lacks {lack}, as of another version")
+        summary = None
+    wanted = list(names) if names is not None else _in_order(known_assessments(reports), summary)
+    wanted = [name for name in wanted if name != "clean"]
+    checks = _checks(reports / "sanity" / METADATA_FILE, problems)
+    pictures = plan_pictures(summary or clean, len(wanted))
+    clean, summary = (_slim(a) if a else None for a in (clean, summary))
+    assessments: list[Artifacts] = []
+    children: dict[str, dict[str, Row]] = {}
+    curves: list[SecurityCurve] = []
+    for name in wanted:
+        if found := read(robustness / name, f"Assessment {name}"):
+            if pictures:
+                pictures.take(found, len(assessments))
+            curves += _curves(found)
+            caveats = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
+            assessments.append(replace(_slim(found), metadata=caveats))
+            children[name] = _children(robustness / name, name, problems)
+    facts = {
+        what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
+    }
+    verdict = _gate(reports / "gate.json", problems) if gate else None
+    return Found(
+        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves)
+    )  # fmt: skip
+
+
+def known_assessments(reports: Path) -> list[str]:
+    """Names of the assessments below a reports directory, sorted; without the clean evaluation."""
+    found = sorted(path.parent.name for path in (reports / "robustness").glob(f"*/{METADATA_FILE}"))
+    return [name for name in found if name != "clean"]
+
+
+def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
+    """The names in the order of the run, which the summary knows; others after them."""
+    order = [str(name) for name in listed(kwargs(summary), "assessments")] if summary else []
+    return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def picture_files(artifacts: Artifacts) -> dict[str, Path]:
+    """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
+    names = [str(row.get("file", "")) for row in rows_in(artifacts.metadata, "visualisers")]
+    paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
+    return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
+
+
+def _curves(artifacts: Artifacts) -> list[SecurityCurve]:
+    """What an assessment knows against epsilon, for which it needs the tensors; nothing where its metadata is odd."""
+    try:
+        return security_curves([artifacts])
+    except ODD_METADATA:
+        return []
+
+
+def _slim(artifacts: Artifacts) -> Artifacts:
+    small: Tensors = {
+        key: value for key, value in artifacts.data.items() if isinstance(value, Tensor) and value.ndim == 1
+    }
+    return replace(artifacts, data=small)
+
+
+def _is_picture(path: Path) -> bool:
+    try:
+        with Image.open(path) as image:
+            image.verify()
+    except (OSError, SyntaxError, UnidentifiedImageError):  # Pillow raises SyntaxError for a broken PNG
+        return False
+    return True
+
+
+def _check_metadata(artifacts: Artifacts) -> None:
+    missing = [key for key in _OF_ALL if key not in artifacts.metadata]
+    semantics = artifacts.metadata.get("semantics")
+    if not missing and not (isinstance(semantics, dict) and isinstance(semantics.get("perturbation"), dict)):
+        missing = ["semantics.perturbation"]
+    if not missing and not isinstance(kwargs(artifacts).get("sample_names"), list):
+        missing = ["kwargs.sample_names"]
+    if not missing and not isinstance(artifacts.metadata["metrics"], dict):
+        missing = ["metrics"]
+    caveats = artifacts.metadata.get("caveats", [])
+    if not isinstance(caveats, list) or not all(isinstance(c, dict) and {"code", "text"} <= c.keys() for c in caveats):
+        missing.append("the code and text of a caveat")
+    if missing:
+        raise UserError(f"{artifacts.directory / METADATA_FILE}: lacks {', '.join(missing)}, as of another version")
+    if len(artifacts.sample_names) != len(artifacts.tensor("targets")):
+        raise UserError(f"{artifacts.directory}: metadata.json names {len(artifacts.sample_names)} samples, "
+                        f"robustness_data.pt holds {len(artifacts.tensor('targets'))}")  # fmt: skip
+
+
+def _lacking_in_summary(summary: Artifacts) -> str:
+    """What the report needs of the summary and does not find there, in words; empty for nothing."""
+    missing = [key for key in _OF_SUMMARY if key not in summary.metrics]
+    missing += [key for key in ("hard_failures", "assessments") if not isinstance(kwargs(summary).get(key), list)]
+    missing += [key for key in _SUMMARY_TENSORS if key not in summary.data]
+    layers = summary.metrics.get("sandwich")
+    if not isinstance(layers, list) or not layers:
+        missing.append("a layer of the sandwich")
+    else:
+        missing += [key for key in _OF_LAYER if not all(isinstance(row, dict) and key in row for row in layers)]
+    return ", ".join(dict.fromkeys(missing))
+
+
+def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Row]:
+    """The metadata of the single corruptions of a suite."""
+    found: dict[str, Row] = {}
+    for path in sorted(directory.glob(f"*/{METADATA_FILE}")):
+        content = _object(path)
+        if content is None or not isinstance(content.get("metrics"), dict):
+            problems.append(f"{name}/{path.parent.name} is missing from this report: its metadata.json is damaged")
+        else:
+            found[path.parent.name] = content
+    return found
+
+
+def _object(path: Path) -> Row | None:
+    """A JSON object; None where the file is missing, damaged or holds something else."""
+    try:
+        content = read_json(path)
+    except UserError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _checks(path: Path, problems: list[str]) -> tuple[Row, ...] | None:
+    if not path.is_file():
+        problems.append("No sanity checks ran: nothing here vouches for the evaluation itself.")
+        return None
+    content = _object(path) or {}
+    options = content.get("kwargs")
+    rows = options.get("checks") if isinstance(options, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and all(k in r for k in _OF_CHECK) for r in rows):
+        problems.append(
+            "The sanity checks are missing from this report: their metadata is damaged or of another version"
+        )
+        return None
+    return tuple(row for row in rows if isinstance(row, dict))
+
+
+def _gate(path: Path, problems: list[str]) -> Row | None:
+    if not path.is_file():
+        return None
+    content = _object(path)
+    if content is None or "decision" not in content:
+        problems.append("The gate's verdict is missing from this report: gate.json is damaged")
+        return None
+    return content

@@ -1,0 +1,79 @@
+"""The report as one self-contained HTML file: works from file://, asks for nothing from the network.
+
+Every string is escaped; the samples travel as JSON and become text nodes; a content security policy lets no script run
+but ours, and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from windtunnel.reporting.report.charts.scene import PALETTE
+from windtunnel.reporting.report.model import Report, Samples
+from windtunnel.reporting.report.png import data_uri
+
+
+def render_html(report: Report, path: Path) -> None:
+    """Write `report` as HTML."""
+    environment = Environment(
+        loader=PackageLoader("windtunnel.reporting.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {
+        "data_uri": data_uri,
+        "kind": lambda value: type(value).__name__,
+        "paint": lambda colour: f"var(--{colour})" if colour in PALETTE else colour,
+        "points": lambda points: " ".join(f"{_round(x)},{_round(y)}" for x, y in points),
+        "r": _round,
+    }
+    script, css = (_template(environment, f"report.{kind}") for kind in ("js", "css"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment.get_template("report.html").render(
+        report=report,
+        palette=PALETTE,
+        css=Markup(css),  # our own files: nothing of a run is in them
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        samples=_samples(report.samples) if report.samples else None,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+
+
+def _template(environment: Environment, name: str) -> str:
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _round(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _samples(samples: Samples) -> dict[str, object]:
+    """What report.js reads: each text once in `words`, the cells as numbers of words."""
+    words: dict[str, int] = {}
+
+    def coded(texts: Sequence[str]) -> list[int]:
+        return [words.setdefault(text, len(words)) for text in texts]
+
+    rows = [coded((r.name, r.target, r.clean, r.status, r.decided_by, r.distance)) for r in samples.rows]
+    outcomes = [
+        [coded((o.verdict, o.prediction, o.distance, o.decided_by)) if o else 0 for o in r.outcomes]
+        for r in samples.rows
+    ]
+    sprites = [{"source": s.source, "tile": s.tile, "columns": s.columns, "slots": s.slots} for s in samples.sprites]
+    return {
+        "words": list(words),
+        "rows": rows,
+        "outcomes": outcomes,
+        "assessments": samples.assessments,
+        "sprites": sprites,
+    }

@@ -1,0 +1,158 @@
+"""The report as data: built once from the artifacts, rendered twice. A renderer computes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from windtunnel.reporting.report.charts.scene import Scene
+
+Severity = Literal["invalid", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph. `code`: a command to type."""
+
+    text: str
+    code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence a reader must not miss."""
+
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of plain text; numbers are already formatted. `folded`: on screen behind a click."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture on disk, with what it shows in words."""
+
+    path: Path
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing in vectors, with what it shows in words."""
+
+    scene: Scene
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One small picture of a sample: a PNG, what it shows, and what stands below it."""
+
+    png: bytes
+    alt: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureGrid:
+    """Pictures in rows and columns; None is an empty cell."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Picture | None, ...]], ...]
+
+
+Block: TypeAlias = Text | Finding | Table | Figure | Chart | PictureGrid
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, what stands below it in its order, and its subsections."""
+
+    title: str
+    blocks: tuple[Block, ...] = ()
+    children: tuple[Section, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One headline number: what it is, its value, its interval, and what it means in a few words."""
+
+    label: str
+    value: str
+    interval: str
+    meaning: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one assessment found of one sample, as text."""
+
+    verdict: str
+    prediction: str = ""
+    distance: str = ""
+    decided_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One sample: its tightest status, who decided it, and every assessment's outcome (None: not among its samples)."""
+
+    name: str
+    target: str
+    clean: str
+    status: str
+    decided_by: str
+    distance: str
+    outcomes: tuple[Outcome | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sprite:
+    """Thumbnails of some samples on one sheet: `slots[i]` is the row index of the sample on tile i, row by row.
+
+    `source`: index of the assessment whose perturbed inputs they are, -1 for the clean ones.
+    """
+
+    source: int
+    png: bytes
+    tile: tuple[int, int]
+    columns: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The per-sample appendix."""
+
+    note: str
+    rows: tuple[SampleRow, ...]
+    assessments: tuple[tuple[str, str], ...]
+    sprites: tuple[Sprite, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything a renderer needs."""
+
+    title: str
+    subtitle: str
+    verdict: str
+    alarms: tuple[Finding, ...]
+    tiles: tuple[Tile, ...]
+    sandwich: Chart | None
+    findings: tuple[Finding, ...]
+    caveats: tuple[Finding, ...]
+    sections: tuple[Section, ...]
+    samples: Samples | None
+    glossary: tuple[tuple[str, str], ...]

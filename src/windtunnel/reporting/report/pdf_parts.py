@@ -1,0 +1,221 @@
+"""The blocks of a report as reportlab flowables: vector charts, tables with repeated headers, pictures, findings."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import matplotlib
+from reportlab.graphics import shapes
+from reportlab.graphics.shapes import Circle, Drawing, Polygon, PolyLine, String
+from reportlab.graphics.shapes import Rect as PdfRect
+from reportlab.lib import colors
+from reportlab.lib.pagesizes import A4
+from reportlab.lib.styles import ParagraphStyle
+from reportlab.lib.units import mm
+from reportlab.lib.utils import ImageReader
+from reportlab.pdfbase import pdfmetrics
+from reportlab.pdfbase.pdfmetrics import stringWidth
+from reportlab.pdfbase.ttfonts import TTFont
+from reportlab.platypus import CondPageBreak, Flowable, Image, KeepTogether, Paragraph, Spacer, TableStyle
+from reportlab.platypus import Table as PdfTable
+
+from windtunnel.reporting.report.charts.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene
+from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Picture, PictureGrid, Table, Text
+
+WIDTH = A4[0] - 36 * mm
+FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
+ALL = ((0, 0), (-1, -1))  # every cell of a table
+SCALE = 0.88  # of a chart on paper
+
+
+def colour(role: str) -> colors.Color:
+    """A role of PALETTE on paper, or #rrggbb."""
+    return colors.HexColor(PALETTE[role][0] if role in PALETTE else role)
+
+
+EDGE = {"invalid": colour("invalid"), "warning": colour("corrupted"), "info": colour("accent")}
+
+
+def register_fonts() -> None:
+    """Embed DejaVu, which matplotlib ships: it has ≤ and the letters of a user's class names that Helvetica lacks."""
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    for name in (FONT, BOLD, MONO):
+        if name not in pdfmetrics.getRegisteredFontNames():
+            pdfmetrics.registerFont(TTFont(name, str(folder / f"{name}.ttf")))
+    # Drawings start in this font: the default of the library is one that no PDF embeds.
+    shapes.STATE_DEFAULTS["fontName"] = FONT
+    pdfmetrics.registerFontFamily(FONT, normal=FONT, bold=BOLD, italic=FONT, boldItalic=BOLD)
+
+
+def style(name: str, size: float, role: str = "ink", **more: object) -> ParagraphStyle:
+    """A paragraph style in our font."""
+    return ParagraphStyle(
+        name, **{"fontName": FONT, "fontSize": size, "leading": size * 1.4, "textColor": colour(role), **more}
+    )
+
+
+BODY = style("body", 9, spaceAfter=5)
+CELL = style("cell", 7.4, leading=9.6, splitLongWords=1)
+HEAD = style("head", 7.4, fontName=BOLD, leading=9.6)
+CAPTION = style("caption", 7.8, "soft", spaceBefore=2, spaceAfter=9)
+_ABOVE = style("above", 7.8, "soft", spaceBefore=4, spaceAfter=3)
+UNDER = style("under", 6.6, "soft", alignment=1, leading=8, spaceBefore=2)
+CODE = style(
+    "code", 8.5, fontName=MONO, backColor=colour("card"), borderPadding=4, spaceBefore=5, spaceAfter=8, leftIndent=6
+)
+
+
+def cells(top: float, bottom: float, sides: float, *more: tuple[object, ...]) -> TableStyle:
+    """The style of a table's cells: paddings in points, our font (the library's default is not embedded), and more."""
+    return TableStyle([
+        ("FONTNAME", *ALL, FONT), ("VALIGN", *ALL, "TOP"), ("TOPPADDING", *ALL, top), ("BOTTOMPADDING", *ALL, bottom),
+        ("LEFTPADDING", *ALL, sides), ("RIGHTPADDING", *ALL, sides), *more,
+    ])  # fmt: skip
+
+
+def block_parts(block: Block) -> list[Flowable]:
+    """The flowables of any block."""
+    return _PARTS[type(block)](block)
+
+
+def finding_part(finding: Finding) -> Flowable:
+    """A sentence in a box with a coloured edge."""
+    words = escape(finding.text)
+    box = PdfTable(
+        [[Paragraph(f"<b>{words}</b>" if finding.severity == "invalid" else words, BODY)]],
+        colWidths=[WIDTH],
+        spaceAfter=4,
+    )
+    box.setStyle(
+        cells(4, 1, 8, ("LINEBEFORE", (0, 0), (0, -1), 3, EDGE[finding.severity]), ("BACKGROUND", *ALL, colour("card")))
+    )
+    return box
+
+
+def table_parts(table: Table) -> list[Flowable]:
+    """A table that breaks across pages and repeats its header; nothing for an empty one."""
+    if not table.rows:
+        return []
+    rows = [[Paragraph(escape(cell), HEAD) for cell in table.header]]
+    rows += [[Paragraph(escape(cell), CELL) for cell in row] for row in table.rows]
+    drawn = PdfTable(rows, colWidths=_column_widths(table), repeatRows=1)
+    head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
+    drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
+    # The caption stays with the head of its table: keepWithNext would move a long table to the next page.
+    return [CondPageBreak(45 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
+
+
+def _column_widths(table: Table) -> list[float]:
+    """Each column as wide as its longest word at least and its longest text at most; what is left goes to the last."""
+    padding = 9.0
+
+    def widest(i: int, parts: Callable[[str], list[str]]) -> float:
+        head = max(stringWidth(part, BOLD, HEAD.fontSize) for part in parts(table.header[i]))
+        return float(
+            max([head, *(stringWidth(part, FONT, CELL.fontSize) for row in table.rows for part in parts(row[i]))])
+        )
+
+    columns = range(len(table.header))
+    words = [widest(i, lambda text: text.split(" ")) for i in columns]
+    # Where the longest words leave no room, the longest of them are broken first.
+    for longest in (150.0, 100.0, 70.0, 50.0, 35.0):
+        needed = [min(longest, word) + padding for word in words]
+        if sum(needed) <= WIDTH:
+            break
+    wanted = [
+        max(need, min(400.0, widest(i, lambda text: [text])) + padding) for i, need in zip(columns, needed, strict=True)
+    ]
+    spare, beyond = WIDTH - sum(needed), sum(wanted) - sum(needed)
+    if spare <= 0:
+        return [n * WIDTH / sum(needed) for n in needed]
+    if beyond > spare:
+        return [n + (w - n) * spare / beyond for n, w in zip(needed, wanted, strict=True)]
+    return [*wanted[:-1], wanted[-1] + spare - beyond]
+
+
+def chart_parts(chart: Chart) -> list[Flowable]:
+    """A chart in vectors with its caption."""
+    return [KeepTogether([drawing(chart.scene, SCALE * chart.scene.width), Paragraph(escape(chart.caption), CAPTION)])]
+
+
+def drawing(scene: Scene, width: float) -> Drawing:
+    """A scene as reportlab vectors, scaled to a width in points."""
+    scale = width / scene.width
+    result = Drawing(width, scene.height * scale)
+    result.scale(scale, scale)
+    for mark in scene.marks:
+        result.add(_MARKS[type(mark)](mark, scene.height))
+    return result
+
+
+def _rect(mark: Rect, height: float) -> PdfRect:
+    return PdfRect(
+        mark.x, height - mark.y - mark.height, mark.width, mark.height, fillColor=colour(mark.colour), strokeColor=None
+    )
+
+
+def _line(mark: Line, height: float) -> PolyLine:
+    points = [v for x, y in mark.points for v in (x, height - y)]
+    return PolyLine(
+        points, strokeColor=colour(mark.colour), strokeWidth=mark.width, strokeDashArray=[4, 3] if mark.dashed else None
+    )
+
+
+def _area(mark: Area, height: float) -> Polygon:
+    points = [v for x, y in mark.points for v in (x, height - y)]
+    return Polygon(points, fillColor=colour(mark.colour), fillOpacity=0.18, strokeColor=None, strokeWidth=0)
+
+
+def _dot(mark: Dot, height: float) -> Circle:
+    return Circle(mark.x, height - mark.y, mark.radius, fillColor=colour(mark.colour), strokeColor=None)
+
+
+def _label(mark: Label, height: float) -> String:
+    return String(mark.x, height - mark.y, mark.text, fontName=BOLD if mark.bold else FONT, fontSize=mark.size,
+                  fillColor=colour(mark.colour), textAnchor=mark.anchor)  # fmt: skip
+
+
+_MARKS: dict[type[Mark], Callable[..., object]] = {Rect: _rect, Line: _line, Area: _area, Dot: _dot, Label: _label}
+
+
+def _figure_parts(figure: Figure) -> list[Flowable]:
+    width, height = ImageReader(str(figure.path)).getSize()
+    scale = min(WIDTH / width, 75 * mm / height, 0.4)
+    image = Image(str(figure.path), width * scale, height * scale, hAlign="LEFT")
+    return [KeepTogether([image, Paragraph(escape(figure.caption), CAPTION)])]
+
+
+def _grid_parts(grid: PictureGrid) -> list[Flowable]:
+    side = min(24 * mm, (WIDTH - 14 * mm) / max(1, len(grid.header)) - 5)
+    content: list[list[object]] = [["", *(Paragraph(escape(name), UNDER) for name in grid.header)]]
+    for label, pictures in grid.rows:
+        content.append([Paragraph(escape(label), UNDER), *(_picture(p, side) for p in pictures)])
+    drawn = PdfTable(content, colWidths=[14 * mm, *[side + 5] * len(grid.header)], hAlign="LEFT")
+    drawn.setStyle(cells(1.5, 2.5, 2, ("VALIGN", *ALL, "MIDDLE")))
+    return [KeepTogether([drawn, Paragraph(escape(grid.caption), CAPTION)])]
+
+
+def _picture(picture: Picture | None, side: float) -> object:
+    if picture is None:
+        return ""
+    width, height = ImageReader(io.BytesIO(picture.png)).getSize()
+    scale = side / max(width, height)
+    image = Image(io.BytesIO(picture.png), width * scale, height * scale)
+    return [image, Paragraph(escape(picture.text), UNDER)] if picture.text else image
+
+
+def _text_parts(text: Text) -> list[Flowable]:
+    return [Paragraph(escape(text.text), CODE if text.code else BODY)]
+
+
+_PARTS: dict[type[Block], Callable[..., list[Flowable]]] = {
+    Text: _text_parts,
+    Finding: lambda finding: [finding_part(finding)],
+    Table: table_parts,
+    Figure: _figure_parts,
+    Chart: chart_parts,
+    PictureGrid: _grid_parts,
+}

@@ -1,0 +1,117 @@
+"""The per-sample appendix: each sample's tightest status, who decided it, and what every assessment found of it."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Verdict
+from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.model import Outcome, SampleRow, Samples
+from windtunnel.reporting.report.pictures import thumbnails_note
+from windtunnel.reporting.report.sections.front import layers
+from windtunnel.reporting.report.words import budget, class_name, kwargs, region_words
+
+STATUSES = ("broken", "proved", "not known", "misclassified", "contradiction")
+_VERDICT = {int(v): v.label.replace("_", " ") for v in Verdict}
+
+
+def samples_appendix(found: Found) -> Samples | None:
+    """Every sample of the run; None where nothing says which samples there were."""
+    base = found.base
+    if base is None:
+        return None
+    names, classes = base.sample_names, base.class_names
+    shown = [f"sample {i + 1}" for i in range(len(names))] if kwargs(base).get("show_sample_names") is False else names
+    outcomes = [_outcomes(a, classes) for a in found.assessments]
+    targets, clean = (base.tensor(key).tolist() for key in ("targets", "clean_predictions"))
+    statuses = _statuses(found.summary, len(names))
+    rows = []
+    for i, name in enumerate(names):
+        status, by, far = ("misclassified", "clean", "") if targets[i] != clean[i] else statuses[i]
+        rows.append(
+            SampleRow(
+                shown[i],
+                class_name(classes, targets[i]),
+                class_name(classes, clean[i]),
+                status,
+                by,
+                far,
+                tuple(one.get(name) for one in outcomes),
+            )
+        )
+    sprites = tuple(found.pictures.sprites) if found.pictures else ()
+    return Samples(
+        _note(found, len(rows)), tuple(rows), tuple((a.name, region_words(a)) for a in found.assessments), sprites
+    )
+
+
+def _note(found: Found, total: int) -> str:
+    where = f" The status is that at {budget(layers(found.summary)[0])}." if found.summary else ""
+    words = (
+        f"{total} samples.{where} Broken: an input within the budget with another answer is on disk. Proved: a verifier excluded "
+        "one. Not known: neither; no attack that ran broke it, which proves nothing."
+    )
+    return f"{words} {thumbnails_note(found.pictures, total)}".strip()
+
+
+def _statuses(summary: Artifacts | None, n: int) -> list[tuple[str, str, str]]:
+    """(status, who decided, distance) of each sample that is right at first."""
+    if summary is None:
+        return [("", "", "")] * n
+    names = kwargs(summary)["assessments"]
+    assert isinstance(names, list)
+    columns = ("verdicts", "certified_verdicts", "worst_by", "certified_by", "perturbation_distance")
+    verdicts, proofs, worst_by, proved_by, distances = (summary.tensor(key).tolist() for key in columns)
+
+    def who(index: int) -> str:
+        return str(names[index]) if 0 <= index < len(names) else ""
+
+    found = []
+    for i in range(n):
+        broken, proved = verdicts[i] == Verdict.ATTACK_SUCCEEDED, proofs[i] == Verdict.VERIFIED
+        if broken and proved:
+            found.append(("contradiction", f"{who(worst_by[i])} and {who(proved_by[i])}", f"{distances[i]:.4g}"))
+        elif broken:
+            found.append(("broken", who(worst_by[i]), f"{distances[i]:.4g}"))
+        else:
+            found.append(("proved", who(proved_by[i]), "") if proved else ("not known", "", ""))
+    return found
+
+
+def _outcomes(artifacts: Artifacts, classes: list[str]) -> dict[str, Outcome]:
+    """What one assessment found, by sample name."""
+    n = len(artifacts.sample_names)
+    verdicts = artifacts.tensor("verdicts").tolist()
+    after = _column(artifacts, "perturbed_predictions", n, -1)
+    far = _column(artifacts, "perturbation_distance", n, math.nan)
+    return {
+        name: Outcome(
+            _VERDICT.get(verdicts[i], str(verdicts[i])),
+            class_name(classes, int(after[i])) if after[i] >= 0 else "",
+            f"{far[i]:.4g}" if math.isfinite(far[i]) else "",
+            by,
+        )
+        for i, (name, by) in enumerate(zip(artifacts.sample_names, _deciders(artifacts, n), strict=True))
+    }
+
+
+def _column(artifacts: Artifacts, key: str, n: int, missing: float) -> list[float]:
+    values = artifacts.data.get(key)
+    return values.tolist() if isinstance(values, Tensor) and len(values) == n else [missing] * n
+
+
+def _deciders(artifacts: Artifacts, n: int) -> list[str]:
+    """Which step, run, epsilon or severity decided each sample; empty text for none."""
+    options, data = kwargs(artifacts), artifacts.data
+    for key, names_key in (("decided_by", "decided_by_names"), ("broken_by", "runs")):
+        indices, names = data.get(key), options.get(names_key)
+        if isinstance(indices, Tensor) and isinstance(names, list) and len(indices) == n:
+            return [str(names[i]) if 0 <= i < len(names) else "" for i in indices.tolist()]
+    for key, words, most in (("critical_epsilon", "critical epsilon", math.inf), ("minimal_severity", "severity", 6)):
+        values = data.get(key)
+        if isinstance(values, Tensor) and len(values) == n:
+            return [f"{words} {v:.4g}" if v < most else "" for v in values.tolist()]
+    return [""] * n

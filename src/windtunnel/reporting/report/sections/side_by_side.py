@@ -1,0 +1,138 @@
+"""The same samples under every attack, without saying anything twice.
+
+report.figure_scope: `per_sample` shows a sample under all assessments, `per_assessor` all samples under one.
+report.layout: `compact` shows the clean image once, `full` beside each of its perturbed images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.params.outcome import Report as Options
+from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Section, Text
+from windtunnel.reporting.report.pictures import LARGE, Pictures, map_png
+from windtunnel.reporting.report.png import png_of
+from windtunnel.reporting.report.words import class_name, region
+
+ACROSS = 7  # pictures beside each other on a page
+_MAP_WORDS = "change: red brighter, blue darker, one scale per sample"
+
+
+def side_by_side_section(found: Found, options: Options) -> Section | None:
+    """The samples side by side; None where there are no images, or where each attack shows its own."""
+    pictures, shown = found.pictures, _pictured(found)
+    if pictures is None or not shown or (options.figure_scope == "per_assessor" and options.layout == "full"):
+        return None
+    words = Text(
+        "The samples that were broken with the smallest change, each of another class. Under a picture: its target, and the "
+        "answer under the change."
+    )
+    if options.figure_scope == "per_assessor":
+        return Section("The clean images", (words, _clean_grid(found, pictures)))
+    grids = [grid for i in pictures.chosen for grid in _sample_grids(found, pictures, i, options.layout == "full")]
+    return Section("The same samples under every attack", (words, *grids))
+
+
+def attack_by_attack(artifacts: Artifacts, found: Found, options: Options) -> list[Block]:
+    """In the compact layout per assessor: one attack's images of the samples whose clean images stand above all attacks."""
+    pictures = found.pictures
+    if pictures is None or options.figure_scope != "per_assessor" or options.layout != "compact":
+        return []
+    if artifacts not in _pictured(found):
+        return []
+    scales = [_scale(pictures, i) for i in pictures.chosen]
+    perturbed = tuple(_perturbed(artifacts, pictures, i) for i in pictures.chosen)
+    maps = tuple(_map(artifacts, pictures, i, scale) for i, scale in zip(pictures.chosen, scales, strict=True))
+    header = tuple(pictures.names[i] for i in pictures.chosen)
+    return [PictureGrid(f"{artifacts.name}: {_MAP_WORDS}", header, (("perturbed", perturbed), ("change", maps)))]
+
+
+def shown_side_by_side(artifacts: Artifacts, found: Found, options: Options) -> bool:
+    """Whether the images of this assessment are shown by this module, so that its own pictures would repeat them."""
+    own = options.figure_scope == "per_assessor" and options.layout == "full"
+    return not own and found.pictures is not None and any(a is artifacts for a in _pictured(found))
+
+
+def _pictured(found: Found) -> list[Artifacts]:
+    """The assessments with a perturbed image of a chosen sample."""
+    pictures = found.pictures
+    if pictures is None:
+        return []
+    with_image = {name for name, _ in pictures.perturbed}
+    return [a for a in found.assessments if a.name in with_image]
+
+
+def _clean_grid(found: Found, pictures: Pictures) -> PictureGrid:
+    cells = tuple(_clean(found, pictures, i) for i in pictures.chosen)
+    return PictureGrid(
+        "Clean images, not repeated below", tuple(pictures.names[i] for i in pictures.chosen), (("clean", cells),)
+    )
+
+
+def _sample_grids(found: Found, pictures: Pictures, i: int, repeat_clean: bool) -> list[PictureGrid]:
+    shown = [a for a in _pictured(found) if (a.name, i) in pictures.perturbed]
+    scale, clean = _scale(pictures, i), _clean(found, pictures, i)
+    grids = []
+    across = -(-len(shown) // -(-len(shown) // ACROSS)) if shown else ACROSS  # blocks of equal width
+    for start in range(0, len(shown), across):
+        part = shown[start : start + across]
+        header = tuple(a.name for a in part)
+        images: Sequence[Picture | None] = [_perturbed(a, pictures, i) for a in part]
+        maps: Sequence[Picture | None] = [_map(a, pictures, i, scale) for a in part]
+        caption = f"{pictures.names[i]}; {_MAP_WORDS}"
+        if repeat_clean:
+            rows = (("clean", (clean,) * len(part)), ("perturbed", tuple(images)), ("change", tuple(maps)))
+            grids.append(PictureGrid(caption, header, rows))
+        else:
+            first = clean if start == 0 else None
+            grids.append(
+                PictureGrid(caption, ("clean", *header), (("image", (first, *images)), ("change", (None, *maps))))
+            )
+    return grids
+
+
+def _scale(pictures: Pictures, i: int) -> float:
+    """The largest change of a sample over all assessments: one colour scale for all its maps."""
+    changes = [float((image - pictures.clean[i]).abs().max()) for (_, j), image in pictures.perturbed.items() if j == i]
+    return max(1e-8, *changes, 0.0)
+
+
+def _clean(found: Found, pictures: Pictures, i: int) -> Picture:
+    base = found.base
+    assert base is not None  # pictures were planned on it
+    target, answer = (
+        class_name(base.class_names, int(base.tensor(key)[i])) for key in ("targets", "clean_predictions")
+    )
+    words = target if target == answer else f"{target}, taken for {answer}"
+    return Picture(png_of(pictures.clean[i], LARGE), f"{pictures.names[i]}, clean", words)
+
+
+def _row(artifacts: Artifacts, name: str) -> int:
+    return artifacts.sample_names.index(name)
+
+
+def _perturbed(artifacts: Artifacts, pictures: Pictures, i: int) -> Picture | None:
+    image = pictures.perturbed.get((artifacts.name, i))
+    if image is None:
+        return None
+    row, classes = _row(artifacts, pictures.names[i]), artifacts.class_names
+    target = class_name(classes, int(artifacts.tensor("targets")[row]))
+    answer = class_name(classes, int(artifacts.tensor("perturbed_predictions")[row]))
+    words = f"{target} → {answer}" if answer != target else f"stays {target}"
+    return Picture(png_of(image, LARGE), f"{pictures.names[i]} under {artifacts.name}: {words}", words)
+
+
+def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Picture | None:
+    image = pictures.perturbed.get((artifacts.name, i))
+    if image is None:
+        return None
+    far = artifacts.data.get("perturbation_distance")
+    distance = float(far[_row(artifacts, pictures.names[i])]) if isinstance(far, Tensor) else float("nan")
+    words = f"{region(artifacts).get('norm', '')} {distance:.3g}" if distance == distance else ""
+    return Picture(
+        map_png(image - pictures.clean[i], scale), f"change of {pictures.names[i]} by {artifacts.name}", words
+    )

@@ -1,0 +1,146 @@
+"""What was tested: the model and data card, the threat model, and the budgets with all that is known at each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.evaluation.summary.security import SecurityCurve
+from windtunnel.params.outcome import Report as Options
+from windtunnel.reporting.report.charts.axes import plain
+from windtunnel.reporting.report.charts.plots import Series, lines
+from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
+from windtunnel.reporting.report.sections.assessment import figure_blocks
+from windtunnel.reporting.report.sections.front import layers
+from windtunnel.reporting.report.words import Row, budget, interval, number, percent, region, semantics, short
+
+_ATTACKED, _CERTIFIED = ("broken", "corrupted", "error"), ("certified", "accent", "unknown")
+_FACTS = {
+    "data": ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples", "digest"),
+    "model": (
+        "source",
+        "architecture",
+        "recipe",
+        "factory",
+        "function",
+        "original",
+        "input_shape",
+        "num_classes",
+        "sha256",
+    ),
+}
+
+
+def subject_section(found: Found, options: Options) -> Section:
+    """The section `What was tested`."""
+    blocks: list[Block] = []
+    for what, keys in _FACTS.items():
+        facts = found.facts[what]
+        if rows := tuple((key.replace("_", " "), short(facts[key])) for key in keys if key in facts):
+            blocks.append(Table(f"The {what}", ("what", "value"), rows))
+    threat = Section("Threat model and budgets", tuple(_threat(found, options)))
+    return Section("What was tested", tuple(blocks), (threat,))
+
+
+def _threat(found: Found, options: Options) -> Iterator[Block]:
+    yield Text(
+        "Certified accuracy ≤ true robust accuracy ≤ worst-case accuracy, at each budget. A budget allows every change of an "
+        "input, on [0, 1] pixels, whose size under the norm is at most epsilon. Intervals are at 95 %: Wilson's for rates, "
+        "Clopper-Pearson's for certified claims."
+    )
+    rows = tuple(
+        (
+            budget(r),
+            percent(r, "certified_accuracy"),
+            percent(r, "worst_case_accuracy"),
+            short(r.get("n_attacked")),
+            short(r.get("n_examined")),
+            ", ".join(
+                map(str, {**dict.fromkeys(_names(r, "attacked_by")), **dict.fromkeys(_names(r, "certified_by"))})
+            ),
+        )
+        for r in layers(found.summary)
+    )
+    header = ("budget", "certified", "worst case", "attacked", "examined", "set by")
+    yield Table("What is known at each budget; the first is the one of the verdict", header, rows)
+    yield Table(
+        "What the adversary of each assessment sees and wants",
+        ("assessment", "threat model", "objective", "region", "random"),
+        tuple(
+            (
+                a.name,
+                short(semantics(a).get("threat_model")).replace("_", " "),
+                short(semantics(a).get("objective")),
+                _where(a),
+                short(semantics(a).get("stochastic")),
+            )
+            for a in found.assessments
+        ),
+        folded=True,
+    )
+    if found.summary:
+        yield from figure_blocks(found.summary, found, options, but=("SandwichVisualiser", "SecurityCurvesVisualiser"))
+    yield from _security(found)
+
+
+def _where(artifacts: Artifacts) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {short(value)}" for key, value in region(artifacts).items())
+
+
+def _names(row: Row, key: str) -> list[str]:
+    value = row.get(key)
+    return [str(v) for v in value] if isinstance(value, list) else []
+
+
+def _security(found: Found) -> Iterator[Block]:
+    """Per norm, what is known against epsilon: attacked from above, certified from below, and the ends of the sandwich."""
+    n = len(found.base.sample_names) if found.base else 0
+    for norm in dict.fromkeys(curve.norm for curve in found.curves):
+        rows = [row for row in layers(found.summary) if row["norm"] == norm]
+        mine = [curve for curve in found.curves if curve.norm == norm]
+        sides = [[c for c in mine if c.certified is certified] for certified in (False, True)]
+        drawn = [one for side in sides for i, curve in enumerate(side) for one in _series(curve, i, n)]
+        # Points without a line: between two budgets nothing was measured.
+        drawn += [
+            Series(
+                words,
+                role,
+                tuple((number(r, "epsilon"), number(r, key)) for r in having),
+                _limits(having, key),
+                line=False,
+            )
+            for key, words, role in (
+                ("worst_case_accuracy", "worst case of all assessments", "ink"),
+                ("certified_accuracy", "certified by any", "soft"),
+            )
+            if (having := [r for r in rows if key in r])
+        ]
+        top = max(x for series in drawn for x, _ in series.points)
+        alt = f"Accuracy against epsilon under {norm}, up to {plain(top)}."
+        yield Chart(
+            lines(drawn, f"epsilon ({norm})", "accuracy", alt, (0, top), (0, 1)),
+            f"What is known against epsilon, {norm}",
+        )
+
+
+def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
+    """A line where the curve is known between its points (in steps, or at the points of a menu), else its points."""
+    words = f"{curve.name}, {'certified' if curve.certified else 'left by the attack'}"
+    words += " (of the smoothed model)" if curve.smoothed else ""
+    words += f", n = {curve.samples}" if curve.samples != n else ""
+    colour = (_CERTIFIED if curve.certified else _ATTACKED)[i % 3]
+    points = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
+    if curve.steps:
+        corners = ((x, y) for (_, y), (x, _) in zip(points, points[1:], strict=False))
+        stairs = tuple(p for pair in zip(points, (*corners, points[-1]), strict=True) for p in pair)
+        yield Series(words, colour, stairs, dots=False)
+        yield Series(words, colour, points, line=False, thin=True, named=False)
+    else:
+        limits = tuple(zip(curve.low, curve.high, strict=True))
+        yield Series(words, colour, points, limits, dashed=curve.certified, line=len(points) > 1, thin=len(points) > 20)
+
+
+def _limits(rows: list[Row], key: str) -> tuple[tuple[float, float], ...]:
+    found = [limits for r in rows if (limits := interval(r, key))]
+    return tuple(found) if len(found) == len(rows) else ()

@@ -1,0 +1,55 @@
+"""The figures of attacks: what they draw, and that a signed map keeps the sign."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from windtunnel.assessments.attacks.assess import assess
+from windtunnel.assessments.attacks.figures import (
+    ImagePairVisualiser,
+    PerturbationHeatmapVisualiser,
+    shown_samples,
+    signed_map,
+)
+from windtunnel.assessments.figures.base import draw_figures, make_visualiser
+from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.contracts import AssessmentKind, Norm
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+
+
+def test_signed_map_keeps_the_sign_of_the_channel_that_moved_most() -> None:
+    change = torch.tensor([[[0.1, -0.5]], [[-0.3, 0.2]], [[0.2, 0.4]]])
+    assert signed_map(change).tolist() == [pytest.approx([-0.3, -0.5])]
+    assert signed_map(change, "max_abs").tolist() == [pytest.approx([0.3, 0.5])]
+    assert signed_map(change, "mean_abs").tolist() == [pytest.approx([0.2, 1.1 / 3])]
+
+
+def test_figures_are_written_twice_alike(digits_subject: Subject, tmp_path: Path) -> None:
+    entry = AttackEntry(library="torchattacks", algorithm="FGSM")
+    result = assess("it", entry, Budget(norm=Norm.LINF, epsilon=0.1), digits_subject)
+    drawn = []
+    for name in "ab":
+        artifacts = write_artifacts(result, tmp_path / name, digits_subject, started=0.0)
+        figures = [
+            ImagePairVisualiser(),
+            ImagePairVisualiser(include_clean_input=False, include_perturbation_map=False),
+            PerturbationHeatmapVisualiser(max_samples=2),
+        ]
+        drawn.append([path.read_bytes() for path in draw_figures(artifacts, figures)])
+    assert drawn[0] == drawn[1]
+    first = shown_samples(artifacts, 4)
+    assert (artifacts.tensor("verdicts")[first] == 1).all()
+    assert artifacts.tensor("attacked")[first].all()
+
+
+def test_an_aggregation_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError, match="aggregate_channels"):
+        make_visualiser(
+            {"PerturbationHeatmapVisualiser": {"aggregate_channels": "median"}},
+            AssessmentKind.EMPIRICAL_ATTACK,
+            "attacks.it",
+        )

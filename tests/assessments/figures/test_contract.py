@@ -1,0 +1,97 @@
+"""What every visualiser promises: a kind, a refusal of other kinds when params are read, and flags the report relies on."""
+
+import matplotlib
+import pytest
+
+from windtunnel.assessments.catalogue import register_figures
+from windtunnel.assessments.figures import style
+from windtunnel.assessments.figures.base import VISUALISERS
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.errors import UserError
+from windtunnel.evaluation.validate import validate
+from windtunnel.reporting.report.charts.of_visualiser import CHARTS
+
+register_figures()
+NAMED = {
+    "ImagePairVisualiser": AssessmentKind.EMPIRICAL_ATTACK,
+    "PerturbationHeatmapVisualiser": AssessmentKind.EMPIRICAL_ATTACK,
+    "CorruptionAccuracyVisualiser": AssessmentKind.STATISTICAL_SAMPLING,
+    "VerdictSummaryVisualiser": AssessmentKind.FORMAL_VERIFICATION,
+    "OutputBoundsCohortVisualiser": AssessmentKind.FORMAL_VERIFICATION,
+    "OutputBoundsMarginHeatmapVisualiser": AssessmentKind.FORMAL_VERIFICATION,
+    "OutputBoundsPinnedVisualiser": AssessmentKind.FORMAL_VERIFICATION,
+    "OutputBoundsWidthHeatmapVisualiser": AssessmentKind.FORMAL_VERIFICATION,
+}
+ENTRIES = {
+    AssessmentKind.EMPIRICAL_ATTACK: ("attacks", {"library": "torchattacks", "algorithm": "PGD"}),
+    AssessmentKind.FORMAL_VERIFICATION: ("verification", {"library": "auto-LiRPA", "algorithm": "crown"}),
+    AssessmentKind.STATISTICAL_SAMPLING: ("corruptions", {"algorithm": "fog"}),
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMED.items())
+def test_the_named_visualisers_exist_for_their_kind(name, kind):
+    assert VISUALISERS[name].kinds == {kind}
+
+
+@pytest.mark.parametrize("name", sorted(VISUALISERS))
+def test_a_kind_it_does_not_draw_is_refused_when_params_are_read(name):
+    for kind, (family, entry) in ENTRIES.items():
+        raw = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}, family: {"it": {**entry, "visualisers": [name]}}}
+        if kind in VISUALISERS[name].kinds:
+            validate(raw)
+        else:
+            with pytest.raises(UserError, match=f"{family}.it.visualisers: {name} does not draw {kind.value} results"):
+                validate(raw)
+
+
+def test_the_visualisers_that_show_images_say_that_they_repeat_a_facet_of_a_sample():
+    assert {n for n, v in VISUALISERS.items() if v.embeds_clean_input} >= {"ImagePairVisualiser"}
+    embeds_map = {"ImagePairVisualiser", "PerturbationHeatmapVisualiser"}
+    assert {n for n, v in VISUALISERS.items() if v.embeds_perturbation_map} >= embeds_map
+
+
+def test_every_chart_of_the_report_stands_for_a_visualiser():
+    assert set(CHARTS) <= set(VISUALISERS)
+
+
+def test_figures_are_drawn_in_the_packages_style_sheet_and_leave_no_trace():
+    before = matplotlib.rcParams["savefig.dpi"]
+    with style.plotting_style():
+        colours = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
+        assert f"#{colours[0].lstrip('#')}".upper() == style.BLUE
+        assert matplotlib.rcParams["savefig.dpi"] == 150
+    assert matplotlib.rcParams["savefig.dpi"] == before
+
+
+def test_the_colours_of_the_sandwich_differ_in_grey():
+    """Rec. 601 luma of what stands beside each other; the unknown band is hatched as well."""
+    from windtunnel.reporting.report.charts.scene import PALETTE
+
+    def luma(role):
+        red, green, blue = (int(PALETTE[role][0][i : i + 2], 16) for i in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    assert abs(luma("broken") - luma("wrong")) > 40
+    assert abs(luma("certified") - luma("unknown")) > 20
+
+
+def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digits_subject, tmp_path):
+    import torch
+
+    from windtunnel.assessments.clean.assess import assess_clean
+    from windtunnel.assessments.clean.figures import ConfusionMatrixVisualiser
+    from windtunnel.assessments.figures.base import draw_figures
+    from windtunnel.assessments.sweeps.figures import DegradationCurveVisualiser
+    from windtunnel.core.artifacts import read_artifacts, write_artifacts
+    from windtunnel.params.outcome import Clean
+
+    subject = digits_subject.subset(torch.arange(20))
+    clean = write_artifacts(assess_clean(Clean(), subject), tmp_path, subject, started=0)
+    draw_figures(
+        clean, [ConfusionMatrixVisualiser(max_labelled=3), ConfusionMatrixVisualiser(), DegradationCurveVisualiser()]
+    )
+    first, second, third = read_artifacts(tmp_path).metadata["visualisers"]
+    assert first["options"] == {"max_labelled": 3}
+    assert "options" not in second
+    assert "not a sweep" in third["empty"]

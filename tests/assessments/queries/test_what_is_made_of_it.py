@@ -1,0 +1,107 @@
+"""Figures, MLflow series and the sandwich of query-counted attacks."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from PIL import Image
+
+from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.assessments.figures.base import draw_figures
+from windtunnel.assessments.queries.assess import assess
+from windtunnel.assessments.queries.figures import (
+    QueryGalleryVisualiser,
+    QueryHistogramsVisualiser,
+    SuccessAgainstQueriesVisualiser,
+    SuccessCurvesVisualiser,
+)
+from windtunnel.assessments.queries.table import DEFAULT_VISUALISERS
+from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.contracts import Norm
+from windtunnel.evaluation.summary.evidence import Region, outcome
+from windtunnel.operations.tracking.state import ChildState
+from windtunnel.params.entry import Budget
+from windtunnel.params.outcome import Clean
+from windtunnel.params.queries import QueryEntry
+
+ALL = (SuccessAgainstQueriesVisualiser(), QueryHistogramsVisualiser(), QueryGalleryVisualiser())
+
+
+@pytest.fixture(scope="module")
+def few(digits_subject):
+    return digits_subject.subset(torch.arange(20))
+
+
+def written(subject, folder, **entry):
+    name = folder.name
+    result = assess(name, QueryEntry(**{"algorithm": "EvoBA", **entry}), Budget(norm=Norm.LINF, epsilon=0.1), subject)
+    return write_artifacts(result, folder, subject, started=0)
+
+
+def captions(figure):
+    return [axes.get_title() for axes in figure.axes]
+
+
+def test_the_default_figures_are_drawn_and_alike_twice(few, tmp_path):
+    artifacts = written(few, tmp_path / "evoba", params={"generations": 3})
+    paths = draw_figures(artifacts, ALL)
+    assert [path.name.split("_")[0] for path in paths] == list(DEFAULT_VISUALISERS)
+    first = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in draw_figures(artifacts, ALL)] == first
+    assert min(Image.open(paths[0]).size) > 300
+
+
+def test_the_gallery_says_prediction_confidence_and_queries_of_successes_and_failures(few, tmp_path):
+    artifacts = written(few, tmp_path / "evoba", params={"generations": 3})
+    shown = captions(QueryGalleryVisualiser(max_successes=2, max_failures=1).draw(artifacts))
+    plt.close("all")
+    assert len(shown) == 6
+    after = shown[3:]
+    assert sum("broken" in text for text in after) == 2
+    assert sum("failed" in text for text in after) == 1
+    assert all("%" in text and "queries" in text for text in after)
+    cheapest, dearest = (int(text.split()[0]) for text in after[:2])
+    assert (cheapest, dearest) == (min(artifacts.metrics["queries_succ"]), max(artifacts.metrics["queries_succ"]))
+
+
+@pytest.mark.parametrize("visualiser", ALL, ids=lambda v: type(v).__name__)
+def test_no_success_nothing_attacked_and_no_queries_are_said_in_words(few, tmp_path, visualiser):
+    hard = written(
+        few, tmp_path / "hard", params={"generations": 1, "generation_size": 1}, budget={"norm": "L2", "epsilon": 1e-6}
+    )
+    assert hard.metrics["count_succ"] == 0
+    wrong = replace(few, dataset=replace(few.dataset, targets=(few.clean_predictions + 1) % 10))
+    nobody = written(wrong, tmp_path / "nobody")
+    other = replace(hard, data={key: value for key, value in hard.data.items() if key != "queries"})
+    for artifacts in (hard, nobody, other):
+        assert visualiser.draw(artifacts).axes
+        plt.close("all")
+
+
+def test_curves_of_several_attacks_share_one_figure_that_names_their_bounds(few, tmp_path):
+    both = (written(few, tmp_path / "free"), written(few, tmp_path / "bound", budget={"epsilon": 5}))
+    (axes,) = SuccessCurvesVisualiser(both).draw(both[0]).axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    plt.close("all")
+    assert labels == ["free (EvoBA, no bound)", "bound (EvoBA, L0 ≤ 5)"]
+
+
+def test_mlflow_gets_the_curve_stepped_by_queries(few, tmp_path):
+    artifacts = written(few, tmp_path / "evoba")
+    state = ChildState("evoba", artifacts.directory, artifacts.metadata, "")
+    steps = [step for step, _ in state.curves["success_rate_curve"]]
+    assert steps == artifacts.metrics["query_budgets"]
+    assert {f"success_rate_curve_ci_{end}" for end in ("low", "high")} <= set(state.curves)
+    assert {"count_succ", "queries_succ_mean", "l0_dists_succ_median", "l2_dists_succ_mean_pp"} <= set(state.metrics)
+
+
+def test_an_attack_without_a_bound_enters_the_sandwich_only_where_its_examples_lie_inside(few, tmp_path):
+    clean = write_artifacts(assess_clean(Clean(), few), tmp_path / "clean", few, started=0)
+    free = written(few, tmp_path / "free")
+    small = outcome(Region(Norm.LINF, 0.05), clean, [free])
+    assert not small.attacked.any()
+    assert small.broken.sum() == (~few.clean_correct).sum()
+    five = outcome(Region(Norm.L0, 5), clean, [free])
+    nearer = torch.tensor(free.metrics["l0_dists_succ"]) <= 5
+    assert five.broken.sum() == (~few.clean_correct).sum() + nearer.sum()

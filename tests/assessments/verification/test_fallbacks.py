@@ -1,0 +1,174 @@
+"""What cannot be done as asked is done by less, and said so."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from balls import budget, entry, first, subject_with
+from torch import nn
+
+from windtunnel.assessments.verification import bounding, lirpa
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.memory import PeakMemory, free_memory
+from windtunnel.assessments.verification.preflight import preflight
+from windtunnel.core.contracts import Verdict
+from windtunnel.core.errors import IncompatibleError
+
+
+def caveat(result, code):
+    (found,) = [c for c in result.caveats if c.code == code]
+    return found
+
+
+@pytest.fixture
+def pooled():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(3, stride=1), nn.Flatten(), nn.Linear(64, 5))
+    return subject_with(network, torch.rand(6, 1, 8, 8), 5)
+
+
+def test_an_operator_that_crown_cannot_bound_is_left_to_intervals_and_recorded_per_sample(pooled):
+    preflight("verification.v", entry("crown"), budget(0.001), pooled.classifier, pooled.dataset)
+    result = assess("v", entry("crown"), budget(0.001), pooled)
+    verified = result.data["verdicts"] == Verdict.VERIFIED
+    assert verified.any()
+    names = result.kwargs["decided_by_names"]
+    assert {names[i] for i in result.data["decided_by"][verified]} == {"ibp"}
+    texts = [c.text for c in result.caveats if c.code == "weaker_method"]
+    assert ["crown-ibp was used instead of crown" in texts[0], "ibp was used instead of crown-ibp" in texts[1]] == [
+        True
+    ] * 2
+    assert "stride" in texts[0]
+    assert caveat_ids(result) == set(pooled.dataset.ids)
+
+
+def caveat_ids(result):
+    return {sample for c in result.caveats if c.code == "weaker_method" for sample in c.samples}
+
+
+def test_an_operator_that_nothing_bounds_is_refused_before_anything_is_computed():
+    subject = subject_with(
+        nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.GELU(), nn.Linear(6, 3)), torch.rand(2, 1, 3, 3), 3
+    )
+    with pytest.raises(IncompatibleError, match=r"verification\.v: auto-LiRPA ibp cannot bound test") as caught:
+        preflight("verification.v", entry("crown"), budget(0.01), subject.classifier, subject.dataset)
+    assert "\n" not in str(caught.value)
+
+
+def out_of_memory_for(monkeypatch, is_too_much):
+    real = lirpa.bound_batch
+
+    def limited(classifier, inputs, targets, norm, epsilon, method, **options):
+        if is_too_much(method, len(inputs)):
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB")
+        return real(classifier, inputs, targets, norm, epsilon, method, **options)
+
+    monkeypatch.setattr(bounding, "bound_batch", limited)
+
+
+def test_out_of_memory_halves_the_batch_and_changes_no_verdict(digits_subject, monkeypatch):
+    subject = first(digits_subject, 30)
+    before = assess("v", entry("crown"), budget(0.04), subject)
+    out_of_memory_for(monkeypatch, lambda method, n: n > 6)
+    after = assess("v", entry("crown"), budget(0.04), subject)
+    assert torch.equal(before.data["verdicts"], after.data["verdicts"])
+    assert not before.caveats
+    assert caveat(after, "smaller_batch").text.startswith("crown was run on 6 samples at a time, not ")
+
+
+def test_a_sample_too_large_for_a_method_goes_to_the_weaker_one(digits_subject, monkeypatch):
+    subject = first(digits_subject, 5)
+    out_of_memory_for(monkeypatch, lambda method, n: method == "crown")
+    result = assess("v", entry("crown"), budget(0.01), subject)
+    assert "crown-ibp was used instead of crown: out of memory" in caveat(result, "weaker_method").text
+    assert result.metrics["decided_by"]["crown-ibp"] > 0
+
+
+def test_a_sample_too_large_for_every_method_is_an_error_and_the_others_are_kept(digits_subject, monkeypatch):
+    subject = first(digits_subject, 8)
+    right = subject.clean_correct.nonzero().flatten()
+    calls = iter([True] * 3 + [False] * 50)  # the first sample: crown, crown-ibp, ibp
+    out_of_memory_for(monkeypatch, lambda method, n: n == 1 and next(calls))
+    verdicts = assess("v", entry("crown"), budget(0.01), subject).data["verdicts"]
+    assert verdicts[right[0]] == Verdict.ERROR
+    assert (verdicts[right[1:]] == Verdict.VERIFIED).sum() > 3
+
+
+def test_another_runtime_error_is_not_taken_for_want_of_memory(digits_subject, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(bounding, "bound_batch", broken)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        assess("v", entry("crown"), budget(0.04), first(digits_subject, 2))
+
+
+def test_the_batch_is_what_half_of_the_free_memory_holds(digits_subject, monkeypatch):
+    class TenMegabytes(PeakMemory):
+        def __exit__(self, *error):
+            super().__exit__(*error)
+            self.bytes = 10_000_000
+
+    monkeypatch.setattr(bounding, "PeakMemory", TenMegabytes)
+    monkeypatch.setattr("windtunnel.assessments.verification.memory.free_memory", lambda device: 80_000_000)
+    subject = first(digits_subject, 9)
+    bounder = Bounder(subject, budget(0.01).norm, 20)
+    parts = [len(part) for part, _, _ in bounder.bound("crown", torch.arange(9), torch.full((9,), 0.01))]
+    assert parts == [1, 4, 4]
+    assert [c.code for c in bounder.caveats()] == ["smaller_batch"]
+
+
+PEAK = """
+import time, torch
+from windtunnel.assessments.verification.memory import PeakMemory
+with PeakMemory(torch.device("cpu")) as peak:
+    block = torch.ones(40_000_000)
+    total = float(block.sum())
+    time.sleep(0.1)  # the sampler has a thread of its own, which must get its turn on a busy machine
+    del block
+print(peak.bytes)
+"""
+
+
+def test_peak_memory_sees_what_was_allocated_and_freed_again():
+    """In a process of its own: memory that other tests freed is used again, and nothing grows."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert 100_000_000 < int(done.stdout) < 400_000_000
+    assert free_memory(torch.device("cpu")) > 1_000_000
+
+
+def test_a_version_that_lacks_what_is_called_is_refused_by_name(monkeypatch):
+    module = lirpa.load_lirpa()
+    monkeypatch.setattr(lirpa, "_NEEDS", {"C", "time_machine"})
+    lirpa.load_lirpa.cache_clear()
+    with pytest.raises(IncompatibleError, match=rf"{module.__version__}: compute_bounds has no time_machine"):
+        lirpa.load_lirpa()
+    lirpa.load_lirpa.cache_clear()
+
+
+def test_bounds_that_exclude_the_clean_sample_are_not_believed(digits_subject, monkeypatch):
+    real = lirpa.bound_batch
+
+    def shifted(classifier, inputs, targets, norm, epsilon, method, **options):
+        found = real(classifier, inputs, targets, norm, epsilon, method, **options)
+        return replace(found, margins=found.margins + 100) if method == "crown" else found
+
+    monkeypatch.setattr(bounding, "bound_batch", shifted)
+    result = assess("v", entry("crown"), budget(0.2), first(digits_subject, 12))
+    assert result.metrics["verified_rate"] == 0
+    assert "exclude the clean sample" in caveat(result, "weaker_method").text
+
+
+def test_pooling_that_auto_lirpa_bounds_wrongly_is_left_to_intervals():
+    torch.manual_seed(0)
+    layers = (nn.AvgPool2d(3, stride=2), nn.AvgPool2d(2, padding=1))
+    for layer, width in zip(layers, (9, 16), strict=True):
+        network = nn.Sequential(nn.Conv2d(1, 4, 2), nn.ReLU(), layer, nn.Flatten(), nn.Linear(4 * width, 5))
+        subject = subject_with(network, torch.rand(2, 1, 8, 8), 5)
+        assert (
+            "average pooling of overlapping or padded"
+            in assess("v", entry("crown"), budget(0.01), subject).caveats[0].text
+        )

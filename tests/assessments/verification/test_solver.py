@@ -1,0 +1,199 @@
+"""Marabou: agreement with the cascade, graphs that are not the model, and solvers that end badly."""
+
+import multiprocessing
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from balls import budget, entry, first, subject_with
+from onnx import helper
+from torch import nn
+
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.marabou import check_equivalence, queries_of, replay, solve_all
+from windtunnel.assessments.verification.onnx_graph import readable_by_marabou
+from windtunnel.core.contracts import Capability, Verdict
+from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.inputs.models.load import export_onnx
+
+SAMPLES = 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.01, 0.03, 0.05])
+def test_marabou_and_the_cascade_agree_and_crown_never_certifies_what_marabou_falsifies(mlp_subject, epsilon):
+    subject = first(mlp_subject, SAMPLES)
+    complete = assess("m", entry("linf-box"), budget(epsilon), subject).data
+    cascade = assess("c", entry("cascade"), budget(epsilon), subject).data["verdicts"]
+    crown = assess("v", entry("crown"), budget(epsilon), subject).data["verdicts"]
+    decided = torch.tensor([int(Verdict.VERIFIED), int(Verdict.FALSIFIED)])
+    both = torch.isin(complete["verdicts"], decided) & torch.isin(cascade, decided)
+    assert both.sum() >= SAMPLES - 1
+    assert torch.equal(complete["verdicts"][both], cascade[both])
+    broken = complete["verdicts"] == Verdict.FALSIFIED
+    assert not ((crown == Verdict.VERIFIED) & broken).any()
+    examples = complete["perturbed_inputs"][broken]
+    assert (subject.classifier.predict(examples) != subject.dataset.targets[broken]).all()
+    assert (complete["perturbation_distance"][broken] <= epsilon + 1e-5).all()
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A 9-6-3 network: whatever is asked of a solver takes a moment."""
+    torch.manual_seed(5)
+    return subject_with(
+        nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.ReLU(), nn.Linear(6, 3)), torch.rand(4, 1, 3, 3), 3
+    )
+
+
+def test_a_query_for_each_rival_and_one_for_all_give_the_same_verdicts(tiny):
+    for epsilon in (0.05, 0.2):
+        verdicts = [
+            assess("m", entry("linf-box", rivals=rivals), budget(epsilon), tiny).data["verdicts"]
+            for rivals in ("together", "one_by_one")
+        ]
+        assert torch.equal(*verdicts)
+        assert not (verdicts[0] == Verdict.UNKNOWN).any()
+
+
+def test_rivals_are_asked_about_the_nearest_first(tiny):
+    (query, *_) = queries_of(tiny, 0.1, torch.arange(1), one_by_one=True)
+    assert len(query.rivals) == 2
+    assert query.logits[query.rivals[0]] >= query.logits[query.rivals[1]]
+
+
+def test_the_solvers_logit_bounds_hold_and_are_tight(tiny):
+    found = assess("m", entry("linf-box", output_bounds=True), budget(0.05), first(tiny, 2))
+    lower, upper = found.data["output_bounds"]["lower"], found.data["output_bounds"]["upper"]
+    crown = assess("c", entry("crown"), budget(0.05), first(tiny, 2)).data["output_bounds"]
+    assert lower.isfinite().all()
+    noise = (2 * torch.rand(2000, 1, 3, 3) - 1) * 0.05
+    noise[1000:] = noise[1000:].sign() * 0.05
+    for i in range(2):
+        logits = tiny.classifier.logits((tiny.dataset.inputs[i] + noise).clamp(0, 1))
+        assert (logits >= lower[i] - 1e-4).all()
+        assert (logits <= upper[i] + 1e-4).all()
+        # A complete solver is never looser than CROWN by more than its tolerance, and random corners nearly reach it.
+        assert (upper[i] <= crown["upper"][i] + 0.06).all()
+        assert (upper[i] - logits.amax(0) < 0.2).all()
+
+
+class Normalised(nn.Module):
+    """(pixel - mean) / std inside the model."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network((x - 0.3) / torch.tensor([0.2]))
+
+
+def test_normalisation_and_convolutions_are_part_of_the_graph_that_marabou_reads(tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)
+    )
+    network[1].running_mean += 0.3
+    network[1].running_var *= 2.0
+    subject = subject_with(Normalised(network), torch.rand(3, 1, 6, 6), 3)
+    graph = readable_by_marabou(export_onnx(subject.classifier, tmp_path / "a.onnx"), tmp_path / "b.onnx")
+    check_equivalence(subject.classifier, graph, subject.dataset.inputs)
+    assert not {"Div", "BatchNormalization"} & {node.op_type for node in onnx.load(str(graph)).graph.node}
+    given = budget(0.002)
+    complete, crown = (assess("v", entry(name), given, subject).data["verdicts"] for name in ("linf-box", "crown"))
+    assert (complete == Verdict.VERIFIED).any()
+    assert torch.equal(complete[crown == Verdict.VERIFIED], crown[crown == Verdict.VERIFIED])
+
+
+def test_an_onnx_graph_of_another_model_is_refused(mlp_subject, tmp_path):
+    path = export_onnx(mlp_subject.classifier, tmp_path / "model.onnx")
+    check_equivalence(mlp_subject.classifier, path, mlp_subject.dataset.inputs[:5])
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    with pytest.raises(IncompatibleError, match="differs from the model"):
+        check_equivalence(replace(mlp_subject.classifier, module=other), path, mlp_subject.dataset.inputs[:5])
+
+
+def test_a_missing_graph_and_one_with_two_outputs_are_refused_in_one_line(tiny, tmp_path):
+    path = export_onnx(tiny.classifier, tmp_path / "model.onnx")
+    graph = onnx.load(str(path))
+    inner = graph.graph.node[-1].input[0]
+    graph.graph.output.append(helper.make_tensor_value_info(inner, onnx.TensorProto.FLOAT, [1, 6]))
+    onnx.save(graph, str(tmp_path / "two.onnx"))
+    for name, says in (("two.onnx", "has 2 outputs"), ("gone.onnx", "no such file")):
+        classifier = replace(tiny.classifier, onnx_path=tmp_path / name)
+        with pytest.raises(UserError, match=says) as caught:
+            assess("m", entry("linf-box"), budget(0.05), replace(tiny, classifier=classifier))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_counter_example_outside_the_box_or_of_the_right_class_is_none(tiny, tmp_path):
+    path = export_onnx(tiny.classifier, tmp_path / "model.onnx")
+    (query, *_) = queries_of(tiny, 0.01, torch.arange(1), one_by_one=False)
+    clean = tiny.dataset.inputs[0].flatten().numpy()
+    assert "outside the box" in replay(tiny.classifier, path, query, clean + np.float32(0.5), (1, 3, 3))
+    assert "no rival leads" in replay(tiny.classifier, path, query, clean, (1, 3, 3))
+
+
+@pytest.mark.slow
+def test_a_solver_killed_from_outside_is_an_error_with_its_reason_and_the_others_answer(digits_subject, tmp_path):
+    """A convolutional network keeps its solver busy; the one beside it is quick."""
+    subject = first(digits_subject, 1)
+    path = export_onnx(subject.classifier, tmp_path / "model.onnx")
+    hard = queries_of(subject, 0.2, torch.arange(1), one_by_one=False)[0]
+    wide = replace(hard, index=7, lower=hard.lower, upper=hard.lower + np.float32(1e-4))
+    answers = []
+    run = threading.Thread(target=lambda: answers.extend(solve_all(path, [hard, wide], 60, 1, float("inf"), "m")))
+    run.start()
+    deadline = time.monotonic() + 30
+    while not multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    (solver,) = multiprocessing.active_children()
+    solver.kill()
+    run.join(60)
+    killed, other = answers
+    assert killed.verdict is Verdict.ERROR
+    assert "ended without an answer" in killed.reason
+    assert (other.index, other.verdict) in {(7, Verdict.VERIFIED), (7, Verdict.FALSIFIED)}
+
+
+def test_a_graph_that_marabou_cannot_read_is_an_error_of_each_sample_with_the_reason(tiny):
+    subject = subject_with(
+        nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.Softplus(), nn.Linear(6, 3)), tiny.dataset.inputs, 3
+    )
+    result = assess("m", entry("linf-box"), budget(0.01), subject)
+    assert (result.data["verdicts"] == Verdict.ERROR).all()
+    assert result.metrics["error_rate"] == 1
+    assert all("Softplus" in caveat.text for caveat in result.caveats if caveat.code == "solver_error")
+
+
+@pytest.mark.slow
+def test_a_time_budget_leaves_unknowns_apart_and_with_a_reason(mlp_subject):
+    result = assess("m", entry("linf-box", time_budget=0.01), budget(0.1), first(mlp_subject, 6))
+    assert (result.data["verdicts"] == Verdict.UNKNOWN).sum() >= 3
+    assert result.metrics["timeouts"] == result.data["timed_out"].sum() >= 3
+    assert "time_out" in [c.code for c in result.caveats]
+
+
+def test_a_model_without_gradients_is_verified_by_the_solver_alone(tiny, tmp_path):
+    path = export_onnx(tiny.classifier, tmp_path / "model.onnx")
+    forward_only = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
+    classifier = replace(tiny.classifier, onnx_path=path, capabilities=forward_only)
+    verdicts = assess("m", entry("linf-box"), budget(0.02), replace(tiny, classifier=classifier)).data["verdicts"]
+    assert torch.isin(verdicts, torch.tensor([int(Verdict.VERIFIED), int(Verdict.FALSIFIED)])).all()
+
+
+def test_a_graph_that_marabou_reads_differently_proves_nothing():
+    """Its parser overlooks the padding of max pooling."""
+    torch.manual_seed(1)
+    network = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2, stride=2, padding=1), nn.Flatten(), nn.Linear(18, 3)
+    )
+    result = assess("m", entry("linf-box"), budget(1e-4), subject_with(network, torch.rand(2, 1, 6, 6), 3))
+    assert (result.data["verdicts"] == Verdict.ERROR).all()
+    assert all(caveat.code == "solver_error" for caveat in result.caveats)

@@ -1,0 +1,192 @@
+"""The gate: which numbers let a model through, alone and beside the champion, and what is said of one that fails."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from windtunnel.cli.gate import gate as gate_command
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import write_json
+from windtunnel.core.layout import GATE
+from windtunnel.core.outcomes import Outcomes, Record, read_record, write_record
+from windtunnel.evaluation.gate.decide import Decision, decide, flatten, gate_json, regression_mismatch
+from windtunnel.evaluation.validate import validate
+from windtunnel.params.outcome import Gate
+
+METRICS = {
+    "clean": {"accuracy": 0.97},
+    "worst_case": {"accuracy": 0.4, "accuracy_ci_low": 0.33, "accuracy_ci_high": 0.47},
+}
+WORST = "worst_case/accuracy"
+
+
+def record(held: str, protocol: str = "p", **origin: str) -> Record:
+    return Record("m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, origin)
+
+
+def judged(gate: Gate, held: str = "1" * 200, champion: Record | None = None, failures: tuple[str, ...] = ()):
+    return decide(gate, METRICS, record(held), champion, failures)
+
+
+def test_flat_names_join_group_and_metric():
+    assert flatten({"a": {"b": 1, "c": {"d": 2.5}}, "text": "x", "flag": True}) == {"a/b": 1.0, "a/c/d": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "decision"), [(0.39, Decision.PROMOTED), (0.4, Decision.PROMOTED), (0.41, Decision.NOT_PROMOTED)]
+)
+def test_a_minimum_is_the_smallest_value_allowed(threshold, decision):
+    verdict = judged(Gate(minimum={WORST: threshold}))
+    assert verdict.decision is decision
+    assert verdict.conditions[-1].interval == (0.33, 0.47)
+    assert verdict.conditions[-1].holds is (decision is Decision.PROMOTED)
+
+
+def test_too_few_samples_are_not_promoted():
+    assert judged(Gate(minimum_samples=201)).decision is Decision.NOT_PROMOTED
+
+
+def test_a_hard_failure_outweighs_every_good_number():
+    verdict = judged(Gate(minimum={"clean/accuracy": 0.5}), failures=("digits-7 verified and broken",))
+    assert verdict.decision is Decision.NOT_SOUND
+
+
+def test_a_metric_that_this_run_lacks_fails_its_condition_and_breaks_no_graph():
+    verdict = judged(Gate(minimum={"worst_case/acuracy": 0.3}))
+    assert verdict.decision is Decision.NOT_PROMOTED
+    assert "did you mean worst_case/accuracy?" in verdict.conditions[-1].reason
+
+
+# --- against the champion ---
+
+REGRESSION = Gate(maximum_regression={WORST: 0.05})
+
+
+def test_an_equal_model_is_promoted_and_a_worse_one_is_not_with_the_reason():
+    champion = record("1" * 150 + "0" * 50, model="m", version="3")
+    equal = judged(REGRESSION, "1" * 148 + "0" * 2 + "1" * 2 + "0" * 48, champion)
+    assert equal.decision is Decision.PROMOTED
+    assert equal.conditions[-1].value == 0
+    assert equal.conditions[-1].reason == "2 gained, 2 lost of 200"
+    worse = judged(REGRESSION, "1" * 120 + "0" * 80, champion)
+    assert worse.decision is Decision.NOT_PROMOTED
+    assert worse.conditions[-1].value == pytest.approx(-0.15)
+    assert worse.conditions[-1].reason.startswith("0 gained, 30 lost of 200: a loss of ")
+    assert worse.champion == {"model": "m", "version": "3"}
+
+
+def test_a_better_model_is_promoted():
+    assert judged(REGRESSION, "1" * 200, record("1" * 150 + "0" * 50)).decision is Decision.PROMOTED
+
+
+def test_the_same_point_estimate_on_too_few_samples_shows_nothing_and_says_how_many_would():
+    verdict = judged(REGRESSION, "1" * 40, record("1" * 40))
+    assert verdict.decision is Decision.NOT_PROMOTED
+    assert "even equal outcomes need 52 samples" in verdict.conditions[-1].reason
+    assert judged(REGRESSION, "1" * 52, record("1" * 52)).decision is Decision.PROMOTED
+
+
+def test_the_first_model_has_nobody_to_lose_against():
+    verdict = judged(REGRESSION)
+    assert verdict.decision is Decision.PROMOTED
+    assert verdict.champion is None
+    assert verdict.conditions[-1].reason == "no champion to compare with"
+
+
+@pytest.mark.parametrize(
+    "champion",
+    [record("1" * 200, protocol="other"), record("1" * 199), Record("m", record("1" * 200).samples, {})],
+)
+def test_a_champion_of_another_protocol_is_refused_and_never_compared(champion):
+    verdict = judged(REGRESSION, champion=champion)
+    assert verdict.decision is Decision.NOT_PROMOTED
+    assert verdict.conditions[-1].value is None
+    assert "--reassess" in verdict.conditions[-1].reason
+    assert regression_mismatch(REGRESSION, record("1" * 200), champion) == [WORST]
+
+
+def test_samples_that_only_one_of_the_two_was_assessed_on_do_not_count():
+    verdict = judged(REGRESSION, "1" * 100 + "-" * 100, record("-" * 30 + "1" * 170))
+    assert verdict.conditions[-1].reason == "0 gained, 0 lost of 70"
+
+
+# --- the record ---
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path):
+    written = record("10-1", version="2")
+    write_record(written, tmp_path / "r.json")
+    assert read_record(tmp_path / "r.json") == written
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", "[]", '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "held": "11"}}}',
+     '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "held": "2"}}}'],
+)  # fmt: skip
+def test_a_damaged_record_is_one_line(tmp_path, content):
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(UserError, match=r"r\.json: is no record of outcomes"):
+        read_record(tmp_path / "r.json")
+
+
+# --- params: refused before anything is computed ---
+
+PARAMS = {
+    "data": {}, "model": {}, "budget": {"norm": "Linf", "epsilon": 0.1},
+    "attacks": {"pgd": {"library": "torchattacks", "algorithm": "PGD"}},
+    "corruptions": {"blur": {"algorithm": "gaussian_blur"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gate", "line"),
+    [
+        ({"minimum": {"worst_case/acuracy": 0.3}}, "Did you mean 'worst_case/accuracy'?"),
+        ({"minimum": {"certified/accuracy": 0.3}}, "'certified/accuracy' is not a metric of this run"),
+        ({"maximum_regression": {"pgd/adversarial_acuracy": 0.1}}, "Did you mean 'pgd/adversarial_accuracy'?"),
+        ({"maximum_regression": {"blur/corrupted_accuracy": 0.1}}, "is no share of samples"),
+        ({"maximum_regression": {"clean/accuracy": 0}}, "greater than 0"),
+        ({"non_inferiority": {"method": "tang"}}, "Did you mean 'tango'?"),
+        ({"non_inferiority": {"alpha": 0.5}}, "less than 0.5"),
+    ],
+)
+def test_a_slip_in_the_gate_is_one_line_with_the_nearest_match(gate, line):
+    with pytest.raises(UserError) as caught:
+        validate({**PARAMS, "gate": gate})
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_metrics_that_a_run_of_these_params_has_are_accepted():
+    names = ["clean/accuracy", "worst_case/accuracy_ci_low", "pgd/adversarial_accuracy", "blur/corrupted_accuracy"]
+    validate({**PARAMS, "gate": {"minimum": dict.fromkeys(names, 0.1)}})
+
+
+# --- the command ---
+
+
+@pytest.mark.parametrize(
+    ("minimum", "failures", "code"), [(0.3, (), 0), (0.5, (), 10), (0.3, ("verified and broken",), 20)]
+)
+def test_the_command_turns_the_decision_into_an_exit_code(tmp_path, monkeypatch, minimum, failures, code):
+    monkeypatch.chdir(tmp_path)
+    write_json(gate_json(judged(Gate(minimum={WORST: minimum}), failures=failures)), GATE)
+    for options in ([], ["--markdown"]):
+        done = CliRunner().invoke(gate_command, options)
+        assert done.exit_code == code, done.output
+        assert all(line in done.output for line in failures)
+    assert f"{WORST} | 0.4 | ≥ {minimum}" in done.output
+    assert json.loads(GATE.read_text())["exit_code"] == code
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"conditions": []}', '{"exit_code": 0, "conditions": [{}]}'])
+def test_a_missing_or_damaged_verdict_is_infrastructure(tmp_path, monkeypatch, content):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        GATE.parent.mkdir()
+        GATE.write_text(content)
+    done = CliRunner().invoke(gate_command)
+    assert done.exit_code == 30
+    assert "run dvc repro" in done.output

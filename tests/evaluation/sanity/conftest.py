@@ -1,0 +1,89 @@
+"""A small run, made for real and written to disk as the stages write it, for every check to look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.core.artifacts import read_artifacts, write_artifacts
+from windtunnel.core.subject import Subject
+from windtunnel.evaluation.sanity.evidence import Evidence, collect
+from windtunnel.evaluation.validate import validate
+from windtunnel.params.load import entries
+from windtunnel.params.outcome import Clean
+from windtunnel.params.schema import Params
+
+L2 = {"norm": "L2", "epsilon": 0.5}
+RUN: dict[str, object] = {
+    "data": {"source": "digits", "samples": {"n": 60, "selection": "stratified"}},
+    "model": {"source": "train", "train": {"architecture": "mlp", "epochs": 15}},
+    "budget": {"norm": "Linf", "epsilon": 0.06},
+    "attacks": {
+        "fgsm": {"library": "torchattacks", "algorithm": "FGSM"},
+        "twin": {"library": "foolbox", "algorithm": "LinfFastGradientAttack"},
+        "pgd": {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.01}, "restarts": 2},
+        "aimed": {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 10, "step_size": 0.015}, "target_classes": "next"},
+        "square": {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 100}},
+        "pgd_l2": {"library": "torchattacks", "algorithm": "PGDL2", "budget": {**L2, "steps": 40, "step_size": 0.05}, "restarts": 2},
+        "deepfool": {"library": "foolbox", "algorithm": "L2DeepFoolAttack", "budget": L2},
+        "hopskip": {
+            "library": "foolbox", "algorithm": "HopSkipJumpAttack", "samples": {"n": 12},
+            "params": {"initial_gradient_eval_steps": 10, "max_gradient_eval_steps": 20}, "budget": {**L2, "steps": 2},
+        },
+    },
+    "sweeps": {"curve": {"epsilons": [0, 0.05, 0.1, 0.2, 0.3, 0.5]}},
+    "verification": {
+        "crown": {"library": "auto-LiRPA", "algorithm": "crown"},
+        "crown_wide": {"library": "auto-LiRPA", "algorithm": "crown", "budget": {"epsilon": 0.1}},
+        "marabou": {"library": "Marabou", "algorithm": "linf-box", "samples": {"n": 8}, "timeout": 10},
+    },
+    "corruptions": {"noise": {"algorithm": "gaussian_noise", "severities": [1, 3], "upsample": 32, "workers": 1}},
+    # 60 samples are few, and say so; the limits are lowered so that the other checks can be told apart.
+    "sanity": {"profile": "full", "samples": 40, "thresholds": {"D11": 10, "F2": 0.5, "F8": 0.5}},
+}  # fmt: skip
+
+
+def assessed(subject: Subject, params: Params, directory: Path) -> Evidence:
+    """Run every entry of `params` on `subject`, write the artifacts, and collect them."""
+    clean = write_artifacts(assess_clean(Clean(), subject), directory / "clean", subject, started=time.time())
+    for family, name, entry in entries(params):
+        chosen = subject.choose(entry.samples.n, entry.samples.selection, 0)
+        module = import_module(f"windtunnel.assessments.{family}.assess")
+
+        def write(result: object, folder: Path, chosen: Subject = chosen) -> None:
+            semantics = replace(
+                result.semantics, sample_selection={"n": len(chosen.dataset)}, input_metadata={"source": "digits"}
+            )
+            write_artifacts(replace(result, semantics=semantics), folder, chosen, started=time.time())
+
+        if family == "corruptions":
+            result = module.assess_suite(name, entry, chosen, lambda r, d=directory / name: write(r, d / r.name))
+        elif family == "attacks" and entry.on:
+            prior = {other: read_artifacts(directory / other) for other in entry.on.survivors_of}
+            result = module.assess(name, entry, params.budget, chosen, prior)
+        else:
+            result = module.assess(name, entry, params.budget, chosen)
+        write(result, directory / name)
+    return collect(params, subject, clean, directory)
+
+
+@pytest.fixture(scope="session")
+def run_once(mlp_subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    import torch
+
+    return assessed(mlp_subject.subset(torch.arange(60)), validate(RUN), tmp_path_factory.mktemp("robustness"))
+
+
+@pytest.fixture
+def evidence(run_once: Evidence) -> Evidence:
+    """The run, with nothing remembered of earlier checks."""
+    return replace(run_once, notes={})
+
+
+Tamper = Callable[[Evidence], Evidence]

@@ -1,0 +1,137 @@
+"""Findings where people look: the command, the caveats of each assessment, what is asked of git and MLflow now."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from windtunnel.cli.main import cli
+from windtunnel.core.files import write_json
+from windtunnel.core.layout import SANITY
+from windtunnel.evaluation.sanity.findings import caveats_of, counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.operations import moment
+
+ROW = {"id": "B4", "title": "The attack did something", "tier": "T1", "severity": "HARD", "status": "fail", "value": 0.9,
+       "threshold": 0.05, "assessments": ["pgd"], "samples": ["digit-1"], "reason": "unchanged inputs from pgd",
+       "remedy": "Check its parameters.", "source": "ART#2256"}  # fmt: skip
+QUIET = {**ROW, "id": "B5", "status": "pass", "assessments": []}
+LEFT = {**ROW, "id": "D1", "status": "not_run", "reason": "a T2 check", "severity": "WARN", "assessments": []}
+INFO = {**ROW, "id": "E7", "status": "warn", "severity": "INFO", "assessments": ["crown"]}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_json(
+        {"kwargs": {"checks": [ROW, QUIET, LEFT, INFO], "meaning": "necessary, not sufficient"}},
+        SANITY / "metadata.json",
+    )
+    return tmp_path
+
+
+def asked(*words: str) -> str:
+    found = CliRunner().invoke(cli, ["sanity", *words], env={"COLUMNS": "200"})
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_the_table_shows_every_check_and_what_was_not_run(run: Path) -> None:
+    text = asked()
+    for row in (ROW, QUIET, LEFT, INFO):
+        assert row["id"] in text
+    assert "fail (HARD)" in text
+    assert "not run" in text
+    assert "Check its parameters." in text
+    assert "1 pass, 1 fail, 1 not run, 1 info" in text
+    assert "necessary, not sufficient" in text
+
+
+def test_flagged_and_group_narrow_the_table(run: Path) -> None:
+    assert "B5" not in asked("--flagged")
+    assert "B4" not in asked("--group", "D")
+
+
+def test_a_check_is_explained_and_a_wrong_name_gets_the_nearest(run: Path) -> None:
+    text = asked("--explain", "c3")
+    assert "exact McNemar" in text
+    assert "Source: Athalye" in text
+    found = CliRunner().invoke(cli, ["sanity", "--explain", "C33"])
+    assert found.exit_code == 2
+    assert "Did you mean 'C3'" in found.output
+
+
+def test_without_a_run_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(cli, ["sanity"])
+    assert found.exit_code == 2
+    assert "Run dvc repro first" in found.output
+
+
+def test_a_flagged_check_is_a_caveat_of_the_assessment_it_concerns(run: Path) -> None:
+    rows = rows_in(read_sanity(SANITY))
+    (caveat,) = caveats_of(rows, "pgd")
+    assert (caveat.code, caveat.samples) == ("B4", ("digit-1",))
+    metadata = with_caveats({"name": "pgd", "caveats": [{"code": "old", "text": "kept"}]}, rows)
+    assert [c["code"] for c in metadata["caveats"]] == ["old", "B4"]  # type: ignore[index, union-attr]
+    assert with_caveats({"name": "fgsm", "caveats": []}, rows)["caveats"] == []
+    json.dumps(metadata)
+
+
+def test_info_is_no_warning_and_nothing_is_no_pass() -> None:
+    found = counts([QUIET, LEFT, INFO])
+    assert (found["warn"], found["info"], found["not_run"]) == (0, 1, 1)
+    assert overall(found) == "pass"
+    assert overall(counts([ROW])) == "fail"
+    assert overall(counts([{**ROW, "status": "warn", "severity": "WARN"}])) == "warn"
+
+
+def test_git_is_asked_now(run: Path) -> None:
+    assert moment.committed()["status"] == "not_run"
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert moment.committed()["status"] == "warn"
+    subprocess.run(["git", "add", "-A"], check=True)
+    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "all"], check=True)
+    assert moment.committed()["status"] == "pass"
+
+
+def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from windtunnel.operations.tracking import look, state
+    from windtunnel.params import load
+
+    found = SimpleNamespace(digest="d", experiment="e", metrics={"clean/accuracy": 0.9})
+    monkeypatch.setattr(state, "read_state", lambda: found)
+    monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(tracking=SimpleNamespace(uri=None)))
+    for logged, status in (
+        ({"clean/accuracy": 0.9}, "pass"),
+        ({"clean/accuracy": 0.8}, "fail"),
+        ({}, "fail"),
+        (None, "not_run"),
+    ):
+        monkeypatch.setattr(look, "logged_metrics", lambda *_, logged=logged: logged)
+        assert moment.tracked()["status"] == status
+
+
+def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F3: a champion of other samples cannot be paired, and the sanity checks say so."""
+    from types import SimpleNamespace
+
+    from windtunnel.core.layout import CHAMPION, SUMMARY
+    from windtunnel.core.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
+    from windtunnel.params import load
+    from windtunnel.params.outcome import Gate
+
+    gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
+    monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))
+    assert moment.paired()["status"] == "not_applicable"
+    mine = Record("a", ("one", "two"), {"worst_case/accuracy": Outcomes("p", "11")})
+    write_record(mine, SUMMARY / OUTCOMES_FILE)
+    for theirs, status in ((mine, "pass"), (replace(mine, samples=("one", "three")), "warn")):
+        write_record(theirs, CHAMPION)
+        assert moment.paired()["status"] == status

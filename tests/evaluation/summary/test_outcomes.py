@@ -1,0 +1,95 @@
+"""The record of outcomes: its rows are the metrics, its protocol is all that decides them beside the model."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import stages.clean
+import stages.prepare
+import stages.summary
+import stages.train
+from windtunnel.assessments.run import run_assessment
+from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.files import read_json
+from windtunnel.core.layout import METRICS, SUMMARY
+from windtunnel.core.outcomes import read_record
+from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.params.load import entries, load_params
+
+PARAMS = """
+data: {source: digits, samples: {n: 30, selection: stratified}}
+model: {train: {architecture: mlp, epochs: 4}}
+budget: {norm: Linf, epsilon: EPSILON}
+attacks:
+  fgsm: {library: torchattacks, algorithm: FGSM}
+  few: {library: torchattacks, algorithm: FGSM, samples: {n: 10, selection: random}, batch_size: 4}
+sweeps: {curve: {epsilons: [0, 0.05]}}
+verification:
+  crown: {library: auto-LiRPA, algorithm: crown}
+  smooth:
+    library: windtunnel
+    algorithm: smoothing
+    budget: {norm: L2, epsilon: 0.1}
+    params: {n0: 20, n: 200, sigma: 0.25}
+    samples: {n: 8}
+queries: {evoba: {algorithm: EvoBA, params: {generation_size: 8, generations: 5}, samples: {n: 12}}}
+"""
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "params.yaml").write_text(PARAMS.replace("EPSILON", "0.03"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for stage in (stages.prepare, stages.train, stages.clean):
+            stage.main()
+        for family, name, _ in entries(load_params()):
+            run_assessment(family, name)
+        stages.summary.main()
+    return folder
+
+
+def test_the_mean_of_every_row_is_the_metric_of_that_name(run):
+    record, metrics = read_record(run / SUMMARY / "outcomes.json"), flatten(read_json(run / METRICS))
+    assert set(record.outcomes) >= {
+        "clean/accuracy", "certified/accuracy", "worst_case/accuracy", "fgsm/adversarial_accuracy",
+        "few/adversarial_accuracy", "crown/certified_accuracy",
+    }  # fmt: skip
+    for name, row in record.outcomes.items():
+        share = row.held.count("1") / (len(row.held) - row.held.count("-"))
+        group, metric = name.split("/")
+        known = metrics.get(name) or read_artifacts(run / "reports" / "robustness" / group).metrics[metric]
+        assert share == pytest.approx(known), name
+    assert record.outcomes["few/adversarial_accuracy"].held.count("-") == 20
+    assert len(record.samples) == 30
+
+
+def changed(run: Path, tmp_path: Path, monkeypatch, old: str, new: str) -> set[str]:
+    """The metrics whose protocol is another one after an edit of params.yaml."""
+    shutil.copytree(run, tmp_path / "other")
+    monkeypatch.chdir(tmp_path / "other")
+    text = Path("params.yaml").read_text()
+    assert old in text
+    Path("params.yaml").write_text(text.replace(old, new))
+    stages.summary.main()
+    before, after = (read_record(folder / SUMMARY / "outcomes.json") for folder in (run, Path()))
+    return {name for name, row in before.outcomes.items() if row.protocol != after.outcomes[name].protocol}
+
+
+def test_another_setting_of_an_attack_is_another_protocol_for_it_and_for_what_counts_it(run, tmp_path, monkeypatch):
+    names = changed(run, tmp_path, monkeypatch, "batch_size: 4", "batch_size: 5")
+    assert names == {"few/adversarial_accuracy", "worst_case/accuracy", "certified/accuracy"}
+
+
+def test_another_budget_is_another_protocol_for_all_but_the_clean_accuracy(run, tmp_path, monkeypatch):
+    names = changed(run, tmp_path, monkeypatch, "epsilon: 0.03", "epsilon: 0.02")
+    assert names == set(read_record(run / SUMMARY / "outcomes.json").outcomes) - {"clean/accuracy"}
+
+
+def test_figures_and_the_model_are_no_part_of_the_protocol(run, tmp_path, monkeypatch):
+    assert not changed(run, tmp_path, monkeypatch, "epochs: 4", "epochs: 5")

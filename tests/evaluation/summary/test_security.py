@@ -1,0 +1,84 @@
+"""Security curves: analytic distances of a linear classifier, and one set of axes for attacks and certificates."""
+
+import pytest
+import torch
+
+from windtunnel.assessments.attacks.assess import assess as attack
+from windtunnel.assessments.sweeps.assess import assess as sweep
+from windtunnel.assessments.verification.assess import assess as verify
+from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.contracts import Norm
+from windtunnel.core.distances import l2
+from windtunnel.evaluation.summary.security import security_curves
+from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+from windtunnel.params.sweeps import SweepEntry
+from windtunnel.params.verification import VerificationEntry
+
+BUDGET = Budget(epsilon=0.1)
+
+
+@pytest.fixture(scope="module")
+def assessed(linear_subject, tmp_path_factory):
+    """Artifacts of a sweep, a minimum-norm attack, an attack at one budget and two verifications of a linear model."""
+    few, folder = linear_subject.subset(torch.arange(40)), tmp_path_factory.mktemp("reports")
+    found = {
+        "curve": sweep("curve", SweepEntry(epsilons=[0, 0.03, 0.1]), BUDGET, few),
+        "deepfool": attack(
+            "deepfool",
+            AttackEntry(library="foolbox", algorithm="L2DeepFoolAttack", budget={"norm": "L2", "epsilon": 0.5}),
+            BUDGET,
+            few,
+        ),
+        "fgsm": attack("fgsm", AttackEntry(library="torchattacks", algorithm="FGSM"), BUDGET, few),
+        "crown": verify("crown", VerificationEntry(library="auto-LiRPA", algorithm="crown"), BUDGET, few),
+        "radii": verify(
+            "radii",
+            VerificationEntry(library="auto-LiRPA", algorithm="crown", radius={"max": 0.2, "tolerance": 0.002}),
+            BUDGET,
+            few,
+        ),
+    }
+    return few, {name: write_artifacts(result, folder / name, few, started=0) for name, result in found.items()}
+
+
+def test_curves_and_points_of_a_run(assessed):
+    _, artifacts = assessed
+    curves = {c.name: c for c in security_curves(list(artifacts.values()))}
+    assert {name: (c.certified, len(c.epsilons) > 1, c.norm) for name, c in curves.items()} == {
+        "curve": (False, True, Norm.LINF),
+        "deepfool": (False, True, Norm.L2),
+        "fgsm": (False, False, Norm.LINF),
+        "crown": (True, False, Norm.LINF),
+        "radii": (True, True, Norm.LINF),
+    }
+    for curve in curves.values():
+        assert all(low <= value <= high for low, value, high in zip(curve.low, curve.accuracy, curve.high, strict=True))
+        assert curve.accuracy == sorted(curve.accuracy, reverse=True)
+
+
+def test_a_minimum_norm_attack_is_the_whole_curve_and_starts_at_clean_accuracy(assessed):
+    few, artifacts = assessed
+    (curve,) = security_curves([artifacts["deepfool"]])
+    far = l2(artifacts["deepfool"].tensor("perturbed_inputs"), few.dataset.inputs)
+    assert curve.epsilons[0] == 0
+    assert curve.accuracy[0] == float(few.clean_correct.double().mean())
+    for epsilon, accuracy in zip(curve.epsilons, curve.accuracy, strict=True):
+        assert accuracy == pytest.approx(float((few.clean_correct & (far > epsilon + 1e-6)).double().mean()))
+
+
+def test_nothing_proved_lies_above_anything_attacked_and_on_a_linear_model_they_meet(assessed):
+    # FGSM reaches the exact radius of a two-class linear model; of ten classes it can miss a nearer rival, never overshoot.
+    _, artifacts = assessed
+    proved, left = (security_curves([artifacts[name]])[0] for name in ("radii", "curve"))
+    for epsilon, accuracy in zip(left.epsilons, left.accuracy, strict=True):
+        below = [a for e, a in zip(proved.epsilons, proved.accuracy, strict=True) if e >= epsilon]
+        assert below[0] <= accuracy + 1e-9
+
+
+def test_all_of_them_are_drawn_with_a_panel_per_norm(assessed):
+    _, artifacts = assessed
+    figure = SecurityCurvesVisualiser(tuple(artifacts.values())).draw(artifacts["curve"])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["Linf epsilon", "L2 epsilon"]
+    assert SecurityCurvesVisualiser().draw(artifacts["curve"]).axes

@@ -1,0 +1,175 @@
+"""The sandwich from planted evidence: every number here is known beforehand."""
+
+import csv
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import (
+    Algorithm,
+    AssessmentKind,
+    Capability,
+    Norm,
+    PerturbationBudget,
+    PerturbationDistribution,
+    Randomness,
+    Semantics,
+    ThreatModel,
+    Verdict,
+)
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.subject import subject_of
+from windtunnel.evaluation.summary.headline import headline_metrics, write_series
+from windtunnel.evaluation.summary.summarise import summarise
+
+BUDGET = PerturbationBudget(Norm.LINF, 0.1)
+
+
+def row(kind):
+    return Algorithm(
+        "torchattacks",
+        "made",
+        kind,
+        ThreatModel.WHITE_BOX,
+        Norm.LINF,
+        frozenset(),
+        Randomness.DETERMINISTIC,
+        frozenset(),
+    )
+
+
+@pytest.fixture
+def subject():
+    """Four samples of two pixels; the class is the larger pixel; the last sample is misclassified."""
+    classifier = Classifier(nn.Flatten(), 2, (1, 1, 2), frozenset({Capability.FORWARD}), "digest", "test")
+    inputs = torch.tensor([[0.9, 0.1], [0.52, 0.48], [0.3, 0.7], [0.6, 0.4]]).view(4, 1, 1, 2)
+    return subject_of(classifier, Dataset(inputs, torch.tensor([0, 0, 1, 1]), tuple("abcd"), ("left", "right")))
+
+
+@pytest.fixture
+def write(subject, tmp_path):
+    def write(name, kind, verdicts, perturbed=None, region=BUDGET, keep=None):
+        mine = subject if keep is None else subject.subset(torch.tensor(keep))
+        data = base_data(mine, torch.tensor(verdicts))
+        if perturbed is not None:
+            data["perturbed_inputs"] = perturbed
+            data["perturbed_predictions"] = mine.classifier.predict(perturbed)
+        result = AssessmentResult(
+            name, Semantics(row(kind), region), data, {"clean_accuracy": 0.75}, kwargs=base_kwargs(mine)
+        )
+        return write_artifacts(result, tmp_path / name, mine, started=time.time())
+
+    return write
+
+
+@pytest.fixture
+def clean(write):
+    return write(
+        "clean", AssessmentKind.STATISTICAL_SAMPLING, [7, 7, 7, 8], region=PerturbationDistribution("identity", 0)
+    )
+
+
+def moved(subject, index, by):
+    perturbed = subject.dataset.inputs.clone()
+    perturbed[index] += torch.tensor([-by, by]).view(1, 1, 2)
+    return perturbed
+
+
+def test_the_sandwich_of_a_proof_an_attack_and_an_unknown(subject, write, clean):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05))
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 4])
+    summary = summarise(subject, BUDGET, clean, [attack, proof])
+    assert summary.metrics["clean_accuracy"] == 0.75
+    assert summary.metrics["worst_case_accuracy"] == 0.5  # b is broken by pgd, d is wrong without any attack
+    assert summary.metrics["certified_accuracy"] == 0.25
+    assert summary.metrics["hard_failures"] == 0
+    assert summary.data["worst_by"].tolist() == [-1, 0, -1, -1]
+    assert summary.data["certified_by"].tolist() == [1, -1, -1, -1]
+    assert summary.data["verdicts"].tolist() == [2, 1, 2, 1]
+
+
+def test_an_example_of_another_norm_counts_where_it_fits(subject, write, clean):
+    found = write(
+        "l2", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05), PerturbationBudget(Norm.L2, 0.5)
+    )
+    summary = summarise(subject, BUDGET, clean, [found])
+    assert summary.metrics["worst_case_accuracy"] == 0.5
+    far = write(
+        "far", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 1, 2], -moved(subject, 2, -0.3), PerturbationBudget(Norm.L2, 0.5)
+    )
+    assert summarise(subject, BUDGET, clean, [far]).data["worst_by"].tolist() == [-1, -1, -1, -1]
+
+
+def test_a_certificate_of_a_larger_ball_holds_in_the_smaller_and_not_the_other_way(subject, write, clean):
+    wide = write("wide", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 5], region=PerturbationBudget(Norm.LINF, 0.2))
+    tight = write("tight", AssessmentKind.FORMAL_VERIFICATION, [3, 3, 5, 5], region=PerturbationBudget(Norm.LINF, 0.05))
+    layers = summarise(subject, BUDGET, clean, [wide, tight]).metrics["sandwich"]
+    assert [(layer["epsilon"], layer["certified_accuracy"]) for layer in layers] == [
+        (0.1, 0.25),
+        (0.05, 0.5),
+        (0.2, 0.25),
+    ]
+
+
+def test_verified_and_attacked_is_a_hard_failure_that_names_both(subject, write, clean):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05))
+    liar = write("liar", AssessmentKind.FORMAL_VERIFICATION, [5, 3, 5, 5])
+    summary = summarise(subject, BUDGET, clean, [attack, liar])
+    assert summary.metrics["hard_failures"] == 1
+    (line,) = summary.kwargs["hard_failures"]
+    assert "sample b is verified by liar and broken by pgd" in line
+    assert summary.caveats[0].code == "hard_failure"
+
+
+def test_a_misclassified_sample_that_is_verified_is_a_hard_failure(subject, write, clean):
+    liar = write("liar", AssessmentKind.FORMAL_VERIFICATION, [5, 5, 5, 3])
+    assert summarise(subject, BUDGET, clean, [liar]).metrics["hard_failures"] == 1
+
+
+def test_a_failed_hard_check_of_sanity_is_a_hard_failure(subject, write, clean):
+    checks = [{"id": "B1", "title": "budget respected", "severity": "HARD", "status": "fail", "value": 2}]
+    checks += [
+        {"id": "C3", "title": "x", "severity": "WARN", "status": "fail"},
+        {"id": "B2", "severity": "HARD", "status": "pass"},
+    ]
+    summary = summarise(subject, BUDGET, clean, [], {"kwargs": {"checks": checks}})
+    assert summary.metrics["hard_failures"] == 1
+
+
+def test_an_attack_on_a_subset_is_said(subject, write, clean):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [1, 2], moved(subject, 1, 0.05)[[1, 3]], keep=[1, 3])
+    summary = summarise(subject, BUDGET, clean, [attack])
+    assert summary.data["worst_by"].tolist() == [-1, 0, -1, -1]
+    assert "partly_attacked" in [c.code for c in summary.caveats]
+    assert "nothing_proved" in [c.code for c in summary.caveats]
+
+
+def test_nothing_but_clean_says_nothing_of_robustness(subject, clean):
+    summary = summarise(replace(subject), BUDGET, clean, [])
+    assert "certified_accuracy" not in summary.metrics
+    assert Verdict.ATTACK_SUCCEEDED == 1
+
+
+def test_headline_metrics_lead_with_the_sandwich(subject, write, clean, tmp_path):
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 4])
+    result = summarise(subject, BUDGET, clean, [proof])
+    summary = write_artifacts(result, tmp_path / "summary", subject, started=0)
+    metrics = headline_metrics(summary, clean, [proof])
+    assert list(metrics)[:3] == ["certified", "clean", "worst_case"]
+    assert metrics["certified"]["accuracy"] == 0.25
+
+
+def test_no_two_bars_of_the_sandwich_share_a_name_since_dvc_would_stack_them(subject, write, clean, tmp_path):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05))
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 4])
+    summary = write_artifacts(summarise(subject, BUDGET, clean, [attack, proof]), tmp_path / "s", subject, started=0)
+    write_series(summary, [attack, proof], tmp_path)
+    rows = list(csv.DictReader((tmp_path / "sandwich.csv").open()))
+    assert len({row["bar"] for row in rows}) == len(rows)
+    accuracy = {row["end"]: float(row["accuracy"]) for row in rows}
+    assert accuracy == {"certified_accuracy": 0.25, "worst_case_accuracy": 0.5, "clean_accuracy": 0.75}

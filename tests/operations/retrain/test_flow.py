@@ -1,0 +1,142 @@
+"""Retraining on real stages: what is promoted, what is not and why, and the way back."""
+
+from pathlib import Path
+
+import pytest
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
+from windtunnel.core.outcomes import read_record
+from windtunnel.operations.retrain.flow import Status, promote_last_run, promote_version
+from windtunnel.operations.retrain.summary import summary_markdown
+from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
+
+pytestmark = pytest.mark.slow
+
+
+def number(registry, alias):
+    version = registry.alias(alias)
+    return version.number if version else None
+
+
+def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(project):
+    registry = project.registry
+    first = project.retrain()
+    assert first.status is Status.PROMOTED
+    assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("1", None)
+
+    # Nothing changed: nothing is computed but the samples, which only `prepare` can tell.
+    again = project.retrain()
+    assert (again.status, again.exit_code, project.ran) == (Status.NOTHING_NEW, 0, ["prepare"])
+
+    project.data("worse")
+    worse = project.retrain()
+    assert (worse.status, worse.exit_code) == (Status.KEPT, 10)
+    assert (number(registry, CHAMPION), number(registry, CHALLENGER)) == ("1", "2")
+    reasons = registry.version("2").tags["gate.reasons"]
+    assert "clean/accuracy vs champion" in reasons
+    assert "cannot be ruled out, 0.1 is allowed" in reasons
+    text = summary_markdown(worse)
+    assert "windtunnel version 1 stays: windtunnel version 2 did not pass the gate" in text
+    assert "Champion: windtunnel version 1" in text
+    with pytest.raises(UserError, match="the gate did not promote it"):
+        promote_version(registry, "2")
+
+    project.data("equal")
+    equal = project.retrain()
+    assert equal.status is Status.PROMOTED, summary_markdown(equal)
+    assert equal.verdict["conditions"][-1]["interval"][0] > -0.15
+    assert (number(registry, CHAMPION), number(registry, PREVIOUS), number(registry, CHALLENGER)) == ("3", "1", None)
+    assert registry.version("3").run_id == registry.version("3").tags["assessment.run_id"]
+
+    removed, restored = registry.rollback()
+    assert (removed.number, restored.number) == ("3", "1")
+    assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("1", None)
+    # The schedule does not bring back what somebody took out.
+    assert project.retrain().status is Status.NOTHING_NEW
+    assert project.retrain(again=True).status is Status.KEPT
+    assert number(registry, CHAMPION) == "1"
+    with pytest.raises(UserError, match="version 3 was rolled back"):
+        promote_version(registry, "3")
+    with pytest.raises(UserError, match="there is none before it"):
+        registry.rollback()
+    assert promote_version(registry, "3", force=True).number == "3"
+    assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("3", "1")
+
+
+def test_a_champion_of_another_protocol_is_assessed_anew_and_then_compared(project):
+    project.retrain()
+    text = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(text.replace("epsilon: 0.03", "epsilon: 0.02"))
+    project.data("equal")
+    with pytest.raises(UserError, match=r"not committed \(params.yaml\)"):
+        project.retrain()
+    result = project.retrain(allow_dirty=True)
+    assert project.ran == [
+        "prepare", "summary", "champion train", "champion clean", "champion attack fgsm", "champion summary", "all",
+    ]  # fmt: skip
+    assert result.status is Status.PROMOTED, summary_markdown(result)
+    assert "version 1 was assessed anew" in result.note
+    champion, mine = read_record(CHAMPION_FILE), read_record(Path("reports/summary/outcomes.json"))
+    assert champion.origin["version"] == "1"
+    assert champion.outcomes["worst_case/accuracy"].protocol == mine.outcomes["worst_case/accuracy"].protocol
+    # The registry's copy of the weights gives what the weights themselves gave.
+    own = project.registry.record(project.registry.version("1"))
+    assert champion.outcomes["clean/accuracy"].held == own.outcomes["clean/accuracy"].held
+
+
+def test_a_retraining_that_was_killed_before_the_end_is_finished_by_the_next(project, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("windtunnel.operations.retrain.flow._settle", killed)
+        with pytest.raises(KeyboardInterrupt):
+            project.retrain()
+    assert project.registry.alias(CHAMPION) is None
+    assert project.retrain().status is Status.PROMOTED
+    assert [version.number for version in project.registry.versions()] == ["1"]
+
+
+def test_promote_registers_the_last_run_once_and_compares_with_the_champion_of_now(project):
+    for stage in [["prepare"], ["summary"], []]:
+        project.pipeline(stage)
+    registry = project.registry
+    assert promote_last_run(registry).number == "1"
+    project.data("equal")
+    for stage in [["prepare"], ["summary"], []]:
+        project.pipeline(stage)
+    with pytest.raises(UserError, match="did not compare with windtunnel version 1"):
+        promote_last_run(registry)
+    assert [version.number for version in registry.versions()] == ["1"]
+
+
+def test_an_unreachable_registry_ends_before_anything_is_computed(project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://name:secret@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(RegistryError) as caught:
+        project.retrain()
+    assert project.ran == []
+    assert str(caught.value).startswith("registry: http://127.0.0.1:9: ")
+    assert "secret" not in str(caught.value).split("MlflowException")[0]
+
+
+def test_an_empty_registry_is_said_to_be_empty(project):
+    with pytest.raises(UserError, match="windtunnel has no champion"):
+        project.registry.rollback()
+    with pytest.raises(UserError, match="no version 3"):
+        project.registry.version("3")
+
+
+def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
+    """The run's own checks passed; what is made before a promotion does not."""
+    from windtunnel.operations.retrain import flow
+
+    monkeypatch.setattr(flow, "failures_before_promotion", lambda _: ["sanity check C8 failed: 3 of 50 survive"])
+    found = project.retrain()
+    assert (found.status, found.exit_code) == (Status.NOT_SOUND, 20)
+    assert number(project.registry, CHAMPION) is None
+    assert "C8" in project.registry.version("1").tags["sanity.before_promotion"]
+    assert "C8" in summary_markdown(found)
+    with pytest.raises(UserError, match="promote: sanity check C8 failed"):
+        promote_last_run(project.registry)

@@ -1,0 +1,198 @@
+"""A team's set-up for real: a tracking server process over PostgreSQL, artifacts through its proxy, and its sudden death."""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from test_track import parents, write_state
+
+from windtunnel.core.artifacts import save_tensors
+from windtunnel.core.files import write_json
+from windtunnel.inputs.mlflow_server import connect
+from windtunnel.inputs.models.architectures import mlp
+from windtunnel.inputs.models.from_mlflow import fetch_model
+from windtunnel.operations.tracking import store
+from windtunnel.operations.tracking.outbox import waiting
+from windtunnel.operations.tracking.registry import CHAMPION, PREVIOUS, open_registry
+from windtunnel.operations.tracking.state import read_state
+from windtunnel.operations.tracking.track import track
+from windtunnel.params.outcome import Tracking
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(answers, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not answers():
+        assert time.monotonic() < end, "did not come up"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """The URI of an empty database in a throw-away cluster. PostgreSQL refuses to run as root."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    programs = found[-1].parent if found else Path(shutil.which("initdb") or "/nowhere/initdb").parent
+    if not (programs / "initdb").is_file():
+        pytest.skip("PostgreSQL is not installed")
+    pytest.importorskip("psycopg2")
+    who = {}
+    folder = Path(tempfile.mkdtemp(prefix="windtunnel-pg-"))
+    if os.geteuid() == 0:
+        try:
+            user = pwd.getpwnam("postgres")
+        except KeyError:
+            pytest.skip("root without a user postgres to run the cluster as")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        who = {"user": user.pw_uid, "group": user.pw_gid}
+    port = free_port()
+    data, common = str(folder / "data"), {"cwd": folder, "stdout": subprocess.DEVNULL, **who}
+    subprocess.run([programs / "initdb", "-D", data, "-U", "team", "-A", "trust", "--no-sync"], check=True, **common)
+    server = subprocess.Popen(
+        [programs / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", str(folder), "-F"],
+        stderr=subprocess.DEVNULL, **common,
+    )  # fmt: skip
+    where = ["-h", "127.0.0.1", "-p", str(port), "-U", "team"]
+    wait_until(lambda: subprocess.run([programs / "pg_isready", *where], check=False, **common).returncode == 0)
+    subprocess.run([programs / "createdb", *where, "mlflow"], check=True, **common)
+    yield f"postgresql://team@127.0.0.1:{port}/mlflow"
+    server.send_signal(signal.SIGINT)
+    server.wait(30)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Server:
+    """`mlflow server` with artifacts behind it; `kill` is what a power cut does."""
+
+    def __init__(self, database: str, artifacts: Path) -> None:
+        self.database, self.artifacts, self.port = database, artifacts, free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        # SQLAlchemy 2.1 takes a plain postgresql:// for psycopg 3; MLflow's own choice is psycopg2.
+        database = self.database.replace("postgresql://", "postgresql+psycopg2://")
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", database, "--workers", "1"]
+        command += ["--artifacts-destination", str(self.artifacts), "--host", "127.0.0.1", "--port", str(self.port)]
+        with (self.artifacts / "server.log").open("w") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        wait_until(self._healthy)
+
+    def kill(self) -> None:
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def _healthy(self) -> bool:
+        assert self.process.poll() is None, (self.artifacts / "server.log").read_text()[-2000:]
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@pytest.fixture(scope="module")
+def server(postgres, tmp_path_factory):
+    made = Server(postgres, tmp_path_factory.mktemp("artifacts"))
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def project(server, tmp_path, monkeypatch):
+    for name in ("DVC_ROOT", "MLFLOW_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    write_state("1/10", 0.4)
+    return tmp_path
+
+
+def test_a_server_killed_in_mid_delivery_loses_nothing_and_the_next_track_delivers(
+    server, postgres, project, monkeypatch
+):
+    whole, seen = store._deliver_child, []
+
+    def dies_at_the_second(client, experiment, parent, child, state):
+        seen.append(child.name)
+        if len(seen) == 2:
+            server.kill()
+        whole(client, experiment, parent, child, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_deliver_child", dies_at_the_second)
+        outcome = track()
+    assert outcome.run is None
+    assert outcome.reason
+    assert len(waiting()) == 1
+
+    server.start()
+    write_state("2/10", 0.2)
+    outcome = track()
+    assert outcome.delivered_from_outbox == 1
+    assert not waiting()
+    client = connect(server.uri)
+    found, runs = parents(client)
+    assert {run.data.params["budget.epsilon"] for run in found} == {"1/10", "2/10"}
+    assert all(run.data.tags["windtunnel.complete"] == "true" and run.info.status == "FINISHED" for run in found)
+    for parent in found:
+        mine = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+        assert sorted(run.info.run_name for run in mine) == ["clean", "pgd"]
+        # The client knows no disk and no bucket: it asks the server, which keeps the files.
+        assert parent.info.artifact_uri.startswith("mlflow-artifacts:/")
+        assert Path(client.download_artifacts(parent.info.run_id, "params.yaml", str(project))).is_file()
+    assert len(list(server.artifacts.rglob("params.yaml"))) == 2
+    import psycopg2
+
+    with psycopg2.connect(postgres) as database, database.cursor() as cursor:
+        cursor.execute("select count(*) from runs")
+        assert cursor.fetchone() == (len(runs),)
+
+
+def test_champions_change_over_the_server_and_their_weights_come_back_through_it(server, project):
+    facts = {
+        "source": "train",
+        "architecture": "mlp",
+        "input_shape": [1, 8, 8],
+        "num_classes": 10,
+        "recipe": {"recipe": "x"},
+    }
+    registry = open_registry(Tracking())
+    made = []
+    for accuracy in (0.5, 0.6):
+        write_state("3/10", accuracy)
+        write_json(
+            {"source": "digits", "digest": "d" * 64, "n": 20, "shape": [1, 8, 8]}, Path("reports/data/dataset.json")
+        )
+        write_json(facts, Path("reports/model/model.json"))
+        torch.manual_seed(int(10 * accuracy))
+        save_tensors(dict(mlp((1, 8, 8), 10).state_dict()), Path("reports/model/weights.pt"))
+        made.append(registry.register(read_state(), Path("reports/model"), {"decision": "promoted"}, []))
+        registry.promote(made[-1])
+    assert [registry.alias(name).number for name in (CHAMPION, PREVIOUS)] == ["2", "1"]
+    assert made[1].tags["assessment.link"].startswith(f"{server.uri}/#/experiments/")
+    assert registry.rollback()[1].number == "1"
+    assert (registry.alias(CHAMPION).number, registry.alias(PREVIOUS)) == ("1", None)
+    kept = fetch_model(made[0].uri, project, allow_pickle=False)
+    assert (kept["form"], kept["run_id"]) == ("export", made[0].run_id)

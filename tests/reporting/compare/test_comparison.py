@@ -1,0 +1,95 @@
+"""Whole runs side by side, as text, Markdown and HTML."""
+
+import re
+
+import pytest
+from click.testing import CliRunner
+from planted import write_run
+
+from windtunnel.cli.compare import compare as command
+from windtunnel.core.errors import UserError
+from windtunnel.reporting.compare.comparison import compare_runs
+from windtunnel.reporting.compare.document import document
+from windtunnel.reporting.compare.html import render_html
+from windtunnel.reporting.compare.markdown import markdown
+from windtunnel.reporting.compare.runs import run_in
+
+
+@pytest.fixture
+def pair(tmp_path):
+    first = write_run(tmp_path / "narrow", [2, 2, 2, 1, 2])
+    second = write_run(tmp_path / "wide", [1, 1, 1, 1, 2], epsilon=0.2)
+    return [run_in(first, "narrow"), run_in(second, "wide")]
+
+
+def text(comparison):
+    return markdown("title", document(comparison))
+
+
+def test_what_differs_is_listed_and_what_is_equal_is_counted(pair):
+    comparison = compare_runs(pair)
+    assert comparison.params == (("budget.epsilon", ("0.1", "0.2")),)
+    assert comparison.metrics == (("pgd/adversarial_accuracy", (0.6, 0.0)),)
+    assert comparison.equal_metrics == 1
+    shown = text(comparison)
+    assert "| pgd | 5 | 60.0% | 0.0% | -60.0" in shown
+    assert "pgd, holds only in narrow (3): s0, s1, s2" in shown
+    assert "Assessed with another perturbation.epsilon: pgd." in shown
+
+
+def test_three_runs_are_compared_with_the_first_and_p_values_are_adjusted_for_their_number(pair, tmp_path):
+    third = run_in(write_run(tmp_path / "third", [2, 2, 2, 2, 2]), "third")
+    comparison = compare_runs([*pair, third])
+    assert [a.run.label for a in comparison.against] == ["wide", "third"]
+    assert comparison.metrics[0] == ("pgd/adversarial_accuracy", (0.6, 0.0, 0.8))
+    assert comparison.against[0].adjusted == (pytest.approx(0.25),)  # 2 / 2^3, one outcome
+
+
+def test_a_refused_pairing_is_said_and_the_numbers_are_shown_all_the_same(pair, tmp_path):
+    other = run_in(write_run(tmp_path / "other", [2, 1, 2, 1, 2], shift=0.1), "other")
+    comparison = compare_runs([pair[0], other])
+    assert not comparison.against[0].pairs
+    shown = text(comparison)
+    assert "Not paired: pgd: the samples have the same names and other values" in shown
+    assert "no paired statistics" in shown
+    assert "| pgd/adversarial\\_accuracy | 0.6 | 0.4 | -0.2 |" in shown
+
+
+def test_markdown_cells_stay_cells(pair):
+    from dataclasses import replace
+
+    shown = text(compare_runs([pair[0], replace(pair[1], label="a|b <script>")]))
+    assert "a\\|b \\<script\\>" in shown
+    for line in shown.splitlines():
+        assert "<script>" not in line
+
+
+def test_the_html_shows_the_flipped_samples_and_asks_for_nothing(pair, tmp_path):
+    render_html(compare_runs(pair), tmp_path / "c.html")
+    html = (tmp_path / "c.html").read_text()
+    assert html.count("<img ") == 3 * 3  # clean, narrow, wide of the three that flipped
+    assert "clean: zero, is zero" in html
+    assert "narrow: zero" in html
+    assert "wide: one" in html
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", html)
+
+
+def test_the_command_prints_a_table_or_markdown_and_writes_html(pair, tmp_path):
+    runs = [str(tmp_path / "narrow"), str(tmp_path / "wide" / "reports")]
+    done = CliRunner().invoke(command, [*runs, "--html", str(tmp_path / "c.html")])
+    assert done.exit_code == 0, done.output
+    assert "budget.epsilon" in done.stdout
+    assert (tmp_path / "c.html").is_file()
+    assert "| budget.epsilon | 0.1 | 0.2 |" in CliRunner().invoke(command, [*runs, "--markdown"]).stdout
+
+
+def test_results_without_params_are_compared_but_for_their_params(pair, tmp_path):
+    (tmp_path / "wide" / "params.yaml").unlink()
+    shown = text(compare_runs([pair[0], run_in(tmp_path / "wide", "wide")]))
+    assert "Not compared: a run has no params.yaml" in shown
+    assert "| pgd | 5 |" in shown
+
+
+def test_a_directory_without_results_is_one_clear_line(tmp_path):
+    with pytest.raises(UserError, match="no directory of results"):
+        run_in(tmp_path, "x")

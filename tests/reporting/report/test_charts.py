@@ -1,0 +1,72 @@
+"""The drawings: what stands where, that shares add up, and that nothing leaves the canvas."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windtunnel.reporting.report.charts.axes import Axes, ticks
+from windtunnel.reporting.report.charts.plots import Bar, Series, bars, columns, lines, matrix
+from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
+from windtunnel.reporting.report.charts.scene import PALETTE, Dot, Label, Line, Rect
+
+share = st.floats(0, 1)
+
+
+def inside(scene):
+    for mark in scene.marks:
+        if isinstance(mark, Rect):
+            assert -0.01 <= mark.x <= mark.x + mark.width <= scene.width + 0.01
+            assert -0.01 <= mark.y <= mark.y + mark.height <= scene.height + 0.01
+        elif isinstance(mark, Line):
+            assert all(-4 <= x <= scene.width + 4 and -4 <= y <= scene.height + 4 for x, y in mark.points)
+        elif isinstance(mark, Dot | Label):
+            assert 0 <= mark.x <= scene.width
+            assert 0 <= mark.y <= scene.height
+
+
+@given(st.lists(share, min_size=3, max_size=3).map(sorted), share, share)
+def test_the_shares_of_a_budget_add_up_to_one_and_are_drawn_to_scale(accuracies, low, high):
+    certified, worst, clean = accuracies
+    layer = Layer("Linf ≤ 0.1", certified, worst, clean, (min(low, high), max(low, high)), None)
+    assert sum(layer.shares) == pytest.approx(1)
+    scene = sandwich([layer])
+    inside(scene)
+    drawn = {m.colour: m.width for m in scene.marks if isinstance(m, Rect) and m.height > 10}
+    total = sum(drawn.values())
+    for colour, part in zip(("certified", "unknown", "broken", "wrong"), layer.shares, strict=True):
+        if part > 0.001:
+            assert drawn[colour] / total == pytest.approx(part, abs=5e-3)
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
+def test_ticks_are_few_round_and_inside(low, width):
+    found = ticks(low, low + width)
+    assert 1 <= len(found) <= 11
+    assert all(low - 1e-6 * width <= t <= low + width * (1 + 1e-6) for t in found)
+
+
+def test_a_value_stands_where_the_axes_say():
+    axes = Axes(10, 20, 110, 220, (0, 1), (0, 2))
+    assert axes.at(0, 0) == (10, 220)
+    assert axes.at(1, 2) == (110, 20)
+    assert axes.at(0.5, 1) == (60, 120)
+
+
+def test_every_kind_of_chart_stays_on_its_canvas_and_speaks_for_itself():
+    scenes = [
+        bars([Bar("a" * 90, 1.0, "clean", (0.9, 1.0)), Bar("b", 0.0, "broken")], "accuracy", "words", (0.97, "clean 97.0%")),
+        lines([Series("s", "broken", ((0, 1), (0.1, 0.4)), ((0.9, 1.0), (0.3, 0.5)))], "epsilon", "accuracy", "words"),
+        lines([Series("one point", "broken", ((0.1, 0.4),), ((0.3, 0.5),), line=False)], "epsilon", "accuracy", "words"),
+        columns([0, 3, 0], (0, 0.3), "epsilon", "words", extra=("never", 2, "unknown")),
+        columns([0, 0], (0, 1), "epsilon", "words"),
+        matrix([[0, 0], [0, 0]], ["x", "y"], ["1", "2"], "severity", "corruption", "words", ("#ffffff", "#000000"), str),
+    ]  # fmt: skip
+    for scene in scenes:
+        inside(scene)
+        assert scene.alt == "words"
+        assert all(m.colour in PALETTE or m.colour.startswith("#") for m in scene.marks)
+
+
+def test_hover_text_holds_the_value_and_its_interval():
+    scene = bars([Bar("pgd", 0.5, "broken", (0.4, 0.6))], "accuracy", "words")
+    assert "pgd: 50.0% [40.0%, 60.0%]" in [m.tip for m in scene.marks if isinstance(m, Rect)]

@@ -1,0 +1,102 @@
+"""Which section shows which assessment, and what is known against epsilon."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.reporting.report.test_report import blocks_of
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Norm
+from windtunnel.evaluation.summary.security import SecurityCurve
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.charts.of_visualiser import CHARTS
+from windtunnel.reporting.report.charts.scene import Dot, Line, Rect
+from windtunnel.reporting.report.model import Chart, Table
+from windtunnel.reporting.report.sections.families import family_of
+from windtunnel.reporting.report.sections.subject import _series
+
+
+def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
+    semantics = {"perturbation": {"norm": norm, "epsilon": 0.1}, "norm": norm}
+    metadata = {
+        "assessment_kind": kind,
+        "semantics": semantics,
+        "metrics": metrics,
+        "kwargs": {"sample_names": ["a", "b", "c"]},
+    }
+    return Artifacts("it", Path("it"), tensors or {}, metadata)
+
+
+@pytest.mark.parametrize(
+    ("title", "found"),
+    [
+        ("Attacks", artifacts(adversarial_accuracy=0.5)),
+        ("Queries", artifacts(adversarial_accuracy=0.5, queries_total=100)),
+        ("Sweeps", artifacts(accuracy_curve=[1.0])),
+        ("Latent space", artifacts(norm="latent_L2", lara=0.5)),
+        ("Verification", artifacts("formal_verification", certified_accuracy=0.5)),
+        ("Corruptions", artifacts("statistical_sampling", corrupted_accuracy=0.5)),
+    ],
+)
+def test_an_assessment_stands_in_the_section_of_its_family(title, found):
+    assert family_of(found).title.startswith(title)
+
+
+def test_a_mean_distance_is_no_percentage():
+    found = artifacts(
+        norm="latent_L2", lars=0.73, lars_ci_low=0.67, lars_ci_high=0.79, lara=0.94, lara_ci_low=0.9, lara_ci_high=1.0
+    )
+    shown = {column.metric: column.show(found) for column in family_of(found).columns}
+    assert shown["lars"] == "0.73"
+    assert shown["lara"].startswith("94.0% [90.0%,")
+    assert shown["lga"] == "-"
+
+
+def test_a_sweep_is_a_line_against_epsilon_and_its_numbers_stand_in_its_table(reports):
+    report = build_report(reports)
+    chart = next(c for c in blocks_of(report, Chart) if c.caption == "What is known against epsilon, Linf")
+    tips = [mark.tip for mark in chart.scene.marks if isinstance(mark, Dot)]
+    assert any(tip.startswith("pair, left by the attack: ") and " at 0.05" in tip for tip in tips)
+    tables = [t for t in blocks_of(report, Table) if t.header[0] == "assessment" and "verdict" in t.header]
+    assert [row[0] for row in tables[0].rows] == ["fgsm", "pair"]
+
+
+def test_distances_per_sample_make_stairs_and_never_a_slope():
+    left = {"accuracy": [1.0, 0.5, 0.0], "low": [0.9, 0.4, 0.0], "high": [1.0, 0.6, 0.1]}
+    curve = SecurityCurve("cw", Norm.L2, False, [0.0, 0.1, 0.3], **left, samples=20, reach=0.3, steps=True)
+    stairs = next(iter(_series(curve, 0, 20))).points
+    assert all(x0 == x1 or y0 == y1 for (x0, y0), (x1, y1) in zip(stairs, stairs[1:], strict=False))
+    assert stairs[0] == (0.0, 1.0)
+    assert stairs[-1] == (0.3, 0.0)
+
+
+def test_the_charts_of_verdicts_show_the_rates_and_the_run_times():
+    seconds = {"runtime_per_sample": torch.tensor([0.01, 0.1, 10.0])}
+    found = artifacts(
+        "formal_verification",
+        tensors=seconds,
+        verified_rate=2 / 3,
+        falsified_rate=1 / 3,
+        unknown_rate=0.0,
+        error_rate=0.0,
+    )
+    rates, times = (draw(found, {}) for draw in CHARTS["VerdictSummaryVisualiser"])
+    assert any(m.tip == "verified: 66.7%" for m in rates.marks if isinstance(m, Rect))
+    assert sum(int(m.tip.split(": ")[1].split()[0]) for m in times.marks if isinstance(m, Rect) and m.tip) == 3
+
+
+def test_a_certified_curve_and_the_success_against_queries_are_drawn():
+    grid = [0.0, 0.1, 0.2]
+    certified = artifacts("formal_verification", curve_epsilons=grid, certified_curve=[1.0, 0.5, 0.0],
+                          certified_curve_ci_low=[0.9, 0.4, 0.0], certified_curve_ci_high=[1.0, 0.6, 0.1])  # fmt: skip
+    counted = artifacts(query_budgets=[1, 10, 50], success_rate_curve=[0.0, 0.5, 1.0],
+                        success_rate_curve_ci_low=[0.0, 0.4, 0.9], success_rate_curve_ci_high=[0.1, 0.6, 1.0])  # fmt: skip
+    for name, found in (("CertifiedCurveVisualiser", certified), ("SuccessAgainstQueriesVisualiser", counted)):
+        (scene,) = (draw(found, {}) for draw in CHARTS[name])
+        assert any(isinstance(mark, Line) and len(mark.points) == 3 for mark in scene.marks)
+        middle = [mark.tip for mark in scene.marks if isinstance(mark, Dot)][1]
+        assert "50.0%" in middle
+        assert "[40.0%, 60.0%]" in middle
+        (empty,) = (draw(artifacts(), {}) for draw in CHARTS[name])
+        assert empty is None

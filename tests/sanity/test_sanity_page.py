@@ -1,7 +1,0 @@
-from pathlib import Path
-
-from windtunnel.sanity.document import PAGE, page
-
-
-def test_page_is_what_the_registry_says() -> None:
-    assert (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8") == page()
