@@ -15,7 +15,7 @@ from windtunnel.evaluation.sanity import strength
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import registry, run_check
-from windtunnel.evaluation.validate import validate_params
+from windtunnel.evaluation.validate import validate
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ NOTHING_BROKEN: dict[str, dict[str, object]] = {
 
 def run_of(subject: Subject, attacks: dict[str, object], folder: Path, epsilon: float = 0.005) -> Evidence:
     run = {"data": {"source": "digits"}, "model": {"source": "train"}, "budget": {"norm": "Linf", "epsilon": epsilon}}
-    return assessed(subject, validate_params({**run, "attacks": attacks}), folder)
+    return assessed(subject, validate({**run, "attacks": attacks}), folder)
 
 
 def status(check: str, evidence: Evidence) -> Status:
