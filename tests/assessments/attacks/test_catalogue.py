@@ -99,6 +99,26 @@ def test_what_an_attack_returns_where_it_failed_is_what_the_registry_says(row: A
     assert kept == row.keeps_clean
 
 
+FIXABLE = [row for row in RUNNABLE if row.fixed_by]
+
+
+@pytest.mark.parametrize("row", FIXABLE, ids=name_of)
+def test_semantics_follow_the_parameters_that_switch_randomness_off(row: AttackRow, grey: Subject) -> None:
+    two = grey.subset(torch.arange(2))
+    entry = cheap_entry(row)
+    fixed = entry.model_copy(update={"params": {**entry.params, **dict(row.fixed_by)}})
+    first, other = (assess("it", fixed, GLOBAL, replace(two, seed=seed)) for seed in (0, 1))
+    assert torch.equal(first.data["perturbed_inputs"], other.data["perturbed_inputs"])
+    assert first.semantics.algorithm.randomness is Randomness.DETERMINISTIC
+    assert "one_random_run" not in {c.code for c in first.caveats}
+    drawn = assess("it", entry, GLOBAL, two)
+    assert drawn.semantics.algorithm.randomness is row.algorithm.randomness
+    assert "one_random_run" in {c.code for c in drawn.caveats}
+    again = assess("it", entry.model_copy(update={"restarts": 10}), GLOBAL, two)
+    assert again.semantics.algorithm.randomness is row.algorithm.randomness
+    assert "one_random_run" not in {c.code for c in again.caveats}
+
+
 SEARCHING = [row for row in RUNNABLE if row.algorithm.minimum_norm and "Brendel" not in row.algorithm.name]
 
 

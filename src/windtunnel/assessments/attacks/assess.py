@@ -7,7 +7,7 @@ that those before it did not break.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,6 +59,8 @@ def assess(
     effective = entry.budget.over(budget)
     aims = targets_for(where, entry.target_classes, subject, name)
     runs = plan_of(where, entry, ROWS[algorithm.key], effective)
+    if len(keys := {run.row.algorithm.key for run in runs}) == 1:
+        algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.in_force))
     before = prior_of(where, entry, subject, effective, prior or {})
     state = _State.start(subject, aims, before)
     judged_budget = runs[0].settings.budget if len(runs) == 1 else effective
@@ -81,7 +83,7 @@ def assess(
         data["transfer_predictions"] = torch.stack([other.predict(examples) for other in others.values()])
         data["transfer_clean_predictions"] = torch.stack([other.predict(clean) for other in others.values()])
     in_force = [run.settings.in_force for run in runs]
-    region = judged_budget if len({r.row.algorithm.key for r in runs}) == 1 else _region(effective)
+    region = judged_budget if len(keys) == 1 else _region(effective)
     targeted = aims is not None
     return AssessmentResult(
         name=name,

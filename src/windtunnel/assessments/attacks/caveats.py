@@ -51,7 +51,8 @@ def caveats_of(
             f"Attacked only what {', '.join(before.by)} left: attack_success_rate is over those samples, "
             f"adversarial_accuracy is the worst case of all of them together.",
         )
-    if algorithm.randomness is not Randomness.DETERMINISTIC and not algorithm.minimum_norm:
+    tries = sum(int(str(run.settings.in_force.get("n_restarts", 1))) for run in runs)
+    if algorithm.randomness is not Randomness.DETERMINISTIC and not algorithm.minimum_norm and tries == 1:
         yield Caveat("one_random_run", "The attack draws at random: with another seed it may break other samples.")
     aims = data.get("target_classes")
     if isinstance(aims, Tensor):

@@ -24,10 +24,11 @@ def _budgeted(
     step: str | None = None,
     steps: str | None = None,
     targeting: Targeting = Targeting.NO,
+    fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack that is given its epsilon at the call."""
     row = algorithm("foolbox", name, threat, norm, families, randomness)
-    return AttackRow(row, AT_CALL, step, steps, targeting=targeting)
+    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, fixed_by=fixed_by)
 
 
 def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[AttackRow, ...]:
@@ -36,6 +37,7 @@ def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[Attac
         _budgeted(
             f"{prefix}{suffix}", WHITE, norm, families, randomness,
             step="abs_stepsize", steps="steps", targeting=Targeting.YES,
+            fixed_by=(("random_start", False),) if randomness is GLOBAL else (),
         )
         for norm, prefix in LP
     )  # fmt: skip

@@ -12,6 +12,8 @@ STEP = "gradient_sign"
 ITERATIVE = f"{STEP} iterative"
 MOMENTUM = f"{ITERATIVE} momentum"
 TRANSFER = f"{MOMENTUM} transfer"
+NO_START = (("random_start", False),)
+NO_DIVERSITY = (*NO_START, ("diversity_prob", 0))
 
 
 def _iterative(
@@ -22,10 +24,13 @@ def _iterative(
     *,
     three_channels: bool = False,
     targeting: Targeting = Targeting.YES,
+    fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack of the usual constructor (eps, alpha, steps)."""
     row = algorithm("torchattacks", name, WHITE, norm, families, randomness)
-    return AttackRow(row, "eps", "alpha", "steps", targeting=targeting, three_channels=three_channels)
+    return AttackRow(
+        row, "eps", "alpha", "steps", targeting=targeting, three_channels=three_channels, fixed_by=fixed_by
+    )
 
 
 def _own_distance(
@@ -83,8 +88,8 @@ def _auto(
 ROWS: tuple[AttackRow, ...] = (
     AttackRow(algorithm("torchattacks", "FGSM", WHITE, LINF, STEP, FIXED), "eps", targeting=Targeting.YES),
     _iterative("BIM", LINF, ITERATIVE, FIXED),
-    _iterative("PGD", LINF, ITERATIVE, GLOBAL),
-    _iterative("PGDL2", L2, ITERATIVE, GLOBAL),
+    _iterative("PGD", LINF, ITERATIVE, GLOBAL, fixed_by=NO_START),
+    _iterative("PGDL2", L2, ITERATIVE, GLOBAL, fixed_by=NO_START),
     _iterative("MIFGSM", LINF, MOMENTUM, FIXED),
     _own_distance("CW", WHITE, L2, "optimization", FIXED, "steps", step="lr"),
     _own_distance("DeepFool", WHITE, L2, "optimization", FIXED, "steps", targeting=Targeting.NO),
@@ -102,10 +107,10 @@ ROWS: tuple[AttackRow, ...] = (
         min_classes=4,
         summary="aims at each rival class in turn; any wrong class is a success",
     ),
-    _iterative("DIFGSM", LINF, TRANSFER, GLOBAL),
+    _iterative("DIFGSM", LINF, TRANSFER, GLOBAL, fixed_by=NO_DIVERSITY),
     _own_distance("EADEN", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
     _own_distance("EADL1", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
-    _iterative("EOTPGD", LINF, ITERATIVE, GLOBAL),
+    _iterative("EOTPGD", LINF, ITERATIVE, GLOBAL, fixed_by=NO_START),
     _auto(
         "FAB",
         "auto optimization",
@@ -126,7 +131,7 @@ ROWS: tuple[AttackRow, ...] = (
         )
     ),
     _own_distance("JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS),
-    _iterative("Jitter", LINF, ITERATIVE, GLOBAL),
+    _iterative("Jitter", LINF, ITERATIVE, GLOBAL, fixed_by=(*NO_START, ("std", 0))),
     _iterative("NIFGSM", LINF, TRANSFER, FIXED),
     _iterative("PGDRS", LINF, f"{ITERATIVE} randomized_smoothing", GLOBAL),
     _iterative("PGDRSL2", L2, f"{ITERATIVE} randomized_smoothing", GLOBAL),
@@ -154,7 +159,7 @@ ROWS: tuple[AttackRow, ...] = (
         targeting=Targeting.YES,
     ),
     _own_distance("SparseFool", WHITE, L0, "optimization sparse", FIXED, "steps", targeting=Targeting.NO),
-    _iterative("TIFGSM", LINF, TRANSFER, GLOBAL, three_channels=True),
+    _iterative("TIFGSM", LINF, TRANSFER, GLOBAL, three_channels=True, fixed_by=NO_DIVERSITY),
     _iterative("TPGD", LINF, ITERATIVE, GLOBAL, targeting=Targeting.NO),
     _iterative("UPGD", LINF, ITERATIVE, FIXED),
     _iterative("VMIFGSM", LINF, f"{MOMENTUM} variance_tuned", GLOBAL),

@@ -96,6 +96,11 @@ class Piece:
         return str(self.metadata["assessment_kind"])
 
     @property
+    def stochastic(self) -> bool:
+        """Whether it draws at random under the parameters it was run with."""
+        return self.semantics.get("stochastic") is True
+
+    @property
     def threat_model(self) -> str:
         """The threat model, from the semantics."""
         return str(self.semantics.get("threat_model"))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.rows import Invoker
-from windtunnel.core.contracts import Norm, Randomness
+from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
@@ -281,11 +281,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
     """
     worst, bad, n = 0.0, [], 0
     pieces = evidence.bounded(
-        lambda p: (
-            p.name in evidence.params.attacks
-            and p.row is not None
-            and p.row.algorithm.randomness is not Randomness.DETERMINISTIC
-        ),
+        lambda p: p.name in evidence.params.attacks and p.stochastic,
         "random attack",
     )
     for piece in pieces:
