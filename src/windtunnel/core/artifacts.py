@@ -188,7 +188,8 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     """Write robustness_data.pt, metadata.json and runtime.json into `directory`, and return what a reader would see.
 
     `started` is time.time() at the start of the assessment. The bytes of the first two files depend only on the
-    result. `visualisers` starts as an empty list: `draw_figures` fills it in.
+    result. runtime.json says how many rows a Python `predict` was asked in this
+    process. `visualisers` starts as an empty list: `draw_figures` fills it in.
     Raises UserError if the data break the contract, before anything is written.
     """
     check_data(result.data, result.name)
@@ -216,6 +217,8 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     }
     write_json(metadata, directory / METADATA_FILE)
     runtime = {"started": started, "seconds": round(time.time() - started, 3), "host": socket.gethostname()}
+    asked = getattr(subject.classifier.module, "rows_asked", None)
+    runtime |= {} if asked is None else {"rows_asked": asked}
     write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
     return Artifacts(result.name, directory, result.data, metadata)
 

@@ -20,6 +20,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
+from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
@@ -289,7 +290,12 @@ class Evidence:
 
 
 def collect(params: Params, subject: Subject, clean: Artifacts, directory: Path) -> Evidence:
-    """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised."""
+    """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised.
+
+    A Python `predict` may be asked `sanity.queries` rows from here on; a check that needs more is not run.
+    """
+    if isinstance(module := subject.classifier.module, PredictFunction):
+        module.allowed = module.rows_asked + params.sanity.queries
     pieces, unusable, foreign, families = [], {}, {}, {}
     for family, name, _ in entries(params):
         families[name] = family

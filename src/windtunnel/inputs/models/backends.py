@@ -78,18 +78,35 @@ class OnnxModule(nn.Module):
 
 
 class PredictFunction(nn.Module):
-    """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs."""
+    """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs.
+
+    Its calls may cost money, so every row is counted: `rows_asked` in `calls_made`. `allowed` rows may be asked, any number
+    where it is None. num_classes: K, once it is known.
+    """
 
     def __init__(self, predict: Callable[[np.ndarray], object]) -> None:
         super().__init__()
         self.predict = predict
+        self.rows_asked = self.calls_made = 0
+        self.allowed: int | None = None
+        self.num_classes: int | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log of the probabilities, clipped away from 0 so that every logit is finite."""
+        """Log of the probabilities, clipped away from 0 so that every logit is finite. Raises UserError beyond `allowed`."""
+        if self.allowed is not None and self.rows_asked + len(x) > self.allowed:
+            raise UserError(
+                f"model.function: {len(x)} rows more would exceed the {self.allowed} that may be asked here"
+            )
+        self.rows_asked, self.calls_made = self.rows_asked + len(x), self.calls_made + 1
         probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
         if probabilities.ndim != 2 or len(probabilities) != len(x):
             raise UserError(
                 f"model.function: returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
+            )
+        if self.num_classes is not None and probabilities.shape[1] != self.num_classes:
+            raise UserError(
+                f"model.function: returned {probabilities.shape[1]} classes, the data has {self.num_classes}; "
+                f"data.class_names says how many there are"
             )
         low, high, sums = probabilities.min(initial=0), probabilities.max(initial=1), probabilities.sum(1)
         off = np.abs(sums - 1).max(initial=0)  # NaN passes: it is a prediction of nothing, told apart later

@@ -17,6 +17,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, write_json
 from windtunnel.inputs.models.architectures import ARCHITECTURES
+from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded, first_line
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Model
@@ -106,12 +107,19 @@ def preview_classifier(
 def fit(loaded: Loaded, device: torch.device, dataset: Dataset) -> Classifier:
     """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
 
+    A Python `predict` is not asked here.
+
     Raises IncompatibleError, in one line that says both sides.
     """
     shape = tuple(dataset.inputs.shape[1:])
     module = loaded.module.to(device).eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
+    if isinstance(
+        module, PredictFunction
+    ):  # each of its rows may cost money: it is checked at the first that is needed
+        module.num_classes = dataset.num_classes
+        return Classifier(module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device)
     sample = dataset.inputs[:1].to(device)
     logits = _tried(module, sample, f"model: {loaded.source} does not take inputs of shape {shape}",
                     "data.resize and data.channels change them")  # fmt: skip
