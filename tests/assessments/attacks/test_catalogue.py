@@ -15,6 +15,7 @@ from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel, Verdict
 from windtunnel.core.distances import distance, within
+from windtunnel.core.randomness import random_runs
 from windtunnel.core.subject import Subject, subject_of
 
 RUNNABLE = [row for row in ROWS.values() if not is_ensemble(row) and not needs_own_model(row)]
@@ -109,14 +110,11 @@ def test_semantics_follow_the_parameters_that_switch_randomness_off(row: AttackR
     fixed = entry.model_copy(update={"params": {**entry.params, **dict(row.fixed_by)}})
     first, other = (assess("it", fixed, GLOBAL, replace(two, seed=seed)) for seed in (0, 1))
     assert torch.equal(first.data["perturbed_inputs"], other.data["perturbed_inputs"])
-    assert first.semantics.algorithm.randomness is Randomness.DETERMINISTIC
-    assert "one_random_run" not in {c.code for c in first.caveats}
-    drawn = assess("it", entry, GLOBAL, two)
-    assert drawn.semantics.algorithm.randomness is row.algorithm.randomness
-    assert "one_random_run" in {c.code for c in drawn.caveats}
-    again = assess("it", entry.model_copy(update={"restarts": 10}), GLOBAL, two)
-    assert again.semantics.algorithm.randomness is row.algorithm.randomness
-    assert "one_random_run" not in {c.code for c in again.caveats}
+    assert random_runs(first.semantics.algorithm, first.draws) == ()
+    drawn, again = (assess("it", entry.model_copy(update={"restarts": n}), GLOBAL, two) for n in (1, 10))
+    for result, code in ((drawn, "one_random_run"), (again, "random_runs")):
+        assert result.semantics.algorithm.randomness is row.algorithm.randomness
+        assert [c.code for c in random_runs(result.semantics.algorithm, result.draws)] == [code]
 
 
 SEARCHING = [row for row in RUNNABLE if row.algorithm.minimum_norm and "Brendel" not in row.algorithm.name]
