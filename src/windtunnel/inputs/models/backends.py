@@ -113,7 +113,13 @@ class PredictFunction(nn.Module):
                 f"model.function: {len(x)} rows more would exceed the {self.allowed} that may be asked here"
             )
         self.rows_asked, self.calls_made = self.rows_asked + len(x), self.calls_made + 1
-        probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
+        try:
+            probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
+        except UserError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"model.function: raised {type(error).__name__} for {len(x)} samples ({reason})") from error
         if probabilities.ndim != 2 or len(probabilities) != len(x):
             raise UserError(
                 f"model.function: returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
