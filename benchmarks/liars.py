@@ -79,6 +79,21 @@ def honest(
                     yield ALL, epsilon, outcome_of(name, evidence, profile, seconds)
 
 
+HEAD = {
+    "liars": """# Liars
+
+Written by `python benchmarks/liars.py --write docs/gallery-liars.md`: models, data, attacks and verifiers that give a number which is not
+true, assessed with FGSM and PGD alone on 60 digits at Linf 0.1, and which checks of the default profile flagged them.
+""",
+    "honest": """# Honest models
+
+Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --write docs/gallery-honest.md`: honest models at three
+budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all together.
+Entries alone are counted and shown only where a check flagged them. HARD and WARN leave out what flags in every such run.
+""",
+}
+
+
 def table_of_liars(profiles: tuple[str, ...], n: int) -> Iterator[str]:
     """A row per liar, and the count."""
     yield "| liar | profile | seems robust | HARD | WARN | run, s | checks, s |"
@@ -135,7 +150,8 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     if options.write:
-        options.write.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        head = HEAD["honest" if options.honest else "liars"]
+        options.write.write_text(head + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
