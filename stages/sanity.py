@@ -7,16 +7,17 @@ import time
 from windtunnel.assessments.run import load_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.errors import user_errors
-from windtunnel.core.layout import CLEAN, ROBUSTNESS, SANITY
+from windtunnel.core.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect
+from windtunnel.inputs.data.load import read_train
 from windtunnel.params.load import load_params
 
 
 def main() -> None:
     """Read every assessment that params.yaml names, and write reports/sanity."""
     started, params = time.time(), load_params()
-    evidence = collect(params, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS)
+    evidence = collect(params, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
     write_artifacts(assess(evidence, params.sanity), SANITY, evidence.subject, started=started)
 
 

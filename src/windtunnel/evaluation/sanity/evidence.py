@@ -15,6 +15,7 @@ from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
@@ -25,6 +26,7 @@ from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
 GREY_LEVELS = 255
+FEW = 25
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,13 @@ class Evidence:
     foreign: Mapping[str, str] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
     notes: dict[str, object] = field(default_factory=dict)
+    train: Dataset | None = None
+
+    @property
+    def few(self) -> int:
+        """On how many samples a check of the profile standard attacks: FEW, or `sanity.samples` in the profile full."""
+        samples = self.params.sanity.samples
+        return samples if self.params.sanity.profile == "full" else min(FEW, samples)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -289,10 +298,13 @@ class Evidence:
         return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples]
 
 
-def collect(params: Params, subject: Subject, clean: Artifacts, directory: Path) -> Evidence:
+def collect(
+    params: Params, subject: Subject, clean: Artifacts, directory: Path, train: Dataset | None = None
+) -> Evidence:
     """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised.
 
-    A Python `predict` may be asked `sanity.queries` rows from here on; a check that needs more is not run.
+    train: the training split, where it is known. A Python `predict` may be asked `sanity.queries` rows from here on; a check
+    that needs more is not run.
     """
     if isinstance(module := subject.classifier.module, PredictFunction):
         module.allowed = module.rows_asked + params.sanity.queries
@@ -311,7 +323,7 @@ def collect(params: Params, subject: Subject, clean: Artifacts, directory: Path)
             unusable[name] = foreign[name] = difference
         else:
             pieces.append(Piece(name, family, artifacts, rows))
-    return Evidence(subject, clean, params, tuple(pieces), unusable, foreign, families)
+    return Evidence(subject, clean, params, tuple(pieces), unusable, foreign, families, train=train)
 
 
 def _other_samples(artifacts: Artifacts, subject: Subject, rows: Tensor) -> str:

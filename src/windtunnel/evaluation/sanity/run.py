@@ -30,8 +30,8 @@ PROFILES: dict[str, frozenset[Tier]] = {
 }
 # Where the checks are: importing a module registers its checks.
 MODULES = (
-    "model", "attack", "gradients", "comparisons", "curves", "masking", "randomness", "strength", "agreement", "average_case",
-    "statistics", "provenance",
+    "model", "samples", "local", "attack", "gradients", "comparisons", "curves", "masking", "independent", "randomness",
+    "strength", "agreement", "average_case", "statistics", "provenance",
 )  # fmt: skip
 MAX_SAMPLES = 50  # ids kept per finding; n says how many there are
 
