@@ -41,7 +41,9 @@ def test_no_honest_model_fails_a_hard_check_and_at_most_one_warns() -> None:
         assert len(set(found.warn) - EVERYWHERE) <= 1, (found.case, epsilon, entry, found.profile, found.warn)
 
 
-@pytest.mark.parametrize(("table", "sentence"), [("liars", r"Caught: (\d+) of (\d+)"), ("honest", r"Combinations: (\d+)")])
+@pytest.mark.parametrize(
+    ("table", "sentence"), [("liars", r"Caught: (\d+) of (\d+)"), ("honest", r"Combinations: (\d+)")]
+)
 def test_the_readme_says_what_the_tables_say(table: str, sentence: str) -> None:
     found = re.search(sentence, (ROOT / "docs" / f"gallery-{table}.md").read_text())
     assert found

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.references import users_code
+from windtunnel.core.watched import limited
 
 _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 # Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
@@ -96,44 +98,41 @@ class PredictFunction(nn.Module):
     """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs.
 
     Its calls may cost money, so every row is counted: `rows_asked` in `calls_made`. `allowed` rows may be asked, any number
-    where it is None. num_classes: K, once it is known.
+    where it is None. num_classes: K, once it is known. time_limit: seconds for an answer, in `windtunnel check`.
     """
 
-    def __init__(self, predict: Callable[[np.ndarray], object]) -> None:
+    def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
-        self.predict = predict
+        self.predict, self.name = predict, name
         self.rows_asked = self.calls_made = 0
         self.allowed: int | None = None
         self.num_classes: int | None = None
+        self.time_limit = 60.0
 
     def forward(self, x: Tensor) -> Tensor:
         """Log of the probabilities, clipped away from 0 so that every logit is finite. Raises UserError beyond `allowed`."""
         if self.allowed is not None and self.rows_asked + len(x) > self.allowed:
-            raise UserError(
-                f"model.function: {len(x)} rows more would exceed the {self.allowed} that may be asked here"
-            )
+            raise UserError(f"{self.name}: {len(x)} rows more would exceed the {self.allowed} that may be asked here")
         self.rows_asked, self.calls_made = self.rows_asked + len(x), self.calls_made + 1
-        try:
-            probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
-        except UserError:
-            raise
-        except Exception as error:  # whatever the user's function raises
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"model.function: raised {type(error).__name__} for {len(x)} samples ({reason})") from error
+        with users_code(self.name), limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
+            given = np.asarray(self.predict(x.detach().cpu().numpy().copy()))
+        if given.dtype.kind not in "fiub":
+            raise UserError(f"{self.name} returned {given.dtype}; (N, K) probabilities are needed")
+        probabilities = given.astype(np.float32)
         if probabilities.ndim != 2 or len(probabilities) != len(x):
             raise UserError(
-                f"model.function: returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
+                f"{self.name} returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
             )
         if self.num_classes is not None and probabilities.shape[1] != self.num_classes:
             raise UserError(
-                f"model.function: returned {probabilities.shape[1]} classes, the data has {self.num_classes}; "
+                f"{self.name} returned {probabilities.shape[1]} classes, the data has {self.num_classes}; "
                 f"data.class_names says how many there are"
             )
         low, high, sums = probabilities.min(initial=0), probabilities.max(initial=1), probabilities.sum(1)
         off = np.abs(sums - 1).max(initial=0)  # NaN passes: it is a prediction of nothing, told apart later
         if low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE or off > _PROBABILITY_TOLERANCE:
             raise UserError(
-                f"model.function: returned values from {low:g} to {high:g}, rows summing to {sums.min():g} to "
+                f"{self.name} returned values from {low:g} to {high:g}, rows summing to {sums.min():g} to "
                 f"{sums.max():g}; probabilities are needed (softmax the logits)"
             )
         return torch.from_numpy(probabilities).clamp_min(1e-12).log().to(x.device)
