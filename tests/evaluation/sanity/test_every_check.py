@@ -338,6 +338,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "D10": lambda e: changed(e, "deepfool", lost_search),
     "D11": lambda e: with_params(e, thresholds={}),
     "D12": lambda e: with_model(e, optimising(module(e))),
+    "D13": lambda e: failing(e, "pgd_l2"),
     "D14": nothing_found,
     "E1": verified_all("crown"),
     "E2": verified_all("crown"),
@@ -404,8 +405,8 @@ def test_every_check_has_its_fault() -> None:
     assert set(CHECKS) - set(FAULTS) == NEVER_HERE | {"A16", "D7"}  # the two have tests of their own
 
 
-def test_there_are_100_checks() -> None:
-    sizes = {"A": 24, "B": 10, "C": 23, "D": 13, "E": 14, "F": 8, "G": 8}
+def test_there_are_101_checks() -> None:
+    sizes = {"A": 24, "B": 10, "C": 23, "D": 14, "E": 14, "F": 8, "G": 8}
     assert {letter: sum(c[0] == letter for c in CHECKS) for letter in sizes} == sizes
 
 
