@@ -73,7 +73,7 @@ def honest(
                 started = time.perf_counter()
                 evidence = run_in(Path(folder), subject_with(module, assessed), params_of(run), train)
                 seconds = time.perf_counter() - started
-                for entry in evidence.families:
+                for entry in (piece.name for piece in evidence.pieces):
                     yield entry, epsilon, outcome_of(name, alone(evidence, entry), "standard", seconds)
                 for profile in profiles:
                     yield ALL, epsilon, outcome_of(name, evidence, profile, seconds)
