@@ -142,9 +142,12 @@ def _accelerator(device: torch.device) -> dict[str, Json]:
 
 
 def package_version(name: str) -> str | None:
-    """Version of an installed distribution, None where it is not installed."""
+    """Public version of an installed distribution, None where it is not installed.
+
+    Without the local part (`2.13.0+cpu`): a colleague's build of the same version gives equal metadata.
+    """
     try:
-        return importlib.metadata.version(name)
+        return importlib.metadata.version(name).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
         return None
 
@@ -226,6 +229,7 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
     asked = getattr(subject.classifier.module, "rows_asked", None)
     runtime |= {} if asked is None else {"rows_asked": asked}
+    runtime["resolved"] = subject.resolved
     write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
     return Artifacts(result.name, directory, result.data, metadata)
 

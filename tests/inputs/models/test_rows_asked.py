@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages import clean, corrupt, prepare, sanity, summary, train
-from windtunnel.assessments.run import run_assessment
+from stages import clean, corrupt, prepare, query, resolve, sanity, summary, train
 from windtunnel.cli.main import cli
 
 pytestmark = pytest.mark.slow
@@ -72,11 +71,11 @@ def said(*folder: str) -> int:
 
 
 def test_every_stage_asks_what_its_artifacts_say(project: Path) -> None:
-    for stage in (prepare, train):
+    for stage in (resolve, prepare, train):
         assert calls_of(stage.main) == []
     assert sum(calls_of(clean.main)) == said("robustness", "clean") == 30
     for name in ("evoba", "simba", "square"):
-        rows = sum(calls_of(lambda name=name: run_assessment("queries", name)))
+        rows = sum(calls_of(lambda name=name: query.main(name)))
         metrics = json.loads(Path("reports", "robustness", name, "metadata.json").read_text())["metrics"]
         assert rows == said("robustness", name) == metrics["queries_total"] - metrics["n_samples"]
         assert rows > 0

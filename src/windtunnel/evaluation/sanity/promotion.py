@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.assessments.run import load_subject
+from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.check import Status, Tier
@@ -24,7 +24,8 @@ def failures_before_promotion(params: Params) -> list[str]:
         return []
     settings = params.sanity.model_copy(update={"profile": "full"})
     whole = params.model_copy(update={"sanity": settings})
-    evidence = collect(whole, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
+    subject = current_subject(params.device, params.seed, params.model)
+    evidence = collect(whole, subject, read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
     asked = [name for name, row in registry().items() if row.tier is not Tier.STORED]
     return [
         f"sanity check {f.check.id} failed: {f.check.title} ({f.reason}). {f.check.remedy}"
