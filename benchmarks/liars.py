@@ -41,7 +41,7 @@ def thorough(epsilon: float) -> dict[str, Mapping[str, object]]:
         },
         "verification": {
             "cascade": {
-                "library": "windtunnel", "algorithm": "cascade", "params": {"methods": ["ibp", "crown", "marabou"]},
+                "library": "windtunnel", "algorithm": "cascade",
                 "samples": {"n": 6}, "timeout": 2, "time_budget": 10,
             },
         },

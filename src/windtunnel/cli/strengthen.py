@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import SANITY
-from windtunnel.params.load import PARAMS_FILE, load_params
+from windtunnel.core.layout import PARAMS_FILE, SANITY
+from windtunnel.params.load import load_params
 
 
 @click.command()

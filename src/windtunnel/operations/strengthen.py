@@ -54,11 +54,12 @@ def add_to(path: Path, entries: Mapping[str, Mapping[str, Json]]) -> None:
 def run_entry(name: str) -> Strengthened:
     """Run one entry, through DVC where the project has it, so that its result is cached. Raises UserError where it fails."""
     dvc = Path(".dvc").is_dir()
-    command = ["-m", "dvc", "repro", "--single-item", f"attack@{name}"] if dvc else ["-m", "stages.attack", name]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
-        raise UserError(f"attacks.{name}: {lines[-1]}")
+    attack = ["-m", "dvc", "repro", "--single-item", f"attack@{name}"] if dvc else ["-m", "stages.attack", name]
+    for command in (["-m", "stages.resolve"], attack):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
+            raise UserError(f"attacks.{name}: {lines[-1]}")
     found = read_artifacts(ROBUSTNESS / name)
     attacked = found.tensor("attacked")
     broken = attacked & (found.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)
