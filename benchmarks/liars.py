@@ -87,9 +87,9 @@ true, assessed with FGSM and PGD alone on 60 digits at Linf 0.1, and which check
 """,
     "honest": """# Honest models
 
-Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --write docs/gallery-honest.md`: honest models
-at three budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all together.
-Entries alone are counted and shown only where a check flagged them. HARD and WARN leave out what flags in every such run.
+Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --models 5 --write docs/gallery-honest.md`: honest
+models at three budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all
+together. Entries alone are counted and shown only where a check flagged them. HARD and WARN leave out what flags in every such run.
 """,
 }
 
