@@ -41,7 +41,7 @@ def thorough(epsilon: float) -> dict[str, Mapping[str, object]]:
         },
         "verification": {
             "cascade": {
-                "library": "windtunnel", "algorithm": "cascade", "params": {"methods": ["ibp", "crown", "marabou"]},
+                "library": "windtunnel", "algorithm": "cascade",
                 "samples": {"n": 6}, "timeout": 2, "time_budget": 10,
             },
         },
@@ -73,7 +73,7 @@ def honest(
                 started = time.perf_counter()
                 evidence = run_in(Path(folder), subject_with(module, assessed), params_of(run), train)
                 seconds = time.perf_counter() - started
-                for entry in evidence.families:
+                for entry in (piece.name for piece in evidence.pieces):
                     yield entry, epsilon, outcome_of(name, alone(evidence, entry), "standard", seconds)
                 for profile in profiles:
                     yield ALL, epsilon, outcome_of(name, evidence, profile, seconds)
@@ -87,9 +87,9 @@ true, assessed with FGSM and PGD alone on 60 digits at Linf 0.1, and which check
 """,
     "honest": """# Honest models
 
-Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --write docs/gallery-honest.md`: honest models
-at three budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all together.
-Entries alone are counted and shown only where a check flagged them. HARD and WARN leave out what flags in every such run.
+Written by `python benchmarks/liars.py --honest --profiles stored standard --samples 30 --models 5 --write docs/gallery-honest.md`: honest
+models at three budgets under FGSM, PGD, Square, CW, FAB, the profile standard and a cascade of verifiers, each entry alone and all
+together. Entries alone are counted and shown only where a check flagged them. HARD and WARN leave out what flags in every such run.
 """,
 }
 

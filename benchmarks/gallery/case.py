@@ -17,6 +17,7 @@ from windtunnel.core.artifacts import AssessmentResult, read_artifacts, write_ar
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
@@ -111,6 +112,8 @@ def run_in(directory: Path, subject: Subject, params: Params, train: Dataset | N
                 result = module.assess(name, entry, params.budget, chosen, prior)
             else:
                 result = module.assess(name, entry, params.budget, chosen)
+        except IncompatibleError:
+            continue  # refused, in a line that says why: a verifier that does not know the model's layers
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise

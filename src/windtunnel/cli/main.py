@@ -22,6 +22,7 @@ COMMANDS = {
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
     "sanity": "should these numbers be believed?",
+    "strengthen": "stronger attacks for what the sanity checks flagged, run on what the others left",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",
     "champion": "who is champion, challenger and previous in the model registry",

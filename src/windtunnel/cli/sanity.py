@@ -132,4 +132,24 @@ def _words(row: Check) -> str:
     return (
         f"{row.reasoning}\n\nWhen it flags: {row.severity.value}. What to do: {row.remedy}\n"
         f"Group {row.group}: {GROUPS[row.group]}. Cost: {row.tier.value}. Threshold: {limit}\nSource: {row.source}"
+        f"{_what_to_run(row)}"
+    )
+
+
+def _what_to_run(row: Check) -> str:
+    """The lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty for none."""
+    from windtunnel.core.layout import PARAMS_FILE
+    from windtunnel.evaluation.sanity.remedies import stronger
+    from windtunnel.operations.strengthen import lines_of
+    from windtunnel.params.attacks import AttackEntry
+    from windtunnel.params.entry import Budget
+    from windtunnel.params.load import load_params
+
+    attacks, budget = {"pgd": AttackEntry(library="torchattacks", algorithm="PGD")}, Budget(epsilon=8 / 255)
+    if PARAMS_FILE.is_file():
+        params = load_params()
+        attacks, budget = params.attacks or attacks, params.budget
+    entries = stronger([{"id": row.id, "status": Status.WARN}], attacks, budget)
+    return (
+        f"\n\nWhat to run (windtunnel strengthen does it for what was flagged):\n{lines_of(entries)}" if entries else ""
     )

@@ -1,0 +1,66 @@
+"""Ways around gradients that mislead, as invokers: the library's attack on a student of the model in place of the model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.attacks.calls import LibraryCall
+from windtunnel.core.classifier import CPU, argmax_or_invalid
+from windtunnel.core.dataset import Dataset
+from windtunnel.inputs.models.training import train_classifier
+from windtunnel.params.model import Recipe
+
+BATCHES = 300
+COPIES = 4
+SPREAD = 0.1  # of the uniform noise around the samples that the student is taught on
+
+
+class _ForwardOfOneBackwardOfTheOther(nn.Module):
+    """The model's logits with the student's derivative: BPDA (Athalye et al. 2018, arXiv 1802.00420)."""
+
+    def __init__(self, model: nn.Module, student: nn.Module) -> None:
+        super().__init__()
+        self.model, self.student = model, student
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits, (n, K)."""
+        smooth: Tensor = self.student(x)
+        with torch.no_grad():
+            true: Tensor = self.model(x)
+        return smooth + (true - smooth).detach()
+
+
+def bpda(call: LibraryCall, model: nn.Module) -> Tensor:
+    """The attack with the model's answers and the gradients of a student that learned them."""
+    return _run(call, _ForwardOfOneBackwardOfTheOther(model, student_of(call, model)))
+
+
+def transfer(call: LibraryCall, model: nn.Module) -> Tensor:
+    """The attack on the student alone; what it finds is tried on the model (Papernot et al. 2017, arXiv 1602.02697)."""
+    return _run(call, student_of(call, model))
+
+
+def student_of(call: LibraryCall, model: nn.Module) -> nn.Module:
+    """A small network taught the model's answers to the batch and to random points around it."""
+    generator = torch.Generator().manual_seed(0)
+    clean = call.inputs.detach().cpu()
+    noisy = [clean + SPREAD * (2 * torch.rand(clean.shape, generator=generator) - 1) for _ in range(COPIES)]
+    inputs = torch.cat([clean, *noisy]).clamp(0, 1)
+    with torch.no_grad():
+        logits = torch.cat([model(part.to(call.inputs.device)).float().cpu() for part in inputs.split(256)])
+    answers = argmax_or_invalid(logits).clamp(min=0)
+    names = tuple(map(str, range(logits.shape[1])))
+    lessons = Dataset(inputs, answers, tuple(map(str, range(len(inputs)))), names)
+    small = inputs.ndim != 4 or min(inputs.shape[2:]) < 3
+    recipe = Recipe(architecture="mlp" if small else "cnn", epochs=max(1, BATCHES * 64 // len(inputs)))
+    student = train_classifier(recipe, lessons, 0, CPU).to(call.inputs.device)
+    for parameter in student.parameters():
+        parameter.requires_grad_(False)
+    return student
+
+
+def _run(call: LibraryCall, model: nn.Module) -> Tensor:
+    found: Tensor = call.attack(model, **call.built)(call.inputs, call.labels)
+    return found

@@ -1,0 +1,51 @@
+"""`windtunnel strengthen`: what the sanity checks ask for, as entries of params.yaml, run on the survivors."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.layout import PARAMS_FILE, SANITY
+from windtunnel.params.load import load_params
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Show the lines; write and run nothing.")
+@click.option("--only", metavar="ID", multiple=True, help="Answer these checks alone.")
+def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
+    """Add a stronger attack for each flagged sanity check to params.yaml, and run it on what the others left.
+
+    More steps and restarts, another loss, a black box, BPDA through a student of the model, transfer from it, EOT.
+
+    \b
+    Examples:
+      windtunnel strengthen --dry-run
+      windtunnel strengthen --only C23
+    """  # noqa: D301
+    from windtunnel.evaluation.sanity.findings import is_flagged, read_sanity, rows_in
+    from windtunnel.evaluation.sanity.remedies import stronger
+    from windtunnel.operations.strengthen import add_to, lines_of, run_entry
+
+    found, params, console = read_sanity(SANITY), load_params(), Console()
+    if found is None:
+        raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
+    wanted = {name.upper() for name in only}
+    rows = [row for row in rows_in(found) if is_flagged(row) and (not wanted or str(row["id"]) in wanted)]
+    entries = stronger(rows, params.attacks, params.budget)
+    if not entries:
+        console.print(
+            "strengthen: nothing to add: no flagged check has an attack for an answer that is not there already"
+        )
+        return
+    console.print(escape(lines_of(entries)), end="")
+    if dry_run:
+        return
+    add_to(PARAMS_FILE, entries)
+    for name in entries:
+        done = run_entry(name)
+        console.print(f"{done.name}: broke {done.broken} of {done.left} samples that the others had left")
+    console.print(
+        f"{PARAMS_FILE}: {len(entries)} entries added; dvc repro takes them into the worst case and the report"
+    )

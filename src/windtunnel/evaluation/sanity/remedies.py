@@ -1,0 +1,92 @@
+"""What can be run about a flagged check: entries of `attacks`, on what the flagged ones left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from windtunnel.core.contracts import Json
+from windtunnel.evaluation.sanity.findings import Row, is_flagged
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+
+STANDINS = "windtunnel.assessments.attacks.standins"
+Make = Callable[[str, float], dict[str, Json]]
+
+
+def _pgd(epsilon: float, steps: int = 100) -> dict[str, Json]:
+    return {
+        "library": "torchattacks",
+        "algorithm": "PGD",
+        "budget": {"steps": steps, "step_size": round(epsilon / 10, 8)},
+    }
+
+
+# kind: entry under a norm at an epsilon; those of Linf alone where the attack knows no other.
+KINDS: dict[str, Make] = {
+    "more_steps": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "APGD", "params": {"n_restarts": 3},
+                                         "budget": {"steps": 200}},
+    "other_loss": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "APGD", "params": {"loss": "dlr", "n_restarts": 3},
+                                         "budget": {"steps": 100}},
+    "black_box": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 2000}},
+    "bpda": lambda norm, epsilon: {**_pgd(epsilon), "invoker": f"{STANDINS}:bpda"},
+    "transfer": lambda norm, epsilon: {**_pgd(epsilon, 20), "invoker": f"{STANDINS}:transfer"},
+    "eot": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "EOTPGD", "params": {"eot_iter": 20},
+                                  "budget": {"steps": 20, "step_size": round(epsilon / 8, 8)}},
+}  # fmt: skip
+LINF_ALONE = frozenset({"bpda", "transfer", "eot"})
+MASKED = ("black_box", "bpda", "transfer")
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "A2": ("eot",), "A12": MASKED, "A13": MASKED, "A14": MASKED, "A24": MASKED,
+    "C1": ("other_loss", *MASKED), "C3": MASKED, "C4": ("more_steps",), "C5": MASKED, "C6": MASKED, "C7": MASKED, "C8": MASKED,
+    "C9": MASKED, "C11": MASKED, "C12": ("more_steps",), "C13": ("eot", "black_box"), "C14": ("other_loss",), "C15": ("eot",),
+    "C18": ("more_steps",), "C20": ("black_box",), "C23": MASKED,
+    "D1": ("more_steps",), "D2": ("more_steps",), "D3": ("more_steps",), "D4": ("more_steps",), "D6": ("more_steps",),
+    "D12": MASKED, "D14": ("more_steps", "black_box"),
+}  # fmt: skip
+
+
+def stronger(flagged: Iterable[Row], attacks: Mapping[str, AttackEntry], budget: Budget) -> dict[str, dict[str, Json]]:
+    """Entries of `attacks` by name that answer the flagged checks, each on what the flagged attacks left at their budget.
+
+    A check that names no attack is about all of them. A kind is there once for a budget, and not where it is in params already.
+    """
+    found: dict[str, dict[str, Json]] = {}
+    for row in flagged:
+        if not is_flagged(row):
+            continue
+        named = row.get("assessments")
+        names = [str(name) for name in named if name in attacks] if isinstance(named, list) else []
+        for region, those in _by_budget(names or list(attacks), attacks, budget).items():
+            for kind in REMEDIES.get(str(row["id"]), ()):
+                name = f"{kind}_{region[0].lower()}_{region[1]:.4g}".replace(".", "_")
+                if name in attacks or (kind in LINF_ALONE and region[0] != "Linf"):
+                    continue
+                entry = found.setdefault(name, _entry(kind, region, budget))
+                on = entry["on"]
+                assert isinstance(on, dict)
+                before = on["survivors_of"]
+                assert isinstance(before, list)
+                on["survivors_of"] = [*before, *(n for n in those if n not in before)]
+    return found
+
+
+def _by_budget(
+    names: Iterable[str], attacks: Mapping[str, AttackEntry], budget: Budget
+) -> dict[tuple[str, float], list[str]]:
+    """The untargeted attacks by (norm, epsilon), the budget they are run at; Linf and L2, where the remedies work."""
+    groups: dict[tuple[str, float], list[str]] = {}
+    for name in names:
+        own = attacks[name].budget.over(budget)
+        if attacks[name].target_classes is None and own.epsilon is not None and own.norm in ("Linf", "L2"):
+            groups.setdefault((own.norm.value, own.epsilon), []).append(name)
+    return groups
+
+
+def _entry(kind: str, region: tuple[str, float], budget: Budget) -> dict[str, Json]:
+    norm, epsilon = region
+    made = KINDS[kind](norm, epsilon)
+    own = made.get("budget")
+    differs: dict[str, Json] = (
+        {} if (norm, epsilon) == (budget.norm.value, budget.epsilon) else {"norm": norm, "epsilon": epsilon}
+    )
+    return {**made, "budget": {**differs, **(own if isinstance(own, dict) else {})}, "on": {"survivors_of": []}}

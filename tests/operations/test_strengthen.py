@@ -1,0 +1,103 @@
+"""What a flagged check asks for can be run: entries in params.yaml, on what the others left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from benchmarks.gallery.masks import wrong_sign
+from windtunnel.assessments.attacks.assess import assess
+from windtunnel.cli.main import cli
+from windtunnel.core.files import write_json
+from windtunnel.core.layout import SANITY
+from windtunnel.core.subject import Subject
+from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
+from windtunnel.evaluation.sanity.run import registry
+from windtunnel.operations.strengthen import add_to, lines_of
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+
+BUDGET = Budget(norm="Linf", epsilon=0.1)
+PGD = AttackEntry(library="torchattacks", algorithm="PGD", budget={"steps": 20, "step_size": 0.0125})
+MASKED = [{"id": "C23", "status": "fail", "severity": "HARD", "assessments": ["pgd"]}]
+
+
+def test_every_remedy_is_of_a_check_and_makes_a_valid_entry() -> None:
+    assert set(REMEDIES) <= set(registry())
+    for check in REMEDIES:
+        for name, entry in stronger([{"id": check, "status": "warn"}], {"pgd": PGD}, BUDGET).items():
+            assert AttackEntry.model_validate(entry).on.survivors_of == ["pgd"], name
+
+
+def test_an_answer_that_is_there_already_is_not_given_twice() -> None:
+    first = stronger(MASKED, {"pgd": PGD}, BUDGET)
+    assert set(first) == {"black_box_linf_0_1", "bpda_linf_0_1", "transfer_linf_0_1"}
+    known = {"pgd": PGD, **{name: AttackEntry.model_validate(entry) for name, entry in first.items()}}
+    assert stronger(MASKED, known, BUDGET) == {}
+
+
+@pytest.mark.slow
+def test_the_answers_break_a_model_whose_gradient_has_the_wrong_sign(digits_subject: Subject) -> None:
+    from dataclasses import replace
+
+    few = digits_subject.subset(digits_subject.clean_correct.nonzero().flatten()[:30])
+    liar = replace(few, classifier=replace(few.classifier, module=wrong_sign(few.classifier.module), digest="liar"))
+    weak = assess("pgd", PGD, BUDGET, liar).metrics["attack_success_rate"]
+    assert weak < 0.1
+    for name, entry in stronger(MASKED, {"pgd": PGD}, BUDGET).items():
+        alone = AttackEntry.model_validate({**entry, "on": None})
+        assert assess(name, alone, BUDGET, liar).metrics["attack_success_rate"] > weak + 0.1, name
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    text = "# mine\nbudget: {norm: Linf, epsilon: 0.1}\nattacks:\n  pgd: {library: torchattacks, algorithm: PGD}  # plain\n"
+    (tmp_path / "params.yaml").write_text(f"data: {{source: digits}}\nmodel: {{source: train}}\n{text}")
+    write_json({"kwargs": {"checks": MASKED}}, SANITY / "metadata.json")
+    return tmp_path / "params.yaml"
+
+
+def test_entries_are_added_and_comments_stay(project: Path) -> None:
+    add_to(project, stronger(MASKED, {"pgd": PGD}, BUDGET))
+    text = project.read_text()
+    assert "# mine" in text
+    assert "# plain" in text
+    assert "bpda_linf_0_1:" in text
+
+
+def test_a_dry_run_shows_the_lines_and_writes_nothing(project: Path) -> None:
+    before = project.read_text()
+    found = CliRunner().invoke(cli, ["strengthen", "--dry-run"], env={"COLUMNS": "200"})
+    assert found.exit_code == 0, found.output
+    assert "black_box_linf_0_1" in found.output
+    assert project.read_text() == before
+
+
+def test_an_explanation_ends_with_what_to_run(project: Path) -> None:
+    found = CliRunner().invoke(cli, ["sanity", "--explain", "C23"], env={"COLUMNS": "200"})
+    assert "windtunnel strengthen" in found.output
+    assert "survivors_of" in found.output
+    assert "survivors_of" not in CliRunner().invoke(cli, ["sanity", "--explain", "F1"], env={"COLUMNS": "200"}).output
+
+
+def test_the_lines_are_yaml_of_a_params_file() -> None:
+    from ruamel.yaml import YAML
+
+    entries = stronger(MASKED, {"pgd": PGD}, BUDGET)
+    assert YAML(typ="safe").load(lines_of(entries)) == {"attacks": entries}
+
+
+def test_a_student_answers_as_the_model_where_it_was_taught(digits_subject: Subject) -> None:
+    from windtunnel.assessments.attacks.calls import LibraryCall
+    from windtunnel.assessments.attacks.standins import student_of
+
+    data = digits_subject.dataset.subset(torch.arange(60))
+    call = LibraryCall(nn.Module, {}, data.inputs, data.targets, None, {})
+    student = student_of(call, digits_subject.classifier.module)
+    same = student(data.inputs).argmax(1) == digits_subject.clean_predictions[:60]
+    assert float(same.double().mean()) > 0.9
