@@ -9,9 +9,18 @@ import onnx
 import onnxruntime
 import torch
 from onnx import helper, numpy_helper
+from torch import fx, nn
 
 from windtunnel.core.errors import IncompatibleError
 
+# What the parser of Marabou 2.0.0 has a rule for.
+_READABLE = frozenset(
+    {
+        "Constant", "Identity", "Dropout", "Cast", "Reshape", "Flatten", "Transpose", "Unsqueeze", "Squeeze", "Gemm", "Sub",
+        "BatchNormalization", "Concat", "MaxPool", "Conv", "MatMul", "Mul", "Add", "Relu", "Sigmoid", "Split", "Tanh",
+        "LeakyRelu",
+    }
+)  # fmt: skip
 # Where the largest value of a layer is below or above, Marabou's absolute tolerances (1e-5 and less) say nothing of it.
 _SMALLEST, _LARGEST = 1e-2, 1e6
 
@@ -106,6 +115,19 @@ def rescaled(source: Path, target: Path, unit: float, offset: float) -> Path:
         )
     onnx.save(model, str(target))
     return target
+
+
+def check_operators(path: Path, network: nn.Module) -> None:
+    """Raise IncompatibleError, with the operator and where `network` has it, for a graph that Marabou does not read."""
+    made = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
+        if isinstance(network, fx.GraphModule) else {}  # fmt: skip
+    for node in onnx.load(str(path)).graph.node:
+        if node.op_type not in _READABLE:
+            place = next((made[part] for part in node.name.split("/") if made.get(part)), "")
+            raise IncompatibleError(
+                f"Marabou does not read {node.op_type}{f', of {place}' if place else ''}; it reads linear layers, "
+                f"convolutions, ReLU, leaky ReLU, sigmoid, tanh, pooling and sums: use those there, or leave out marabou"
+            )
 
 
 def check_scale(path: Path, inputs: torch.Tensor) -> None:

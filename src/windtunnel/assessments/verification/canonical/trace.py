@@ -108,8 +108,10 @@ class _Copier:
         if isinstance(layer, nn.Identity):
             return given
         if layer is not None:
-            self.root.add_module(node.name, layer)
-            made = self.graph.call_module(node.name, (given,))
+            made = given
+            for number, part in enumerate(layer if isinstance(layer, nn.Sequential) else (layer,)):
+                self.root.add_module(f"{node.name}_{number}", part)
+                made = self.graph.call_module(f"{node.name}_{number}", (made,))
         elif target is aten.add.Tensor and len(inputs) == 2 and len(args) == 2 and not kwargs:
             made = self.graph.call_function(torch.add, args)
         else:
