@@ -36,9 +36,10 @@ Part = tuple[Tensor, str, Bounds | None]
 class Bounder:
     """Bounds the samples of a subject under one norm; remembers what fits and what gave way to what.
 
-    slack: how far rounding parts the subject's network from the user's, by which all bounds are widened. batch_size: the
-    most samples at a time. deadline: time.monotonic() at which a bound is interrupted. together: how many of them suit the size of the layers; fewer go together
-    where memory is short. fallbacks: for (method, weaker one, reason) the samples it concerns.
+    batch_size: the most samples at a time. slack: how far rounding parts the subject's network from the user's, by which
+    all bounds are widened. deadline: time.monotonic() at which a bound is interrupted. together: how many samples suit the
+    size of the layers; fewer go together where memory is short. fallbacks: for (method, weaker one, reason) the samples
+    it concerns.
     """
 
     subject: Subject

@@ -222,7 +222,7 @@ def _explained(classifier: Classifier, x: Tensor, norm: Norm, method: str, error
 
     operator = culprit(classifier.module, fails)
     what = f"no bound for {operator} in {classifier.source}" if operator else f"no bound for {classifier.source}"
-    reason = " ".join(str(error).split())[:160] or type(error).__name__
+    reason = " ".join(str(error).split(". Please help")[0].split())[:160] or type(error).__name__
     return (
         f"auto-LiRPA {method} has {what} ({reason}); use ReLU, tanh or sigmoid, convolutions, linear layers, batch "
         f"normalisation and pooling without overlap there, or windtunnel's smoothing, which needs forward passes alone"

@@ -121,13 +121,33 @@ def check_operators(path: Path, network: nn.Module) -> None:
     """Raise IncompatibleError, with the operator and where `network` has it, for a graph that Marabou does not read."""
     made = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
         if isinstance(network, fx.GraphModule) else {}  # fmt: skip
-    for node in onnx.load(str(path)).graph.node:
-        if node.op_type not in _READABLE:
-            place = next((made[part] for part in node.name.split("/") if made.get(part)), "")
-            raise IncompatibleError(
-                f"Marabou does not read {node.op_type}{f', of {place}' if place else ''}; it reads linear layers, "
-                f"convolutions, ReLU, leaky ReLU, sigmoid, tanh, pooling and sums: use those there, or leave out marabou"
-            )
+    graph = onnx.load(str(path)).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    unread = [
+        node
+        for node in graph.node
+        if node.op_type not in _READABLE
+        or (node.op_type in ("Mul", "Sub") and not constants & set(node.input))
+        or (node.op_type == "Conv" and _overlooked(node))
+    ]
+    places = [next((made[part] for part in node.name.split("/") if made.get(part)), "") for node in unread]
+    if unread:
+        named = next(
+            (f"this {node.op_type}, of {place}" for node, place in zip(unread, places, strict=True) if place), ""
+        )
+        raise IncompatibleError(
+            f"Marabou does not read {named or unread[0].op_type}; it reads linear layers, convolutions, ReLU, leaky ReLU, "
+            f"sigmoid, tanh, pooling and sums: use those there, or leave out marabou"
+        )
+
+
+def _overlooked(conv: onnx.NodeProto) -> bool:
+    """Whether a convolution has groups or dilation, which Marabou's parser does not look at."""
+    given = {attribute.name: attribute for attribute in conv.attribute}
+    return ("group" in given and given["group"].i != 1) or (
+        "dilations" in given and set(given["dilations"].ints) != {1}
+    )
 
 
 def check_scale(path: Path, inputs: torch.Tensor) -> None:

@@ -118,7 +118,10 @@ def _try_steps(
     """
     assert region.epsilon is not None
     one = dataset.subset(torch.arange(1))
-    canonical = canonical_subject(subject_of(classifier, replace(one, targets=torch.zeros(1, dtype=torch.int64))))
+    try:
+        canonical = canonical_subject(subject_of(classifier, replace(one, targets=torch.zeros(1, dtype=torch.int64))))
+    except IncompatibleError as error:
+        raise IncompatibleError(f"{where}: {error}") from error
     bounder = Bounder(canonical.subject, region.norm, 1, canonical.slack, time.monotonic() + TRY_SECONDS)
     proving = [step for step in dict.fromkeys(steps) if step not in FALSIFIERS]
     notes, refused = [], list[IncompatibleError]()

@@ -116,6 +116,7 @@ def graph_for_marabou(canonical: Canonical, given: Classifier, folder: Path) -> 
 
 
 def _exported(subject: Subject, path: Path) -> Path:
+    torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph at an exception, which is one line here
     try:
         return export_onnx(subject.classifier, path)
     except Exception as error:  # the exporter raises many kinds for what it cannot trace

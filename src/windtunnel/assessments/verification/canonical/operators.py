@@ -67,16 +67,27 @@ def _conv(call: Call) -> nn.Module:
     groups = cast(int, call.given["groups"])
     if groups > 1 and weight.numel() * groups <= _DENSE:  # Marabou overlooks groups
         weight, groups = _without_groups(weight, groups), 1
+    dilation = call.pair("dilation")
+    if not isinstance(padding, str) and weight.numel() * math.prod(dilation) <= _DENSE:  # nor does Marabou see dilation
+        weight, dilation = _without_dilation(weight, dilation), (1, 1)
     layer = nn.Conv2d(
         weight.shape[1] * groups,
         weight.shape[0],
         (weight.shape[2], weight.shape[3]),
         call.pair("stride"),
         padding if isinstance(padding, str) else call.pair("padding"),
-        call.pair("dilation"),
+        dilation,
         groups,
     ).double()
     return _with_weights(layer, weight, bias)
+
+
+def _without_dilation(weight: Tensor, dilation: tuple[int, int]) -> Tensor:
+    """The kernel of a dilated convolution with the zeros between its weights."""
+    high, wide = ((size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True))
+    plain = weight.new_zeros(*weight.shape[:2], high, wide)
+    plain[..., :: dilation[0], :: dilation[1]] = weight
+    return plain
 
 
 def _without_groups(weight: Tensor, groups: int) -> Tensor:
