@@ -262,22 +262,37 @@ def test_a_softmax_at_the_end_is_taken_off_and_said(tiny, ending):
         assert (given_ <= bounds["upper"][i] + 1e-5).all()
 
 
-class Branching(nn.Module):
-    """What no tracer follows."""
+class OfOneBatch(nn.Module):
+    """What cannot be exported for batches of any size: len() is a number."""
 
     def __init__(self, network):
         super().__init__()
         self.network, self.drop = network, nn.Dropout(0.5)
 
     def forward(self, x):
-        return self.drop(self.network(x)) if float(x.sum()) > -1 else self.network(-x)
+        return self.drop(self.network(x.reshape(len(x), -1)))
 
 
 def test_a_model_that_cannot_be_traced_is_copied_and_scaled(tiny):
     for factor in (1.0, 1e-6):
-        subject = as_given(tiny, Branching(scaled(tiny.classifier.module, factor)))
+        subject = as_given(tiny, OfOneBatch(scaled(tiny.classifier.module, factor)))
         assert torch.equal(verdicts(subject, 0.1), verdicts(tiny, 0.1))
         assert not subject.classifier.module.training
+
+
+class Branching(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network(x) if float(x.sum()) > 4 else self.network(1 - x)
+
+
+def test_a_model_that_branches_on_its_input_is_refused(tiny):
+    """auto-LiRPA follows the branch of the first sample alone, and certified what is not the model."""
+    with pytest.raises(IncompatibleError, match="chooses by the values of its input"):
+        verdicts(as_given(tiny, Branching(tiny.classifier.module)), 0.1)
 
 
 def test_an_assessment_is_stochastic_where_its_falsifier_draws(tiny):
