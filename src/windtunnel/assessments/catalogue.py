@@ -43,7 +43,7 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
 
 def register_figures() -> None:
     """Make the visualisers of every family known: importing a family's figures registers them."""
-    for family in FAMILIES:
+    for family in ("clean", *FAMILIES):
         import_module(f"windtunnel.assessments.{family}.figures")
 
 
@@ -58,4 +58,4 @@ def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
     kind = entry_kind(family, name, entry)
     defaults = entry.visualisers_by_default(default_visualisers(family))
     specs = entry.visualisers if entry.visualisers is not None else list(defaults)
-    return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]
+    return [make_visualiser(spec, kind, family, f"{family}.{name}.visualisers") for spec in specs]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,11 +60,7 @@ def finish(
     from windtunnel.core.artifacts import write_artifacts
 
     entry = entry_of(params, family, result.name)
-    selection = {"n": len(subject.dataset), **entry.samples.model_dump(exclude_none=True, exclude={"n"})}
-    semantics = replace(result.semantics, sample_selection=selection, input_metadata=subject.dataset.metadata)
-    artifacts = write_artifacts(
-        replace(result, semantics=semantics), directory or ROBUSTNESS / result.name, subject, started=started
-    )
+    artifacts = write_artifacts(result, directory or ROBUSTNESS / result.name, subject, started=started)
     draw_figures(artifacts, visualisers_of(family, result.name, entry))
     return artifacts
 

@@ -7,7 +7,7 @@ or in `robustness_data.pt`, so a value is added, never renamed and never removed
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
@@ -117,10 +117,14 @@ class PerturbationBudget:
 
 @dataclass(frozen=True, slots=True)
 class PerturbationDistribution:
-    """Average-case perturbation region: a named random corruption at a severity (0 = none)."""
+    """Average-case perturbation region: a named random corruption at a severity (0 = none).
+
+    A suite of corruptions has `severities` in place of one severity: all that it ran at, ascending.
+    """
 
     corruption_name: str
-    severity: int
+    severity: int | None = None
+    severities: tuple[int, ...] | None = None
 
 
 PerturbationRegion: TypeAlias = PerturbationBudget | PerturbationDistribution
@@ -171,5 +175,3 @@ class Semantics:
     perturbation: PerturbationRegion
     objective: Objective = Objective.UNTARGETED
     target_classes: tuple[int, ...] | str | None = None
-    sample_selection: Mapping[str, Json] = field(default_factory=dict)
-    input_metadata: Mapping[str, Json] = field(default_factory=dict)

@@ -41,6 +41,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_tensor_summary(value: Json) -> bool:
+    """Whether `plain_json` made this of a tensor: its shape depends on how many samples there were to work on."""
+    return isinstance(value, Mapping) and value.keys() == {"shape", "dtype", "device"}
+
+
 def plain_json(value: object) -> Json:
     """Any value as JSON: tensors become their shape, dtype and device; infinities and NaN become text."""
     if value is None or isinstance(value, bool | int | str):
@@ -51,7 +56,9 @@ def plain_json(value: object) -> Json:
         return {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}
     if isinstance(value, Mapping):
         return {str(key): plain_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):  # their order differs between processes, and equal results are equal bytes
+        return [plain_json(item) for item in sorted(value, key=str)]
+    if isinstance(value, list | tuple):
         return [plain_json(item) for item in value]
     if hasattr(value, "item"):  # numpy scalars
         return plain_json(value.item())

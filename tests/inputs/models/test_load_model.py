@@ -15,9 +15,18 @@ from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import read_json
+from windtunnel.evaluation.sanity.run import before_any_assessment
+from windtunnel.evaluation.validate import validate
 from windtunnel.inputs.data.load import load_dataset
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.load import export_onnx, import_model, load_classifier, pick_device, preview_classifier
+from windtunnel.inputs.models.load import (
+    _warn_untested,
+    export_onnx,
+    import_model,
+    load_classifier,
+    pick_device,
+    preview_classifier,
+)
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
 
@@ -122,6 +131,21 @@ def test_an_exported_program_can_be_exported_to_onnx_for_the_verifiers(here, mod
     path = export_onnx(classifier, here / "again.onnx")
     again = imported(Model(source="onnx", path=str(path)), mlp_subject.dataset, here / "again")
     assert torch.equal(again.predict(mlp_subject.dataset.inputs), mlp_subject.clean_predictions)
+
+
+@pytest.mark.parametrize(("training", "status"), [(False, "pass"), (True, "fail")])
+def test_a_program_is_refused_where_it_was_exported_in_training_mode_and_only_there(
+    here, mlp_subject, training, status
+):
+    layers = (nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10))
+    save_export(nn.Sequential(*layers).train(training), here / "w.pt2")
+    classifier = imported(Model(source="export", path="w.pt2"), mlp_subject.dataset, here / "kept")
+    raw = {"data": {}, "budget": {"epsilon": 0.1}, "model": {"source": "export", "path": "w.pt2"}}
+    findings = before_any_assessment(validate(raw), classifier, mlp_subject.dataset)
+    (found,) = [f for f in findings if f.check.id == "A1"]
+    assert found.status == status
+    if training:
+        assert "batch_norm, dropout" in found.reason
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])
@@ -245,6 +269,24 @@ def test_an_absent_device_is_refused_in_one_line():
     with pytest.raises(UserError, match="device: 'teapot'"):
         pick_device("teapot")
     assert pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_any_accelerator_is_taken_and_one_that_no_test_ran_on_is_said(kind, monkeypatch, capsys):
+    """There is none here: torch is made to say so, and the tensor that would prove it is not made."""
+    _warn_untested.cache_clear()
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+    assert pick_device("auto").type == kind
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    assert pick_device(kind).type == kind
+    said = capsys.readouterr().err
+    assert (
+        said == f"windtunnel: device: no test of windtunnel ran on {kind}; compare a small run with device: cpu first\n"
+    )
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    assert pick_device("auto").type == "cuda"
+    assert capsys.readouterr().err == ""
 
 
 def test_a_damaged_model_json_is_refused_in_one_line(tmp_path, mlp_subject):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
+from windtunnel.assessments.attacks.calls import Invoke, LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import PerturbationBudget
 
@@ -18,7 +19,7 @@ class Request:
 
     inputs: float32 (B, C, H, W) in [0, 1]. labels: int64 (B,). aims: int64 (B,), the wanted classes; None untargeted.
     pool: all assessed inputs and their labels, on the CPU, for the attacks that draw on other samples. seed: this
-    batch's own.
+    batch's own. invoke: the user's own way to call the attack, where there is one.
     """
 
     row: AttackRow
@@ -30,6 +31,7 @@ class Request:
     pool: tuple[Tensor, Tensor]
     num_classes: int
     seed: int
+    invoke: Invoke | None = None
 
 
 # Returns the perturbed inputs, shaped as the request's; a failed sample may come back as it was.
@@ -88,10 +90,15 @@ class GreyAsThree(nn.Module):
 
 def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
     """Run an adapter, on three equal channels where its attack needs them and the image has one."""
-    if request.row.three_channels and request.inputs.shape[1] == 1:
-        wide = replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
-        return adapter(wide, GreyAsThree(model))[:, :1]
-    return adapter(request, model)
+    seen = _as_seen(request)
+    return adapter(request, model) if seen is request else adapter(seen, GreyAsThree(model))[:, :1]
+
+
+def _as_seen(request: Request) -> Request:
+    """The request itself, or a copy of it with three channels."""
+    if not request.row.three_channels or request.inputs.shape[1] != 1:
+        return request
+    return replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
 
 
 def adapter_of(library: str) -> Adapter:
@@ -103,3 +110,14 @@ def adapter_of(library: str) -> Adapter:
     from windtunnel.assessments.attacks.foolbox_adapter import perturb as with_foolbox
 
     return with_foolbox
+
+
+def call_of(request: Request) -> LibraryCall:
+    """How the library will be called for `request`, by its own names."""
+    if request.row.algorithm.library == "torchattacks":
+        from windtunnel.assessments.attacks.torchattacks_adapter import call_of as of_torchattacks
+
+        return of_torchattacks(_as_seen(request))
+    from windtunnel.assessments.attacks.foolbox_adapter import call_of as of_foolbox
+
+    return of_foolbox(_as_seen(request))

@@ -185,6 +185,7 @@ def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> As
         metrics=accuracy_metrics(corrupted.predictions, subject.clean_predictions, targets, _interval(entry)),
         caveats=_upsampled(entry),
         kwargs={**base_kwargs(subject), **_options(entry)},
+        call_kwargs=_called_with(entry, subject, corrupted.corruption, corrupted.severity),
         library_package="imagecorruptions",
     )
 
@@ -217,7 +218,7 @@ def _suite_result(
     algorithm = find_algorithm(entry.library, entry.algorithm, f"corruptions.{name}", "corruptions")
     return AssessmentResult(
         name=name,
-        semantics=Semantics(algorithm, PerturbationDistribution(entry.algorithm, max(entry.severities))),
+        semantics=Semantics(algorithm, PerturbationDistribution(entry.algorithm, severities=entry.severities)),
         data=data,
         metrics=metrics,
         caveats=tuple(caveats),
@@ -225,11 +226,32 @@ def _suite_result(
             **base_kwargs(subject),
             "corruptions": shown_pairs,
             "severities": list(entry.severities),
+            "verdict_definition": VERDICT_DEFINITION,
             **_options(entry),
             **compared,
         },
+        call_kwargs=_called_with(
+            entry, subject, [*dict.fromkeys(corruption for corruption, _ in suite.pairs)], list(entry.severities)
+        ),
         library_package="imagecorruptions",
     )
+
+
+# A sample has one verdict, a suite many corruptions: the strictest reading, of which `never_broken` is the share.
+VERDICT_DEFINITION = (
+    "correct_under_perturbation: classified as its target under every corruption at every severity of the suite; "
+    "misclassified_under_perturbation: wrong under at least one. Their counts are no accuracy: corrupted_accuracy is the mean "
+    "over corruptions and severities."
+)
+
+
+def _called_with(
+    entry: CorruptionEntry, subject: Subject, corruption: str | list[str], severity: int | list[int]
+) -> dict[str, object]:
+    """The arguments of imagecorruptions.corrupt: each image alone, as it is after `upsample`."""
+    height, width = [entry.upsample] * 2 if entry.upsample else subject.dataset.inputs.shape[2:]
+    image = np.broadcast_to(np.uint8(0), (height, width, 3))  # only its shape is told
+    return {"image": image, "corruption_name": corruption, "severity": severity}
 
 
 def _interval(entry: CorruptionEntry) -> Interval:
@@ -250,7 +272,7 @@ def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -
     measured = ""
     if metrics:
         change = float(cast(float, metrics["resizing_change"]))
-        measured = f" Resizing there and back, without any corruption, changes accuracy by {change:+.1%}."
+        measured = f" Resizing there and back, without any corruption, changes accuracy by {100 * change:+.1f} points."
     return (
         Caveat(
             "upsampled",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.calls import called_with
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
@@ -108,6 +109,7 @@ def assess(
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
+        call_kwargs=called_with(steps, task),
         library_package=_PACKAGE.get(entry.library),
         provenance={"verifiers": used} if algorithm is CASCADE else {},
     )

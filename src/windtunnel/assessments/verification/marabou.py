@@ -35,6 +35,11 @@ MARABOU_TOLERANCE = 1e-4
 CLEAR_LEAD = 1e-3
 
 
+def box(inputs: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """(lower, upper): the Linf ball of `epsilon` cut off at [0, 1], shaped as `inputs`."""
+    return (inputs - epsilon).clamp(0, 1), (inputs + epsilon).clamp(0, 1)
+
+
 def queries_of(
     subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool, slack: float = 0.0
 ) -> list[Query]:
@@ -43,7 +48,7 @@ def queries_of(
     What is asked for is a rival within Marabou's tolerance and twice `slack` of the target: where there is none, that proves.
     """
     data = subject.dataset
-    low, high = (data.inputs - epsilon).clamp(0, 1), (data.inputs + epsilon).clamp(0, 1)
+    low, high = box(data.inputs, epsilon)
     queries = []
     for i in indices.tolist():
         target = int(data.targets[i])

@@ -41,6 +41,11 @@ def counts(rows: Iterable[Row]) -> dict[str, int]:
     return found
 
 
+def in_words(found: Mapping[str, int]) -> str:
+    """`60 pass, 2 warn, 1 info, 28 not run`: the same line wherever the counts of a run are shown."""
+    return ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in found.items() if number)
+
+
 def overall(found: Mapping[str, int]) -> str:
     """`fail` for any hard failure, else `warn` for any warning, else `pass`; passing is necessary, not sufficient."""
     return "fail" if found["fail"] else "warn" if found["warn"] else "pass"
@@ -48,10 +53,15 @@ def overall(found: Mapping[str, int]) -> str:
 
 def caveats_of(rows: Iterable[Row], name: str) -> list[Caveat]:
     """The flagged checks that concern the assessment `name`, as caveats whose code is the check's id."""
+
+    def reason(row: Row) -> str:
+        each = row.get("each")
+        return str((each.get(name) if isinstance(each, dict) else None) or row.get("reason", "flagged"))
+
     return [
         Caveat(
             str(row["id"]),
-            f"Sanity check {row['id']} ({row['severity']}), {row['title']}: {row.get('reason', 'flagged')}. {row['remedy']}",
+            f"Sanity check {row['id']} ({row['severity']}), {row['title']}: {reason(row)}. {row['remedy']}",
             tuple(map(str, cast(list[Json], row.get("samples", [])))),
         )
         for row in rows
