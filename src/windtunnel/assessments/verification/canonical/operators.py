@@ -147,10 +147,14 @@ def _average_pool(call: Call) -> nn.Module:
     if call.shape_in is None or len(call.shape_in) != 3 or call.given["divisor_override"] is not None:
         raise NotImplementedError
     sizes = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(call.shape_in[1:], padding, kernel, stride, strict=True)]
-    partial = any(padding) and not call.given["count_include_pad"]
-    if call.shape_out is None or list(call.shape_out[1:]) != sizes or partial:
+    if call.shape_out is None or list(call.shape_out[1:]) != sizes:
         raise NotImplementedError
-    return _averages(call.shape_in[0], kernel, stride, padding)
+    average = _averages(call.shape_in[0], kernel, stride, padding)
+    if call.given["count_include_pad"] or not any(padding):
+        return average
+    ones = torch.ones(1, *call.shape_in[1:], dtype=torch.float64)
+    inside = nn.functional.avg_pool2d(ones, kernel, stride, padding)  # the share of each window that is no padding
+    return nn.Sequential(average, Affine(1 / inside, torch.zeros_like(inside)))
 
 
 def _averages(channels: int, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> nn.Module:

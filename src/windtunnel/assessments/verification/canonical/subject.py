@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.verification.canonical.fold import fold
 from windtunnel.assessments.verification.canonical.scale import end_in_linear, rescale
-from windtunnel.assessments.verification.canonical.trace import BranchingError, Trace, UntraceableError, trace
+from windtunnel.assessments.verification.canonical.trace import (
+    BranchingError,
+    FixedBatchError,
+    Trace,
+    UntraceableError,
+    trace,
+)
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
@@ -84,7 +90,7 @@ def canonical_subject(subject: Subject) -> Canonical:
     """The subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
 
     A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled. Raises
-    IncompatibleError for a model of which a trace is one branch.
+    IncompatibleError for a model of which a trace is one branch, or of one size of batch.
     """
     classifier, inputs = subject.classifier, subject.dataset.inputs[:MEASURED]
     if Capability.AUTOGRAD not in classifier.capabilities or not len(inputs):
@@ -126,6 +132,11 @@ def _traced(classifier: Classifier) -> Trace | str:
             given, own = classifier.logits(sample).double(), traced.graph(sample.double())
     except UntraceableError as error:
         return str(error)
+    except FixedBatchError as error:
+        raise IncompatibleError(
+            f"{classifier.source} fixes the size of the batch when it is traced, as len(x) does; write x.shape[0], or "
+            f"use windtunnel's smoothing"
+        ) from error
     except BranchingError as error:
         raise IncompatibleError(
             f"{classifier.source} chooses by the values of its input what it computes (an if on a tensor): a verifier "

@@ -23,6 +23,10 @@ class UntraceableError(Exception):
     """The module cannot be exported as a graph; the text says why."""
 
 
+class FixedBatchError(Exception):
+    """The module takes the size of the batch for a number, so that a graph of it is one of batches of that size."""
+
+
 class BranchingError(Exception):
     """The module does one thing or another, as the values of its input are: no one graph is the module."""
 
@@ -39,7 +43,7 @@ def trace(module: nn.Module, sample: Tensor) -> Trace:
     """`module` on a batch like `sample` (1, ...) as a graph of torch modules; the module itself is not touched.
 
     Dropout is left out, arithmetic with constants becomes `Affine`, and a softmax at the end is taken off: it changes no
-    decision. Raises UntraceableError, BranchingError.
+    decision. Raises UntraceableError, FixedBatchError, BranchingError.
     """
     own = copy.deepcopy(module).cpu().eval()
     two = sample.cpu().expand(2, *sample.shape[1:]).contiguous()
@@ -50,6 +54,8 @@ def trace(module: nn.Module, sample: Tensor) -> Trace:
         except GuardOnDataDependentSymNode as error:
             raise BranchingError from error
         except Exception as error:  # the exporter raises many kinds for what it cannot trace
+            if "specialized it to be a constant" in str(error):
+                raise FixedBatchError from error
             raise UntraceableError(" ".join(str(error).split())[:160]) from error
 
 
