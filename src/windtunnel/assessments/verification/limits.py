@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+_AGAIN = 1.0  # seconds after which the interruption is repeated: an `except:` of somebody else's may have swallowed it
 _STATM = Path("/proc/self/statm")
 
 
@@ -31,22 +32,22 @@ def time_limit(deadline: float) -> Iterator[None]:
     left = deadline - time.monotonic()
     if left <= 0:
         raise OutOfTimeError
-    thread, lock, over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), False
+    thread, lock, over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
 
     def interrupt() -> None:
-        with lock:
-            if not over:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(OutOfTimeError))
+        wait = left
+        while not over.wait(wait):
+            with lock:
+                if not over.is_set():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(OutOfTimeError))
+            wait = _AGAIN
 
-    timer = threading.Timer(left, interrupt)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=interrupt, daemon=True).start()
     try:
         yield
     finally:
         with lock:
-            over = True
-        timer.cancel()
+            over.set()
         # Sent and not delivered yet, it would strike whoever comes next.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
 

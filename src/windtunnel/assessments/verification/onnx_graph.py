@@ -21,6 +21,8 @@ _READABLE = frozenset(
         "LeakyRelu",
     }
 )  # fmt: skip
+_READS = "it reads linear layers, convolutions, ReLU, leaky ReLU, sigmoid, tanh, pooling and sums: use those there, or leave out marabou"
+_TAKEN_TO_PIECES = frozenset({"layer_norm", "group_norm", "instance_norm", "scaled_dot_product_attention"})
 # Where the largest value of a layer is below or above, Marabou's absolute tolerances (1e-5 and less) say nothing of it.
 _SMALLEST, _LARGEST = 1e-2, 1e6
 
@@ -117,6 +119,13 @@ def rescaled(source: Path, target: Path, unit: float, offset: float) -> Path:
     return target
 
 
+def check_layers(network: nn.Module) -> None:
+    """Raise IncompatibleError for layers that the exporter takes to pieces, or fails at with the whole graph on the screen."""
+    for node in network.graph.nodes if isinstance(network, fx.GraphModule) else ():
+        if str(node.target).removeprefix("aten.").split(".")[0] in _TAKEN_TO_PIECES:
+            raise IncompatibleError(f"Marabou does not read {node.meta.get('operator', node.target)}; {_READS}")
+
+
 def check_operators(path: Path, network: nn.Module) -> None:
     """Raise IncompatibleError, with the operator and where `network` has it, for a graph that Marabou does not read."""
     made = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
@@ -136,10 +145,7 @@ def check_operators(path: Path, network: nn.Module) -> None:
         named = next(
             (f"this {node.op_type}, of {place}" for node, place in zip(unread, places, strict=True) if place), ""
         )
-        raise IncompatibleError(
-            f"Marabou does not read {named or unread[0].op_type}; it reads linear layers, convolutions, ReLU, leaky ReLU, "
-            f"sigmoid, tanh, pooling and sums: use those there, or leave out marabou"
-        )
+        raise IncompatibleError(f"Marabou does not read {named or unread[0].op_type}; {_READS}")
 
 
 def _overlooked(conv: onnx.NodeProto) -> bool:

@@ -17,17 +17,18 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.assess import bound_step, steps_of
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.limits import OutOfTimeError
+from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
+from windtunnel.assessments.verification.search_step import network_of
 from windtunnel.assessments.verification.solver_step import graph_for_marabou
 from windtunnel.assessments.verification.steps import FALSIFIERS
-from windtunnel.assessments.verification.table import CASCADE, SMOOTHING
+from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, SMOOTHING
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
 from windtunnel.core.subject import subject_of
-from windtunnel.params.entry import Budget
-from windtunnel.params.verification import Smoothing, VerificationEntry
+from windtunnel.params.entry import Block, Budget
+from windtunnel.params.verification import BranchAndBound, Smoothing, VerificationEntry
 
 TRY_SECONDS = 3.0  # for trying one sample in all steps of an entry
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
@@ -43,7 +44,11 @@ def preflight(
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "verification")
     classifier.require(algorithm, where)
     if algorithm is SMOOTHING:
-        _check_smoothing(where, entry)
+        _check_params(where, entry, Smoothing, "smoothing")
+        if entry.radius:
+            raise UserError(f"{where}.radius: smoothing gives every sample its radius; remove it")
+    elif algorithm is CASCADE or algorithm in BRANCH_AND_BOUND:
+        _check_params(where, entry, BranchAndBound, "branch-and-bound")
     elif entry.params:
         raise UserError(
             unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier")
@@ -81,20 +86,18 @@ def preflight(
     return _try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else []
 
 
-def _check_smoothing(where: str, entry: VerificationEntry) -> None:
+def _check_params(where: str, entry: VerificationEntry, schema: type[Block], algorithm: str) -> None:
     for key in entry.params:
-        if key not in Smoothing.model_fields:
+        if key not in schema.model_fields:
             raise UserError(
-                unknown_word(f"{where}.params", key, Smoothing.model_fields, what="a parameter of smoothing")
+                unknown_word(f"{where}.params", key, schema.model_fields, what=f"a parameter of {algorithm}")
             )
     try:
-        Smoothing.model_validate(entry.params)
+        schema.model_validate(entry.params)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise UserError(f"{where}.params.{key}: {first['msg']}, got {first['input']!r}") from error
-    if entry.radius:
-        raise UserError(f"{where}.radius: smoothing gives every sample its radius; remove it")
 
 
 def _largest_distance(norm: Norm, dataset: Dataset) -> float:
@@ -128,8 +131,11 @@ def _try_steps(
     for step in proving:
         try:
             if step == "marabou":
-                with tempfile.TemporaryDirectory() as folder:
+                with tempfile.TemporaryDirectory() as folder, time_limit(bounder.deadline):
                     graph_for_marabou(canonical, classifier, Path(folder))
+            elif step == "branch-and-bound":
+                with time_limit(bounder.deadline):
+                    network_of(canonical.subject.classifier)
             else:
                 list(bounder.bound(step, torch.arange(1), torch.tensor([region.epsilon]), logits=False))
         except OutOfTimeError:

@@ -11,7 +11,13 @@ import torch
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.marabou import CLEAR_LEAD, check_equivalence, queries_of, replay, solve_all
-from windtunnel.assessments.verification.onnx_graph import check_operators, check_scale, readable_by_marabou, rescaled
+from windtunnel.assessments.verification.onnx_graph import (
+    check_layers,
+    check_operators,
+    check_scale,
+    readable_by_marabou,
+    rescaled,
+)
 from windtunnel.assessments.verification.solver_process import Answer, Query
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
@@ -49,7 +55,7 @@ def solve(
         shape = tuple(data.inputs.shape[1:])
 
         def ask(some: list[Query]) -> list[Answer]:
-            return solve_all(onnx, some, entry.timeout, entry.workers, deadline, name)
+            return solve_all(onnx, some, entry.solver_timeout, entry.workers, deadline, name)
 
         answers = ask(asked)
         ties = [a.index for a in answers if (example := a.counter_example) is not None
@@ -107,6 +113,7 @@ def graph_for_marabou(canonical: Canonical, given: Classifier, folder: Path) -> 
         check_equivalence(given, given.onnx_path, subject.dataset.inputs)
         exported = rescaled(given.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
     else:
+        check_layers(subject.classifier.module)
         exported = _exported(subject, folder / "model.onnx")
     onnx = readable_by_marabou(exported, folder / "readable.onnx")
     check_equivalence(subject.classifier, onnx, subject.dataset.inputs)

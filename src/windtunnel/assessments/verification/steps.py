@@ -23,6 +23,7 @@ from windtunnel.assessments.verification.falsifier import (
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
 from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.assessments.verification.marabou import MARABOU_TOLERANCE
+from windtunnel.assessments.verification.search_step import search
 from windtunnel.assessments.verification.solver_step import solve
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.contracts import Caveat, Norm
@@ -143,9 +144,20 @@ def _marabou(step: str, ledger: Ledger, task: Task) -> None:
     solve(step, ledger, task.name, task.canonical, task.epsilon, task.entry, task.deadline)
 
 
+def _search(step: str, ledger: Ledger, task: Task) -> None:
+    try:
+        search(ledger, task.canonical, task.norm, task.epsilon, task.entry, task.deadline, task.name)
+    except IncompatibleError as error:
+        # As among the bound methods: what has no bound for an operator gives way to the next one down.
+        left = tuple(task.subject.dataset.ids[i] for i in ledger.undecided.tolist())
+        ledger.caveats.append(Caveat("weaker_method", f"alpha-crown was used instead of {step}: {error}.", left))
+        _bound("alpha-crown", ledger, task)
+
+
 _STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {
     "quick-attack": _attack,
     "attack": _attack,
+    "branch-and-bound": _search,
     "marabou": _marabou,
 }
 
