@@ -29,7 +29,7 @@ from windtunnel.assessments.verification.steps import (
     run_steps,
     tolerance_of,
 )
-from windtunnel.assessments.verification.table import CASCADE, MARABOU, SMOOTHING
+from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, MARABOU, SMOOTHING
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, package_version
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import (
@@ -123,7 +123,8 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
         return entry.steps
     if algorithm is MARABOU:
         return ("marabou",)
-    return (algorithm.name.removesuffix("-l2").removesuffix("-l1"),)
+    step = algorithm.name.removesuffix("-l2").removesuffix("-l1")
+    return ("attack", step) if algorithm in BRANCH_AND_BOUND else (step,)
 
 
 def bound_step(steps: Sequence[str]) -> str | None:
