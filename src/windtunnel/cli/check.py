@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE
@@ -76,7 +77,8 @@ def check_compatibility(params: Params, console: Console, queries: int | None = 
     for family, name, entry in entries(params):
         preflight = import_module(f"windtunnel.assessments.{family}.preflight").preflight
         try:
-            preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
+            for note in preflight(f"{family}.{name}", entry, params.budget, classifier, assessed) or ():
+                console.print(f"[yellow]![/yellow] {escape(note)}")
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
