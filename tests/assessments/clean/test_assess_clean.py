@@ -14,7 +14,7 @@ from torch import nn
 
 import windtunnel.assessments.clean.figures  # noqa: F401  registers them
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.assessments.clean.metrics import confusion_matrix, reliability
+from windtunnel.assessments.clean.metrics import adaptive_calibration_error, brier_score, confusion_matrix, reliability
 from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject, load_subject
 from windtunnel.assessments.clean.table import VISUALISERS
@@ -221,3 +221,15 @@ def test_of_a_thousand_classes_only_the_least_accurate_are_drawn(tmp_path):
     assert len(axes.patches) == 5
     assert axes.get_xticklabels()[0].get_text() == "c7"
     assert "55 more" in axes.get_title()
+
+
+def test_brier_score_is_the_mean_squared_distance_from_the_target() -> None:
+    logits = torch.tensor([[0.0, 0.0], [50.0, 0.0], [50.0, 0.0]])
+    assert brier_score(logits, torch.tensor([0, 0, 1])) == pytest.approx((0.5 + 0 + 2) / 3)
+
+
+def test_adaptive_calibration_error_has_bins_of_equal_size() -> None:
+    """Two bins of two: confidences .6 and .6 with one right, .9 and .9 with both right."""
+    chances = torch.tensor([[0.6, 0.4], [0.6, 0.4], [0.9, 0.1], [0.9, 0.1]])
+    targets = torch.tensor([0, 1, 0, 0])
+    assert adaptive_calibration_error(chances.log(), targets, 2) == pytest.approx((0.1 + 0.1) / 2)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from windtunnel.assessments.clean.metrics import confusion_matrix, negative_log_likelihood, reliability
+from windtunnel.assessments.clean.metrics import (
+    adaptive_calibration_error,
+    brier_score,
+    confusion_matrix,
+    negative_log_likelihood,
+    reliability,
+)
 from windtunnel.assessments.clean.table import IDENTITY
 from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
@@ -41,6 +47,8 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
         "n_correct": int(correct.sum()),
         "nll": negative_log_likelihood(logits, targets),
         "ece": calibration.ece,
+        "adaptive_ece": adaptive_calibration_error(logits, targets, params.calibration_bins),
+        "brier": brier_score(logits, targets),
         "mean_confidence": float(logits.double().softmax(1).amax(1).mean()),
         "per_class": _per_class(params, subject),
         "confusion_matrix": confusion_matrix(predictions, targets, subject.dataset.num_classes).tolist(),

@@ -41,6 +41,24 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> float:
     return float(nn.functional.cross_entropy(logits.double(), targets))
 
 
+def brier_score(logits: Tensor, targets: Tensor) -> float:
+    """Mean squared distance of the probabilities from the one-hot target, 0 to 2 (Brier 1950)."""
+    probability = logits.double().softmax(1)
+    return float((probability - nn.functional.one_hot(targets, logits.shape[1])).square().sum(1).mean())
+
+
+def adaptive_calibration_error(logits: Tensor, targets: Tensor, bins: int) -> float:
+    """Expected calibration error in bins of equally many samples, which no empty or crowded bin decides.
+
+    Mean over the bins, weighted by their size, of |accuracy - mean confidence|. Source: Nixon et al. 2019, arXiv 1904.01685.
+    """
+    confidence, predictions = logits.double().softmax(1).max(1)
+    order = confidence.argsort(stable=True)
+    right = (predictions == targets)[order].double()
+    parts = zip(confidence[order].tensor_split(bins), right.tensor_split(bins), strict=True)
+    return sum(len(c) * abs(float(c.mean()) - float(r.mean())) for c, r in parts if len(c)) / max(1, len(targets))
+
+
 def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:
     """int64 (K, K): rows are targets, columns predictions; an invalid prediction (-1) is in no column."""
     valid = predictions >= 0

@@ -40,7 +40,7 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
     groups += ["worst_case"] if set(kinds.values()) - {AssessmentKind.STATISTICAL_SAMPLING} else []
     paired = [f"{group}/accuracy" for group in groups]
     every = [f"{name}{end}" for name in paired for end in ("", "_ci_low", "_ci_high")]
-    every += ["clean/nll", "clean/ece", "hard_failures"]
+    every += ["clean/nll", "clean/ece", "clean/adaptive_ece", "clean/brier", "hard_failures"]
     for name, kind in kinds.items():
         every += [f"{name}/{metric}" for metric in HEADLINE[kind]]
         paired += [f"{name}/{PAIRED_METRIC[kind]}"] if kind in PAIRED_METRIC else []

@@ -49,7 +49,9 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
             top[group] = found
     clean_block = top.setdefault("clean", {})
     if isinstance(clean_block, dict):
-        clean_block.update({key: clean.metrics[key] for key in ("nll", "ece") if key in clean.metrics})
+        clean_block.update(
+            {key: clean.metrics[key] for key in ("nll", "ece", "adaptive_ece", "brier") if key in clean.metrics}
+        )
     top["hard_failures"] = metrics["hard_failures"]
     for artifacts in assessments:
         keys = HEADLINE[str(artifacts.metadata["assessment_kind"])]

@@ -22,6 +22,8 @@ def clean_section(clean: Artifacts, found: Found, options: Options) -> Section:
     for words, key, form in (
         ("negative log-likelihood", "nll", "{:.4f} nats"),
         ("expected calibration error", "ece", "{:.4f}"),
+        ("the same in bins of equal size", "adaptive_ece", "{:.4f}"),
+        ("Brier score", "brier", "{:.4f}"),
         ("mean confidence", "mean_confidence", "{:.1%}"),
     ):
         if key in metrics:
