@@ -6,13 +6,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from windtunnel.assessments.catalogue import FAMILIES
 from windtunnel.assessments.catalogue import algorithms as catalogue
 from windtunnel.core.contracts import Capability, Norm, ThreatModel
+from windtunnel.core.plugins import families
 
 
 @click.command()
-@click.option("--family", type=click.Choice(FAMILIES), help="Only this block of params.yaml.")
+@click.option("--family", type=click.Choice(list(families())), help="Only this block of params.yaml.")
 @click.option("--library", help="Only this library, for example foolbox.")
 @click.option("--norm", type=click.Choice([n.value for n in Norm]), help="Only algorithms under this norm.")
 @click.option("--threat-model", type=click.Choice([t.value for t in ThreatModel]), help="Only this threat model.")
@@ -32,7 +32,7 @@ def algorithms(
     for column in ("family", "library", "algorithm", "threat model", "norm", "randomness", "requires", "what it is"):
         table.add_column(column)
     count = 0
-    for name in [family] if family else FAMILIES:
+    for name in [family] if family else families():
         for row in catalogue(name):
             wanted = (
                 (library is None or row.library.lower() == library.lower())

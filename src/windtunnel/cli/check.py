@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.plugins import families
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params
@@ -57,9 +57,8 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
     mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
-        preflight = import_module(f"windtunnel.assessments.{family}.preflight").preflight
         try:
-            preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
+            families()[family].preflight()(f"{family}.{name}", entry, params.budget, classifier, assessed)
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)

@@ -15,7 +15,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.evaluation.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
-from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
+from windtunnel.evaluation.summary.headline import accuracy_key, leading
 
 
 @click.command()
@@ -82,7 +82,7 @@ def _assessments(rows: dict[str, dict[str, Json]]) -> Table:
     for name, metadata in rows.items():
         metrics = _block(metadata, "metrics")
         key = accuracy_key(name, metrics)
-        keys = HEADLINE[str(metadata["assessment_kind"])]
+        keys = leading(metadata)
         others = ", ".join(f"{k} {_number(metrics[k])}" for k in keys if k in metrics and k != key)
         codes = sorted({str(c["code"]) for c in _list(metadata.get("caveats")) if isinstance(c, dict)})
         accuracy = f"{_rate(metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"

@@ -37,8 +37,9 @@ class AssessmentResult:
     """Everything one assessment found, before it is written.
 
     `data` is the content of robustness_data.pt; `metrics` holds plain numbers and lists of numbers, unused ones
-    omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options
-    and `call_kwargs` what the library was called with (tensors are summarised on writing).
+    omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options and
+    `call_kwargs` what the library was called with (tensors are summarised on writing); `family` is the key of params.yaml
+    that the entry stands under, empty for what is no entry.
     """
 
     name: str
@@ -50,6 +51,7 @@ class AssessmentResult:
     call_kwargs: Mapping[str, object] = field(default_factory=dict)
     library_package: str | None = None
     provenance: Mapping[str, Json] = field(default_factory=dict)
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     packages = [result.library_package] if result.library_package else []
     metadata: dict[str, Json] = {
         "name": result.name,
+        **({"family": result.family} if result.family else {}),
         "assessment_kind": row.kind.value,
         "case": row.kind.case.value,
         "algorithm": row.name,

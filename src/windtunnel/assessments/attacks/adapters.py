@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.plugins import library_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,6 @@ def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
 
 def adapter_of(library: str) -> Adapter:
     """The adapter of a library. The libraries are slow to import, and a run needs one of them."""
-    if library == "torchattacks":
-        from windtunnel.assessments.attacks.torchattacks_adapter import perturb as with_torchattacks
-
-        return with_torchattacks
-    from windtunnel.assessments.attacks.foolbox_adapter import perturb as with_foolbox
-
-    return with_foolbox
+    adapter = library_of(library, "attacks").adapter
+    assert adapter is not None, f"{library} offers no attack of its own"  # an ensemble is run by its members' adapters
+    return adapter()

@@ -25,6 +25,7 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.plugins import package_of
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -106,7 +107,7 @@ def assess(
             **({"survivors_of": {key: prior[key].digest() for key in before.by}} if prior and before.by else {}),
         },
         call_kwargs=in_force[0] if len(runs) == 1 else {f"{i} {runs[i].name}": k for i, k in enumerate(in_force)},
-        library_package=None if entry.library == "windtunnel" else entry.library,
+        library_package=package_of(entry.library),
         provenance={
             "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
             "entry": entry_digest(entry, budget),

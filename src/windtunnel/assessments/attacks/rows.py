@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
@@ -40,7 +41,8 @@ class AttackRow:
     epsilon, step, steps, seed, classes: the library's parameter that takes the budget's epsilon, step size and steps,
     our seed, the number of classes; None where it has none. An attack without `epsilon` finds its own distance, and
     counts as successful only within the budget. norms: those that `norm_key` chooses between, else the row's own.
-    three_channels: its kernels are built for three channels. min_classes: its loss needs so many.
+    three_channels: its kernels are built for three channels. min_classes: its loss needs so many. defaults: values of
+    parameters for which the library has none.
     """
 
     algorithm: Algorithm
@@ -55,6 +57,7 @@ class AttackRow:
     invoker: Invoker = Invoker.PLAIN
     three_channels: bool = False
     min_classes: int = 2
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def allowed_norms(self) -> tuple[Norm, ...]:

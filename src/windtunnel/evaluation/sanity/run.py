@@ -13,6 +13,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.files import plain_json
+from windtunnel.core.plugins import load_modules
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -70,6 +71,7 @@ def registry() -> dict[str, Check]:
     """Every check by id, in the order of the groups."""
     for module in MODULES:
         import_module(f"windtunnel.evaluation.sanity.{module}")
+    load_modules("windtunnel.checks")
     return dict(sorted(CHECKS.items(), key=lambda item: (item[0][0], int(item[0][1:]))))
 
 

@@ -16,8 +16,9 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, write_json
+from windtunnel.core.plugins import plugins
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded, first_line
+from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded, first_line, loader_of
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Model
 
@@ -61,6 +62,8 @@ def import_model(
         }
     elif model.source == "function":
         facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
+    elif model.source in plugins("windtunnel.inputs.models"):
+        facts |= {"kwargs": dict(model.kwargs), **(_kept_file(model, directory) if model.path else {})}
     elif model.source == "mlflow":
         from windtunnel.inputs.models.from_mlflow import fetch_model
 
@@ -68,25 +71,30 @@ def import_model(
         facts |= fetch_model(uri, directory, allow_pickle=model.allow_pickle, server=server)
         _check_sha256(model, str(facts["sha256"]), uri)
     else:
-        path = Path(_required(model.path, "path"))
-        if not path.is_file():
-            raise UserError(f"model.path: {path}: no such file")
-        digest = file_digest(path)
-        _check_sha256(model, digest, str(path))
-        kept = f"weights{path.suffix}"
-        shutil.copyfile(path, directory / kept)
-        facts |= {"file": kept, "sha256": digest, "original": path.name}
+        facts |= _kept_file(model, directory)
         if model.source == "state_dict":
             facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
     write_json(facts, directory / MODEL_JSON)
 
 
+def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
+    """Copy `model.path` into `directory`; what model.json says of it."""
+    path = Path(_required(model.path, "path"))
+    if not path.is_file():
+        raise UserError(f"model.path: {path}: no such file")
+    digest = file_digest(path)
+    _check_sha256(model, digest, str(path))
+    kept = f"weights{path.suffix}"
+    shutil.copyfile(path, directory / kept)
+    return {"file": kept, "sha256": digest, "original": path.name}
+
+
 def load_classifier(directory: Path, device: str, dataset: Dataset) -> Classifier:
     """The model that `import_model` kept, checked against the data it is to classify (see `fit`)."""
     facts = read_json(directory / MODEL_JSON)
-    if not isinstance(facts, dict) or facts.get("source") not in LOADERS:
+    if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *plugins("windtunnel.inputs.models")}:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
-    return fit(LOADERS[str(facts["source"])](dict(facts), directory), pick_device(device), dataset)
+    return fit(loader_of(str(facts["source"]))(dict(facts), directory), pick_device(device), dataset)
 
 
 def preview_classifier(

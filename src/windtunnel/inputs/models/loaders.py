@@ -18,6 +18,7 @@ from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
+from windtunnel.core.plugins import load_plugin
 from windtunnel.core.references import resolve
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
@@ -117,6 +118,11 @@ LOADERS: dict[str, Loader] = {
     "function": load_function,
     "mlflow": load_mlflow,
 }
+
+
+def loader_of(source: str) -> Loader:
+    """The loader of a `model.source`: one of ours, or of a plug-in of the group `windtunnel.inputs.models`."""
+    return LOADERS[source] if source in LOADERS else load_plugin("windtunnel.inputs.models", source)
 
 
 def first_line(error: Exception) -> str:

@@ -14,19 +14,11 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.layout import DATA, REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record, write_record
+from windtunnel.core.plugins import families
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
 from windtunnel.params.load import PARAMS_FILE, entries
 from windtunnel.params.schema import Params
 
-# The stage that runs an entry of each family: `python -m stages.<stage> <name>`.
-STAGE = {
-    "attacks": "attack",
-    "queries": "query",
-    "sweeps": "sweep",
-    "verification": "verify",
-    "corruptions": "corrupt",
-    "latent": "latent",
-}
 # (folder, stage, name of the entry or None) -> runs the stage there.
 RunStage = Callable[[Path, Sequence[str]], None]
 
@@ -62,7 +54,7 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
         run_stage(folder, ["train"])
         run_stage(folder, ["clean"])
         for family, name, _ in entries(params):
-            run_stage(folder, [STAGE[family], name])
+            run_stage(folder, [families()[family].stage, name])
         run_stage(folder, ["summary"])
         origin: dict[str, Json] = {
             "model": champion.model,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.rows import AT_CALL, Invoker
-from windtunnel.assessments.attacks.settings import REQUIRED_DEFAULTS, library_class, norm_argument
+from windtunnel.assessments.attacks.settings import library_class, norm_argument
 from windtunnel.core.errors import UserError
 
 
@@ -23,12 +23,19 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
     """
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=request.inputs.device)
     arguments = {
-        **REQUIRED_DEFAULTS.get(request.row.algorithm.key, {}),
-        **norm_argument(request.row, request.budget.norm),
+        **request.row.defaults,
+        **_norm_argument(request),
         **request.arguments,
     }
     attack = library_class(request.row)(**arguments)
     return _INVOKERS[request.row.invoker](request, wrapped, attack)
+
+
+def _norm_argument(request: Request) -> dict[str, object]:
+    """Foolbox takes a norm as an object of its own where it calls it a distance."""
+    if request.row.norm_key == "distance":
+        return {"distance": getattr(foolbox.distances, request.budget.norm.value.lower())}
+    return norm_argument(request.row, request.budget.norm)
 
 
 def _criterion(labels: Tensor, aims: Tensor | None) -> Criterion:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
 
@@ -22,10 +24,11 @@ def _budgeted(
     step: str | None = None,
     steps: str | None = None,
     targeting: Targeting = Targeting.NO,
+    defaults: Mapping[str, object] | None = None,
 ) -> AttackRow:
     """An attack that is given its epsilon at the call."""
     row = algorithm("foolbox", name, threat, norm, families, randomness)
-    return AttackRow(row, AT_CALL, step, steps, targeting=targeting)
+    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, defaults=defaults or {})
 
 
 def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[AttackRow, ...]:
@@ -106,7 +109,10 @@ ROWS: tuple[AttackRow, ...] = (
     _minimal("LinfDeepFoolAttack", WHITE, LINF, "optimization", FIXED, targeting=Targeting.NO),
     _minimal("DDNAttack", WHITE, L2, "optimization", FIXED),
     _minimal("NewtonFoolAttack", WHITE, L2, "optimization", FIXED, step="stepsize", targeting=Targeting.NO),
-    _budgeted("VirtualAdversarialAttack", WHITE, L2, "optimization virtual_adversarial", GLOBAL, steps="steps"),
+    # It has no default for `steps`; 10 is its authors' choice for images (Miyato et al. 2015).
+    _budgeted(
+        "VirtualAdversarialAttack", WHITE, L2, "optimization virtual_adversarial", GLOBAL, steps="steps", defaults={"steps": 10}
+    ),
     _minimal("L0FMNAttack", WHITE, L0, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("L1FMNAttack", WHITE, L1, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("L2FMNAttack", WHITE, L2, "minimum_norm optimization", FIXED, step="max_stepsize"),
