@@ -85,7 +85,7 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     from windtunnel.core.files import METADATA_FILE, write_json
 
     paths: list[Path] = []
-    rows: list[Json] = []
+    rows: list[FigureRecord] = []
     for index, visualiser in enumerate(visualisers):
         path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
         with plotting_style():
@@ -95,26 +95,22 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
             pyplot.close(figure)
         paths.append(path)
         rows.append(_row(visualiser, path, str(figure.get_label())))
-    artifacts.metadata["visualisers"] = rows
-    write_json(artifacts.metadata, artifacts.directory / METADATA_FILE)
-    return paths
+    return paths, tuple(rows)
 
 
-def _row(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
+def _row(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
     """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
-    from windtunnel.core.files import plain_json
-
-    row: dict[str, Json] = {
-        "name": type(visualiser).__name__,
-        "file": path.name,
-        "scope": visualiser.scope,
-        "title": visualiser.title,
-    }
     changed = {f.name: v for f in fields(visualiser) if (v := getattr(visualiser, f.name)) != f.default}
-    if options := {name: plain_json(v) for name, v in changed.items() if _is_option(v)}:
-        row["options"] = options
-    row |= {key: True for key in ("embeds_clean_input", "embeds_perturbation_map") if getattr(visualiser, key)}
-    return {**row, "empty": empty} if empty else row
+    return FigureRecord(
+        name=type(visualiser).__name__,
+        file=path.name,
+        scope=visualiser.scope,
+        title=visualiser.title,
+        options=cast("dict[str, JsonValue]", plain_json({name: v for name, v in changed.items() if _is_option(v)})),
+        embeds_clean_input=visualiser.embeds_clean_input,
+        embeds_perturbation_map=visualiser.embeds_perturbation_map,
+        empty=empty,
+    )
 
 
 def _is_option(value: object) -> bool:
