@@ -21,8 +21,10 @@ from windtunnel.core.contracts import (
     PerturbationBudget,
     Semantics,
 )
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, read_json, write_json
+from windtunnel.core.randomness import one_random_run
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -126,9 +128,10 @@ def _accelerator(device: torch.device) -> dict[str, Json]:
     if device.type == "cpu":
         return {}
     facts: dict[str, Json] = {"type": device.type}
+    if device.type in {"cuda", "xpu"}:
+        facts["name"] = torch.get_device_module(device).get_device_name(device)
     if device.type == "cuda":
         facts |= {
-            "name": torch.cuda.get_device_name(device),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "cudnn_deterministic": torch.backends.cudnn.deterministic,
@@ -164,7 +167,7 @@ def base_kwargs(subject: Subject) -> dict[str, object]:
     }
 
 
-def semantics_json(semantics: Semantics) -> dict[str, Json]:
+def semantics_json(semantics: Semantics, dataset: Dataset) -> dict[str, Json]:
     """The `semantics` block of metadata.json; the kind, threat model and so on come from the registry row alone."""
     row, region = semantics.algorithm, semantics.perturbation
     block: dict[str, Json] = {
@@ -176,8 +179,8 @@ def semantics_json(semantics: Semantics) -> dict[str, Json]:
         "families": sorted(row.families),
         "stochastic": row.randomness.value != "deterministic",
         "randomness": row.randomness.value,
-        "sample_selection": dict(semantics.sample_selection),
-        "input_metadata": dict(semantics.input_metadata),
+        "sample_selection": dataset.selection,
+        "input_metadata": dict(dataset.metadata),
     }
     if isinstance(region, PerturbationBudget):
         block["norm"] = region.norm.value
@@ -208,13 +211,13 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         "algorithm": row.name,
         "library": row.library,
         "library_version": package_version(result.library_package or "windtunnel") or "built in",
-        "semantics": semantics_json(result.semantics),
+        "semantics": semantics_json(result.semantics, subject.dataset),
         "verdict_codes": dict(VERDICT_CODES),
         "metrics": {key: value for key, value in result.metrics.items() if value is not None},
         "kwargs": plain_json(result.kwargs),
         "call_kwargs": plain_json(result.call_kwargs),
         "visualisers": [],
-        "caveats": [_caveat_json(c) for c in (*subject.caveats, *result.caveats)],
+        "caveats": [_caveat_json(c) for c in (*subject.caveats, *one_random_run(row), *result.caveats)],
         "provenance": {**provenance(subject, packages), **result.provenance},
     }
     write_json(metadata, directory / METADATA_FILE)

@@ -10,8 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_serializer
-from pydantic.functional_serializers import SerializerFunctionWrapHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from windtunnel.core.contracts import AssessmentKind, Case, Caveat, Norm, Objective, ThreatModel
 from windtunnel.core.errors import UserError
@@ -117,7 +124,7 @@ class CaveatRecord(SparseRecord):
     samples: tuple[str, ...] = ()
 
 
-class Metadata(Record):
+class Metadata(Record):  # type: ignore[no-redef]  # for mypy a field kwargs is __init__'s own **kwargs
     """metadata.json. `family`: the key of params.yaml the entry stands under; None for what is no entry."""
 
     name: str

@@ -93,6 +93,14 @@ def examples_of(artifacts: Artifacts) -> Tensor:
     return (predictions >= 0) & finite & (predictions != artifacts.tensor("targets"))
 
 
+def _aimed_at(artifacts: Artifacts) -> Tensor:
+    """Which samples an attack had a goal for; (n,) bool: a target class that is the label is none."""
+    targets = artifacts.tensor("targets")
+    if "target_classes" not in artifacts.data:
+        return torch.ones(len(targets), dtype=torch.bool)
+    return artifacts.tensor("target_classes") != targets
+
+
 def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> Outcome:
     """All that `assessments` know of the samples of `clean` inside `region`."""
     targets, inputs, ids = clean.tensor("targets"), clean.tensor("clean_inputs"), clean.sample_names
@@ -109,7 +117,7 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
         rows = rows_of(artifacts, ids)
         same_norm = ball is not None and ball.norm is region.norm
         if same_norm and kind == AssessmentKind.EMPIRICAL_ATTACK:
-            attacked[rows] = True
+            attacked[rows[_aimed_at(artifacts)]] = True
         if (
             same_norm
             and ball is not None

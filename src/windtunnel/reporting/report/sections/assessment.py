@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.files import is_tensor_summary
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.collect import Found, picture_files
@@ -78,7 +79,7 @@ def _what_ran(artifacts: Artifacts) -> str:
     if (threat := meaning.get("threat_model")) != "not_applicable":
         words += [short(threat).replace("_", " "), short(meaning.get("objective"))]
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
-    options = ", ".join(f"{key}={short(value)}" for key, value in call.items())
+    options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
 
 
