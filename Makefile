@@ -15,11 +15,11 @@ help: ## this list
 
 setup: $(STAMP) ## virtual environment with the pinned versions
 
-$(STAMP): requirements.lock requirements-nodeps.lock pyproject.toml
+$(STAMP): requirements.lock requirements-dev.lock requirements-nodeps.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 "setuptools>=77"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
@@ -49,10 +49,8 @@ format: setup ## let ruff mend what it can
 ui: setup ## the MLflow UI on the right store
 	$(BIN)/windtunnel ui
 
-lock: setup ## write what is installed into requirements.lock
-	$(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torchattacks|auto-lirpa)' > requirements.new
-	(sed -n '/^#/p' requirements.lock; cat requirements.new) > requirements.tmp
-	mv requirements.tmp requirements.lock && rm requirements.new
+lock: setup ## write what is installed into requirements.lock and requirements-dev.lock
+	$(BIN)/python -m pipeline.lock
 
 clean: ## everything that a run makes; the environment and the DVC cache stay
 	find reports -mindepth 1 ! -name .gitignore -delete

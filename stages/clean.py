@@ -23,7 +23,8 @@ def main() -> None:
     subject = fresh_subject(DATA, MODEL, params.device, params.seed)
     artifacts = write_artifacts(assess_clean(params.clean, subject), CLEAN, subject, started=started)
     draw_figures(
-        artifacts, [make_visualiser(name, AssessmentKind.STATISTICAL_SAMPLING, "clean") for name in VISUALISERS]
+        artifacts,
+        [make_visualiser(name, AssessmentKind.STATISTICAL_SAMPLING, "clean", "clean") for name in VISUALISERS],
     )
     write_clean_series(artifacts, subject.dataset.class_names, PLOTS / "clean")
 

@@ -1,22 +1,28 @@
-"""Stage `report`: PDF and HTML from the artifacts of the assessments that params.yaml names."""
+"""Stage `report`: PDF, HTML and their content as data, from the artifacts of the assessments that params.yaml names."""
 
 from __future__ import annotations
 
+import time
+
 from windtunnel.core.errors import user_errors
-from windtunnel.core.layout import REPORTS
+from windtunnel.core.layout import REPORT, REPORTS
 from windtunnel.params.load import entries, load_params
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.pdf import render_pdf
+from windtunnel.reporting.report.record import write_record
 
 
 def main() -> None:
-    """Write reports/report.pdf and reports/report.html."""
-    params = load_params()
+    """Write reports/report.pdf, reports/report.html and reports/report."""
+    started, params = time.time(), load_params()
+    names = [name for _, name, _ in entries(params)]
     # The gate comes after the report; `windtunnel report` shows its verdict too.
-    report = build_report(REPORTS, params.report, [name for _, name, _ in entries(params)], gate=False)
-    render_pdf(report, REPORTS / "report.pdf")
-    render_html(report, REPORTS / "report.html")
+    report = build_report(REPORTS, params.report, names, gate=False)
+    files = REPORTS / "report.pdf", REPORTS / "report.html"
+    for render, file in zip((render_pdf, render_html), files, strict=True):
+        render(report, file)
+    write_record(REPORTS, names, files, REPORT, started=started)
 
 
 if __name__ == "__main__":

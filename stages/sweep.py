@@ -1,9 +1,23 @@
-"""Stage `sweep@<name>`: one entry of `sweeps`, and its page in the terminal."""
+"""Stage `sweep@<name>`: one entry of `sweeps`, with its curve as a series and its histogram as text."""
 
 from __future__ import annotations
 
-from windtunnel.assessments.run import stage_main
+import sys
+
+from windtunnel.assessments.run import run_assessment
 from windtunnel.assessments.sweeps.report import print_report
+from windtunnel.assessments.sweeps.series import write_curve_series
+from windtunnel.core.errors import user_errors
+from windtunnel.core.layout import PLOTS
+
+
+def main(name: str) -> None:
+    """Run the sweep `name`, write the series of its curve and print its page."""
+    sweep = run_assessment("sweeps", name)
+    write_curve_series(sweep, PLOTS / "sweep" / f"{name}.csv")
+    print_report(sweep.plain)
+
 
 if __name__ == "__main__":
-    print_report(stage_main("sweeps").metadata)
+    with user_errors():
+        main(sys.argv[1])

@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,6 +79,22 @@ def test_missing_rows_are_refused_before_anything_is_written(subject, tmp_path):
     assert not (tmp_path / "made").exists()
 
 
+def test_metadata_say_how_the_samples_were_chosen_by_the_data_stage_and_by_the_entry(subject, tmp_path):
+    of_source = {"of": 100, "n": 5, "selection": "stratified", "seed": 0}
+    metadata = {"source": "made", "samples": of_source}
+    whole = replace(subject, dataset=replace(subject.dataset, metadata=metadata))
+    for chosen, expected in (
+        (whole, of_source),
+        (whole.choose(5, "first", 0), of_source),
+        (whole.choose(3, "first", 0), {**of_source, "then": {"of": 5, "n": 3, "selection": "first"}}),
+        (whole.choose(3, "random", 7), {**of_source, "then": {"of": 5, "n": 3, "selection": "random", "seed": 7}}),
+    ):
+        result = replace(result_of(chosen), data=base_data(chosen, torch.full((len(chosen.dataset),), 2)))
+        semantics = write_artifacts(result, tmp_path / "it", chosen, started=0).plain["semantics"]
+        assert semantics["sample_selection"] == expected
+        assert semantics["input_metadata"] == metadata
+
+
 @pytest.mark.parametrize("how", ["first", "random", "stratified"])
 def test_selection_is_sorted_unique_and_of_the_asked_size(how):
     targets = torch.tensor([0] * 50 + [1] * 5 + [2] * 45)
@@ -89,8 +106,6 @@ def test_selection_is_sorted_unique_and_of_the_asked_size(how):
 
 
 def test_without_labels_the_models_own_predictions_are_the_reference(subject):
-    from dataclasses import replace
-
     unlabelled = replace(subject.dataset, labelled=False, targets=torch.full((5,), -1))
     found = subject_of(subject.classifier, unlabelled)
     assert found.clean_correct.all()

@@ -42,7 +42,7 @@ def test_dvc_yaml_has_the_stage_of_every_family():
 
 def test_every_reference_of_a_record_can_be_loaded():
     for family in families().values():
-        for reference in (family.entry, family.algorithms, family.preflight, family.assess, family.context):
+        for reference in (family.entry, family.algorithms, family.preflight, family.assess):
             assert reference() is not None
         for library in libraries(family.name).values():
             assert {getattr(row, "algorithm", row).library for row in library.rows()} == {library.name}
@@ -80,7 +80,7 @@ def test_a_family_of_a_plug_in_becomes_a_key_of_params(point, monkeypatch):
 
     mine = Family(
         "smears", "smear", 70, Lazy("windtunnel.params.attacks:AttackEntry"),
-        Lazy("windtunnel.assessments.attacks.table:ALGORITHMS"), Lazy("x:y"), Lazy("x:y"), Lazy("x:y"), "x", (), (),
+        Lazy("windtunnel.assessments.attacks.table:ALGORITHMS"), Lazy("x:y"), Lazy("x:y"), "x", (), (),
     )  # fmt: skip
     monkeypatch.setattr(plugins, "_loaded", lambda _: mine)
     point("windtunnel.families", "mine:FAMILY")

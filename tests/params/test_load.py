@@ -78,6 +78,19 @@ def test_an_unknown_algorithm_is_answered_with_the_nearest():
     assert "Did you mean 'PGD'?" in line
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "xpu", "xpu:0", "mps"])
+def test_every_device_of_torch_that_computes_may_be_named(device):
+    assert validate({**MINIMAL, "device": device}).device == device
+
+
+@pytest.mark.parametrize(
+    ("device", "says"), [("cude", "'cude' is not a device. Did you mean 'cuda'"), ("cpu:one", "a number follows cuda")]
+)
+def test_a_device_that_is_none_is_refused_when_params_are_read(device, says):
+    with pytest.raises(UserError, match=f"device: .*{says}"):
+        validate({**MINIMAL, "device": device})
+
+
 def test_a_name_is_one_directory():
     pgd = {"library": "torchattacks", "algorithm": "PGD"}
     assert "reserved" in refusal(attacks={"clean": pgd})

@@ -50,4 +50,4 @@ def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
     kind = entry_kind(family, name, entry)
     defaults = entry.visualisers_by_default(family_of(family).visualisers)
     specs = entry.visualisers if entry.visualisers is not None else list(defaults)
-    return [make_visualiser(spec, kind, f"{family}.{name}.visualisers") for spec in specs]
+    return [make_visualiser(spec, kind, family, f"{family}.{name}.visualisers") for spec in specs]

@@ -14,7 +14,8 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.evaluation.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.core.metadata import parse_metadata
+from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.headline import accuracy_key, leading
 
 
@@ -31,8 +32,8 @@ def show(*, name: str | None, caveats: bool) -> None:
     """  # noqa: D301
     console = Console()
     if name:
-        metadata = _metadata(ROBUSTNESS / name if name != "summary" else SUMMARY)
-        _show_one(with_caveats(metadata, rows_in(read_sanity(SANITY))), console)
+        directory = ROBUSTNESS / name if name != "summary" else SUMMARY
+        _show_one(_with_caveats(directory, rows_in(read_sanity(SANITY))), console)
         return
     summary = _metadata(SUMMARY)
     for failure in _list(_block(summary, "kwargs").get("hard_failures")):
@@ -41,7 +42,7 @@ def show(*, name: str | None, caveats: bool) -> None:
     found = sorted(path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}"))
     order = [str(n) for n in _list(_block(summary, "kwargs").get("assessments")) if n in found]
     checks = rows_in(read_sanity(SANITY))
-    rows = {n: with_caveats(_metadata(ROBUSTNESS / n), checks) for n in ["clean", *order]}
+    rows = {n: _with_caveats(ROBUSTNESS / n, checks) for n in ["clean", *order]}
     console.print(_assessments(rows))
     if checks:
         number = counts(checks)
@@ -82,7 +83,7 @@ def _assessments(rows: dict[str, dict[str, Json]]) -> Table:
     for name, metadata in rows.items():
         metrics = _block(metadata, "metrics")
         key = accuracy_key(name, metrics)
-        keys = leading(metadata)
+        keys = leading(str(metadata.get("family", "")))
         others = ", ".join(f"{k} {_number(metrics[k])}" for k in keys if k in metrics and k != key)
         codes = sorted({str(c["code"]) for c in _list(metadata.get("caveats")) if isinstance(c, dict)})
         accuracy = f"{_rate(metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
@@ -115,6 +116,13 @@ def _metadata(directory: Path) -> dict[str, Json]:
     content = read_json(path)
     assert isinstance(content, dict)
     return content
+
+
+def _with_caveats(directory: Path, checks: list[Row]) -> dict[str, Json]:
+    shown: dict[str, Json] = with_caveats(parse_metadata(_metadata(directory), str(directory)), checks).model_dump(
+        mode="json"
+    )
+    return shown
 
 
 def _block(metadata: dict[str, Json], key: str) -> dict[str, Json]:

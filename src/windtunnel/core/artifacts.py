@@ -24,9 +24,11 @@ from windtunnel.core.contracts import (
     Randomness,
     Semantics,
 )
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, write_json
 from windtunnel.core.metadata import Metadata, Metrics, SemanticsRecord, read_metadata
+from windtunnel.core.randomness import one_random_run
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -130,9 +132,10 @@ def _accelerator(device: torch.device) -> dict[str, Json]:
     if device.type == "cpu":
         return {}
     facts: dict[str, Json] = {"type": device.type}
+    if device.type in {"cuda", "xpu"}:
+        facts["name"] = torch.get_device_module(device).get_device_name(device)
     if device.type == "cuda":
         facts |= {
-            "name": torch.cuda.get_device_name(device),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "cudnn_deterministic": torch.backends.cudnn.deterministic,
@@ -168,7 +171,7 @@ def base_kwargs(subject: Subject) -> dict[str, object]:
     }
 
 
-def semantics_record(semantics: Semantics) -> SemanticsRecord:
+def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
     """The `semantics` block of metadata.json; the kind, threat model and so on come from the registry row alone."""
     row, region = semantics.algorithm, semantics.perturbation
     content = {
@@ -180,8 +183,8 @@ def semantics_record(semantics: Semantics) -> SemanticsRecord:
         "families": sorted(row.families),
         "stochastic": row.randomness is not Randomness.DETERMINISTIC,
         "randomness": row.randomness.value,
-        "sample_selection": plain_json(semantics.sample_selection),
-        "input_metadata": plain_json(semantics.input_metadata),
+        "sample_selection": plain_json(dataset.selection),
+        "input_metadata": plain_json(dataset.metadata),
         "norm": region.norm if isinstance(region, PerturbationBudget) else None,
         "target_classes": plain_json(semantics.target_classes) if semantics.objective is Objective.TARGETED else None,
         "minimum_norm": row.minimum_norm,
@@ -201,14 +204,15 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     for stale in directory.glob("*.png"):
         stale.unlink()
     save_tensors(result.data, directory / DATA_FILE)
-    metadata = _metadata(result, subject)
+    metadata = metadata_of(result, subject)
     write_json(metadata.model_dump(mode="json"), directory / METADATA_FILE)
     runtime = {"started": started, "seconds": round(time.time() - started, 3), "host": socket.gethostname()}
     write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
     return Artifacts(result.name, directory, result.data, metadata)
 
 
-def _metadata(result: AssessmentResult, subject: Subject) -> Metadata:
+def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
+    """metadata.json of a result, without its figures."""
     row = result.semantics.algorithm
     packages = [result.library_package] if result.library_package else []
     content = {
@@ -219,12 +223,12 @@ def _metadata(result: AssessmentResult, subject: Subject) -> Metadata:
         "algorithm": row.name,
         "library": row.library,
         "library_version": package_version(result.library_package or "windtunnel") or "built in",
-        "semantics": semantics_record(result.semantics),
+        "semantics": semantics_record(result.semantics, subject.dataset),
         "verdict_codes": VERDICT_CODES,
         "metrics": plain_json({key: value for key, value in result.metrics.items() if value is not None}),
         "kwargs": plain_json(result.kwargs),
         "call_kwargs": plain_json(result.call_kwargs),
-        "caveats": [asdict(caveat) for caveat in (*subject.caveats, *result.caveats)],
+        "caveats": [asdict(caveat) for caveat in (*subject.caveats, *one_random_run(row), *result.caveats)],
         "provenance": {**provenance(subject, packages), **result.provenance},
     }
     return Metadata.model_validate(content)

@@ -7,7 +7,7 @@ or in `robustness_data.pt`, so a value is added, never renamed and never removed
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
@@ -171,5 +171,3 @@ class Semantics:
     perturbation: PerturbationRegion
     objective: Objective = Objective.UNTARGETED
     target_classes: tuple[int, ...] | str | None = None
-    sample_selection: Mapping[str, Json] = field(default_factory=dict)
-    input_metadata: Mapping[str, Json] = field(default_factory=dict)

@@ -19,7 +19,8 @@ class Dataset:
     inputs: float32 (N, C, H, W) in [0, 1] for images, (N, F) in `value_range` for tabular data.
     targets: int64 (N,); -1 throughout while `labelled` is false and the model has not been asked yet.
     ids: N stable names of the samples. class_names: K names.
-    metadata: what `prepare` did (source, resize, channels, range, selection), for `metadata.json`.
+    metadata: what `prepare` did (source, resize, channels, range, selection), for `metadata.json`. chosen: how an entry
+    chose these of the samples that `prepare` chose; empty where it takes them all.
     """
 
     inputs: Tensor
@@ -29,6 +30,7 @@ class Dataset:
     labelled: bool = True
     value_range: tuple[float, float] = (0.0, 1.0)
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    chosen: Mapping[str, Json] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -42,6 +44,13 @@ class Dataset:
     def num_classes(self) -> int:
         """K, the number of classes."""
         return len(self.class_names)
+
+    @property
+    def selection(self) -> dict[str, Json]:
+        """How the samples were chosen, for `metadata.json`: of the source, and `then` of those, where an entry takes fewer."""
+        of_source = self.metadata.get("samples", {"n": len(self)})
+        assert isinstance(of_source, Mapping)
+        return {**of_source, **({"then": dict(self.chosen)} if self.chosen else {})}
 
     def subset(self, indices: Tensor) -> Dataset:
         """The samples at `indices` (int64, any length), in that order."""

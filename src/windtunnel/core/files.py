@@ -41,6 +41,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_tensor_summary(value: Json) -> bool:
+    """Whether `plain_json` made this of a tensor: its shape depends on how many samples there were to work on."""
+    return isinstance(value, Mapping) and value.keys() == {"shape", "dtype", "device"}
+
+
 def plain_json(value: object) -> Json:
     """Any value as JSON: tensors become their shape, dtype and device; infinities and NaN become text."""
     if value is None or isinstance(value, bool | int | str):

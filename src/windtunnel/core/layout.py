@@ -13,6 +13,7 @@ CLEAN = ROBUSTNESS / "clean"
 SANITY = REPORTS / "sanity"
 SUMMARY = REPORTS / "summary"
 PLOTS = REPORTS / "plots"
+REPORT = REPORTS / "report"  # the report as data, beside report.pdf and report.html
 METRICS = REPORTS / "metrics.json"
 GATE = REPORTS / "gate.json"
 CHAMPION = Path("champion") / "champion.json"  # fetched from the registry, so no part of what a run makes

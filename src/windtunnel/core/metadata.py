@@ -8,16 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_serializer
-from pydantic.functional_serializers import SerializerFunctionWrapHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from windtunnel.core.contracts import AssessmentKind, Case, Caveat, Norm, Objective, ThreatModel
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 
-Metrics = dict[str, JsonValue]
+if TYPE_CHECKING:
+    from windtunnel.core.contracts import Json as Value
+else:  # pydantic cannot read a recursive alias; its own type holds the same
+    Value = JsonValue
+
+Metrics = dict[str, Value]
 
 
 class Record(BaseModel):
@@ -35,7 +47,7 @@ class Record(BaseModel):
         return any(value is nothing or (value == nothing and type(value) is type(nothing)) for nothing in self._empty)
 
     @property
-    def extra(self) -> Mapping[str, JsonValue]:
+    def extra(self) -> Mapping[str, Value]:
         """What stands beside the declared fields."""
         return self.model_extra or {}
 
@@ -68,10 +80,10 @@ class SemanticsRecord(Record):
     families: tuple[str, ...]
     stochastic: bool
     randomness: str = ""
-    sample_selection: dict[str, JsonValue] = Field(default_factory=dict)
-    input_metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    sample_selection: dict[str, Value] = Field(default_factory=dict)
+    input_metadata: dict[str, Value] = Field(default_factory=dict)
     norm: Norm | None = None
-    target_classes: JsonValue = None
+    target_classes: Value = None
     minimum_norm: bool = False
 
 
@@ -82,7 +94,7 @@ class FigureRecord(SparseRecord):
     file: str
     scope: str
     title: str = ""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    options: dict[str, Value] = Field(default_factory=dict)
     embeds_clean_input: bool = False
     embeds_perturbation_map: bool = False
     empty: str = ""
@@ -117,7 +129,7 @@ class CaveatRecord(SparseRecord):
     samples: tuple[str, ...] = ()
 
 
-class Metadata(Record):
+class Metadata(Record):  # type: ignore[no-redef]  # for mypy a field kwargs is __init__'s own **kwargs
     """metadata.json. `family`: the key of params.yaml the entry stands under; None for what is no entry."""
 
     name: str
@@ -131,7 +143,7 @@ class Metadata(Record):
     verdict_codes: dict[str, int]
     metrics: Metrics
     kwargs: Options
-    call_kwargs: dict[str, JsonValue]
+    call_kwargs: dict[str, Value]
     visualisers: tuple[FigureRecord, ...] = ()
     caveats: tuple[CaveatRecord, ...] = ()
     provenance: Provenance
@@ -174,3 +186,9 @@ def numbers(metrics: Mapping[str, object], key: str) -> list[float]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"the metric {key} is a {type(value).__name__}, not a list of numbers")
     return [number({key: item}, key) for item in cast(Sequence[object], value)]
+
+
+def corruption_pairs(options: Options) -> list[tuple[str, int]]:
+    """(corruption, severity) of each part of a suite, in the order of its rows; none for what is no suite."""
+    rows = cast("list[tuple[str, int]]", options.extra.get("corruptions") or [])
+    return [(str(corruption), int(severity)) for corruption, severity in rows]

@@ -47,9 +47,7 @@ class Family:
     name: the key of params.yaml. stage: the DVC stage, and the file below `stages/`. order: place in lists and reports.
     entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
-    assess: (name, entry, subject, and by name what `context` gives) -> AssessmentResult. context: (Job of assessments.run)
-    -> dict, everything else that an assessment builds on: the budget, results of other entries, further models.
-    series: (Artifacts, path) -> None, writes reports/plots/<stage>/<name>.csv for `dvc plots`; None where there is none.
+    assess: (name, entry, budget, subject, ...) -> AssessmentResult.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
     """
@@ -61,11 +59,9 @@ class Family:
     algorithms: Lazy[Sequence[Any]]
     preflight: Lazy[Callable[..., None]]
     assess: Lazy[Callable[..., Any]]
-    context: Lazy[Callable[[Any], dict[str, Any]]]
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
-    series: Lazy[Callable[[Any, Path], None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,8 @@ class Library:
 
     name: as `library:` of an entry says it. family: whose algorithms they are. package: the distribution whose version is
     recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
-    adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs). module: where the library keeps
+    adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
+    call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
     its algorithms by their name; their signatures are the parameters a user may give.
     """
 
@@ -83,6 +80,7 @@ class Library:
     package: str | None
     rows: Lazy[Sequence[Any]]
     adapter: Lazy[Callable[..., Any]] | None = None
+    call: Lazy[Callable[..., Any]] | None = None
     module: str | None = None
 
     def algorithm(self, name: str) -> Callable[..., object]:

@@ -24,8 +24,7 @@ def seeded(seed: int) -> Iterator[None]:
     For calls of libraries that draw from a global stream. Our own code takes a `torch.Generator` instead.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries use the old stream
-    devices = list(range(torch.cuda.device_count()))
-    with torch.random.fork_rng(devices=devices):
+    with _torch_streams_restored():
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         torch.manual_seed(seed)
@@ -34,3 +33,23 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python_state)
             np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+@contextmanager
+def _torch_streams_restored() -> Iterator[None]:
+    """The streams of the CPU and of every device of the accelerator, whichever it is, as they were, on leaving."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    kind = accelerator.type if accelerator else "cpu"
+    if kind == "mps":  # one device, whose functions take no index
+        state = torch.mps.get_rng_state()
+        with torch.random.fork_rng(devices=[]):
+            try:
+                yield
+            finally:
+                torch.mps.set_rng_state(state)
+    elif kind == "cpu":
+        with torch.random.fork_rng(devices=[]):
+            yield
+    else:
+        with torch.random.fork_rng(devices=range(torch.accelerator.device_count()), device_type=kind):
+            yield

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
-from windtunnel.core.contracts import Caveat
+from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.dataset import Dataset, select
 
 
@@ -43,7 +43,13 @@ class Subject:
 
     def choose(self, n: int | None, how: str, seed: int) -> Subject:
         """`n` of the samples, chosen `first`, `random` or `stratified` (an entry's `samples`)."""
-        return self.subset(select(len(self.dataset), n, how, seed, self.dataset.targets))
+        of = len(self.dataset)
+        found = self.subset(select(of, n, how, seed, self.dataset.targets))
+        if len(found.dataset) == of:
+            return found
+        drawn: dict[str, Json] = {} if how == "first" else {"seed": seed}
+        chosen = {"of": of, "n": len(found.dataset), "selection": how, **drawn}
+        return replace(found, dataset=replace(found.dataset, chosen=chosen))
 
 
 def subject_of(classifier: Classifier, dataset: Dataset, seed: int = 0) -> Subject:

@@ -24,4 +24,7 @@ class AttackEntry(Entry):
         default_factory=dict,
         description="further models the examples are tried on: {name: an earlier reports/model, or an MLflow URI}",
     )
+    invoker: str | None = Field(
+        None, description="module:function that builds and calls the library's attack itself; see docs/extending.md"
+    )
     on: On | None = Field(None, description="run only where other attacks failed")

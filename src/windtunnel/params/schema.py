@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
+from windtunnel.core.errors import unknown_word
 from windtunnel.core.plugins import families
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
@@ -21,6 +22,7 @@ from windtunnel.params.queries import QueryEntry
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 
+DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 RESERVED_NAMES = frozenset({"clean", "summary", "sanity"})
 
 
@@ -32,6 +34,16 @@ def _assessment_name(name: str) -> str:
     return name
 
 
+def _device(name: str) -> str:
+    kind, colon, number = name.partition(":")
+    if kind not in DEVICES:
+        raise ValueError(unknown_word("device", name, DEVICES, what="a device").removeprefix("device: "))
+    if colon and (kind in {"auto", "cpu"} or not number.isdecimal()):
+        raise ValueError(f"'{name}' is not a device; a number follows cuda, xpu or mps alone, as in cuda:1")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
 Name = Annotated[str, AfterValidator(_assessment_name)]
 
 
@@ -39,7 +51,9 @@ class Params(Block):
     """params.yaml."""
 
     seed: int = Field(0, ge=0, description="run seed; every unit of work derives its own from it")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    device: Device = Field(
+        "auto", description="auto, cpu, cuda, xpu or mps, with a number where there are several: cuda:1"
+    )
     data: Data
     model: Model
     budget: Budget

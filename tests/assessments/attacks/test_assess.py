@@ -1,10 +1,12 @@
 """What an attack's numbers mean, on models whose robustness is known or easily checked."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torchattacks
 from torch import Tensor
 
 import windtunnel.assessments.attacks.assess as pipeline
@@ -19,6 +21,7 @@ from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.subject import Subject
+from windtunnel.evaluation.summary.evidence import Region, outcome
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
@@ -89,6 +92,27 @@ def test_misclassified_samples_are_not_attacked_and_count_as_not_robust(digits_s
     assert m["attack_success_rate"] == m["n_succeeded"] / m["n_attacked"]
     assert m["adversarial_accuracy"] == pytest.approx((m["n_attacked"] - m["n_succeeded"]) / m["n_samples"])
     assert m["success_rate_all_samples"] == pytest.approx(1 - m["adversarial_accuracy"])
+
+
+def test_target_is_label_means_not_attacked_and_not_broken(digits_subject: Subject, tmp_path: Path) -> None:
+    """One target class for all: the samples of that class are right at distance 0, which is no success of anybody."""
+    tiny = Budget(norm=Norm.LINF, epsilon=0.001)
+    result = assess("it", entry_of(target_classes=3), tiny, digits_subject)
+    same = digits_subject.dataset.targets == 3
+    assert (same & digits_subject.clean_correct).any()
+    assert "target_is_label" in {caveat.code for caveat in result.caveats}
+    assert not tensor(result, "attacked")[same].any()
+    assert (tensor(result, "verdicts")[same] == Verdict.ATTACK_FAILED).all()
+    m = result.metrics
+    assert m["n_succeeded"] == 0
+    assert m["adversarial_accuracy"] == m["clean_accuracy"]
+    # Only a misclassified sample that is predicted as the target is the adversary's without an attack.
+    given = (digits_subject.clean_predictions == 3) & ~same
+    assert m["success_rate_all_samples"] == pytest.approx(float(given.double().mean()))
+    written = write_artifacts(result, tmp_path / "it", digits_subject, started=0.0)
+    found = outcome(Region(Norm.LINF, 0.001), written, [written])
+    assert torch.equal(found.attacked, ~same)
+    assert torch.equal(found.broken, ~digits_subject.clean_correct)
 
 
 def test_no_attack_breaks_a_linear_sample_inside_its_exact_radius(linear_subject: Subject) -> None:
@@ -194,11 +218,12 @@ def test_targeted_success_is_the_target_and_nothing_else(rule, digits_subject: S
     result = assess("it", entry_of(target_classes=rule, budget={"steps": 60}), budget, digits_subject)
     aims, predictions = tensor(result, "target_classes"), tensor(result, "perturbed_predictions")
     succeeded = tensor(result, "verdicts") == Verdict.ATTACK_SUCCEEDED
-    assert torch.equal(succeeded, predictions == aims)
+    has_aim = aims != digits_subject.dataset.targets
+    assert torch.equal(succeeded, (predictions == aims) & has_aim)
     assert (succeeded & tensor(result, "attacked")).any()
-    assert not tensor(result, "attacked")[aims == digits_subject.dataset.targets].any()
+    assert not tensor(result, "attacked")[~has_aim].any()
     if rule != 3:
-        assert (aims != digits_subject.dataset.targets).all()
+        assert has_aim.all()
 
 
 def test_budget_is_enforced_whatever_the_library_returns(linear_subject: Subject) -> None:
@@ -274,3 +299,57 @@ def test_passes_are_counted(digits_subject: Subject) -> None:
     assert result.metrics["mean_backward_passes"] == 7
     assert result.semantics.perturbation.steps == 7
     assert result.semantics.perturbation.step_size == pytest.approx(2 / 255)
+
+
+def test_call_kwargs_are_what_the_library_was_called_with(digits_subject: Subject, monkeypatch) -> None:
+    """Epsilon, seed and number of classes included; tensors as shape, dtype and device; of the first batch."""
+    n = int(digits_subject.clean_correct.sum())
+    batch = {"shape": [min(n, 128), 1, 8, 8], "dtype": "torch.float32", "device": "cpu"}
+    labels = {"shape": [min(n, 128)], "dtype": "torch.int64", "device": "cpu"}
+    seen = {}
+    real = torchattacks.PGD.__init__
+
+    def spied(self, model, **built):
+        seen.update(built)
+        real(self, model, **built)
+
+    monkeypatch.setattr(torchattacks.PGD, "__init__", functools.wraps(real)(spied))
+    call = assess("it", entry_of(budget={"steps": 3}), LINF, digits_subject).call_kwargs
+    assert call == {"eps": 0.06, "alpha": 2 / 255, "steps": 3, "random_start": True, "inputs": batch, "labels": labels}
+    assert seen.items() <= call.items()
+    call = assess("it", entry_of(algorithm="FGSM", target_classes="next"), LINF, digits_subject).call_kwargs
+    assert (call["eps"], call["targets"]) == (0.06, labels)
+    square = entry_of(algorithm="Square", params={"n_queries": 2}, restarts=2)
+    calls = assess("it", square, LINF, digits_subject).call_kwargs
+    assert len({call["seed"] for call in calls.values()}) == 2
+    assert all(call["norm"] == "Linf" for call in calls.values())
+    call = assess(
+        "it", entry_of(library="foolbox", algorithm="LinfPGD", params={"steps": 1}), LINF, digits_subject
+    ).call_kwargs
+    assert call["epsilons"] == 0.06
+    assert call["rel_stepsize"] == pytest.approx(0.01 / 0.3)
+
+
+def test_an_invoker_of_the_users_own_builds_and_calls_the_attack(
+    digits_subject: Subject, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_invokers.py").write_text(
+        "def twice(call, model):\n"
+        "    attack = call.attack(model, **{**call.built, 'steps': 2 * call.built['steps']})\n"
+        "    return attack(call.inputs, call.labels)\n"
+        "def wrong(call, model):\n"
+        "    return call.inputs[:, 0]\n"
+    )
+    few = digits_subject.subset(torch.arange(20))
+    plain = {"params": {"random_start": False}}
+    doubled = assess("it", entry_of(**plain, budget={"steps": 6}), LINF, few)
+    mine = assess("it", entry_of(**plain, budget={"steps": 3}, invoker="my_invokers:twice"), LINF, few)
+    assert torch.equal(tensor(mine, "perturbed_inputs"), tensor(doubled, "perturbed_inputs"))
+    assert mine.kwargs["invoker"] == "my_invokers:twice"
+    with pytest.raises(
+        UserError, match=r"attacks\.it\.invoker: my_invokers:wrong returned \(\d+, 8, 8\), not a tensor"
+    ):
+        assess("it", entry_of(invoker="my_invokers:wrong"), LINF, few)
+    with pytest.raises(UserError, match=r"attacks\.it\.invoker: 'twise' is not a function of my_invokers.*'twice'"):
+        assess("it", entry_of(invoker="my_invokers:twise"), LINF, few)

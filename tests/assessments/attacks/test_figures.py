@@ -51,5 +51,6 @@ def test_an_aggregation_that_does_not_exist_is_refused() -> None:
         make_visualiser(
             {"PerturbationHeatmapVisualiser": {"aggregate_channels": "median"}},
             AssessmentKind.EMPIRICAL_ATTACK,
+            "attacks",
             "attacks.it",
         )

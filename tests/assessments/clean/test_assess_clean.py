@@ -88,7 +88,7 @@ def test_every_metric_is_recomputed_from_the_tensors_alone(digits_subject, tmp_p
 
 def test_the_semantics_are_those_of_sampling_without_any_perturbation(digits_subject, tmp_path):
     write_artifacts(assess_clean(Clean(), digits_subject), tmp_path, digits_subject, started=0.0)
-    metadata = read_artifacts(tmp_path).metadata
+    metadata = read_artifacts(tmp_path).plain
     assert (metadata["assessment_kind"], metadata["case"]) == ("statistical_sampling", "average_case")
     assert metadata["semantics"]["perturbation"] == {"corruption_name": "identity", "severity": 0}
     assert not metadata["semantics"]["stochastic"]
@@ -123,7 +123,7 @@ def test_one_sample_of_one_class_has_numbers_and_figures(tmp_path):
     assert artifacts.metrics["nll"] == 0.0
     assert artifacts.metrics["clean_accuracy_ci_low"] < 0.3
     figures = draw_figures(
-        artifacts, [make_visualiser(n, AssessmentKind.STATISTICAL_SAMPLING, "clean") for n in VISUALISERS]
+        artifacts, [make_visualiser(n, AssessmentKind.STATISTICAL_SAMPLING, "clean", "clean") for n in VISUALISERS]
     )
     assert all(path.stat().st_size > 5_000 for path in figures)
 
@@ -135,7 +135,8 @@ def test_a_class_without_samples_has_no_accuracy(tmp_path):
     assert [row["n"] for row in rows] == [2, 0, 0]
     assert "accuracy" not in rows[1]
     draw_figures(
-        artifacts, [make_visualiser("PerClassAccuracyVisualiser", AssessmentKind.STATISTICAL_SAMPLING, "clean")]
+        artifacts,
+        [make_visualiser("PerClassAccuracyVisualiser", AssessmentKind.STATISTICAL_SAMPLING, "clean", "clean")],
     )
     write_clean_series(artifacts, subject.dataset.class_names, tmp_path)
     assert (tmp_path / "confusion.csv").read_text() == "actual,predicted\nc0,c0\nc0,c1\n"
@@ -214,7 +215,7 @@ def test_of_a_thousand_classes_only_the_least_accurate_are_drawn(tmp_path):
     subject = subject_with(logits.tolist(), list(range(60)))
     artifacts = write_artifacts(assess_clean(Clean(), subject), tmp_path, subject, started=0.0)
     visualiser = make_visualiser(
-        {"PerClassAccuracyVisualiser": {"max_classes": 5}}, AssessmentKind.STATISTICAL_SAMPLING, "clean"
+        {"PerClassAccuracyVisualiser": {"max_classes": 5}}, AssessmentKind.STATISTICAL_SAMPLING, "clean", "clean"
     )
     (axes,) = visualiser.draw(artifacts).axes
     assert len(axes.patches) == 5

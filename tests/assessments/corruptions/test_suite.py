@@ -66,7 +66,7 @@ def test_every_number_of_a_suite_is_computed_again_from_its_file(suite, tmp_path
     subject, entry, (whole, _) = suite
     read = read_artifacts(write_artifacts(whole, tmp_path / "noise", subject, started=0).directory)
     again = SuiteData(
-        pairs=[tuple(pair) for pair in read.metadata["kwargs"]["corruptions"]],
+        pairs=[tuple(pair) for pair in read.plain["kwargs"]["corruptions"]],
         predictions=read.tensor("corruption_predictions"),
         clean=read.tensor("clean_predictions"),
         quantised=read.tensor("quantised_predictions"),
@@ -107,7 +107,7 @@ def test_severity_0_is_the_clean_accuracy_of_eight_bit_images(suite):
 def test_what_upsampling_alone_changes_is_measured_and_said(suite):
     _, _, (whole, _) = suite
     (caveat,) = [c for c in whole.caveats if c.code == "upsampled"]
-    assert f"{whole.metrics['resizing_change']:+.1%}" in caveat.text
+    assert f"{100 * whole.metrics['resizing_change']:+.1f} points" in caveat.text
 
 
 class Killed(Exception):

@@ -3,6 +3,9 @@
 import matplotlib
 import pytest
 
+import windtunnel.assessments.clean.figures  # the clean stage and the summary name their own
+import windtunnel.evaluation.summary.sandwich_figure
+import windtunnel.evaluation.summary.security_figure  # noqa: F401
 from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.figures import style
 from windtunnel.assessments.figures.base import VISUALISERS
@@ -22,11 +25,14 @@ NAMED = {
     "OutputBoundsPinnedVisualiser": AssessmentKind.FORMAL_VERIFICATION,
     "OutputBoundsWidthHeatmapVisualiser": AssessmentKind.FORMAL_VERIFICATION,
 }
-ENTRIES = {
-    AssessmentKind.EMPIRICAL_ATTACK: ("attacks", {"library": "torchattacks", "algorithm": "PGD"}),
-    AssessmentKind.FORMAL_VERIFICATION: ("verification", {"library": "auto-LiRPA", "algorithm": "crown"}),
-    AssessmentKind.STATISTICAL_SAMPLING: ("corruptions", {"algorithm": "fog"}),
-}
+ENTRIES = [
+    (AssessmentKind.EMPIRICAL_ATTACK, "attacks", {"library": "torchattacks", "algorithm": "PGD"}),
+    (AssessmentKind.EMPIRICAL_ATTACK, "queries", {"algorithm": "EvoBA"}),
+    (AssessmentKind.EMPIRICAL_ATTACK, "sweeps", {"epsilons": [0, 0.1]}),
+    (AssessmentKind.EMPIRICAL_ATTACK, "latent", {}),
+    (AssessmentKind.FORMAL_VERIFICATION, "verification", {"library": "auto-LiRPA", "algorithm": "crown"}),
+    (AssessmentKind.STATISTICAL_SAMPLING, "corruptions", {"algorithm": "fog"}),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), NAMED.items())
@@ -35,14 +41,25 @@ def test_the_named_visualisers_exist_for_their_kind(name, kind):
 
 
 @pytest.mark.parametrize("name", sorted(VISUALISERS))
-def test_a_kind_it_does_not_draw_is_refused_when_params_are_read(name):
-    for kind, (family, entry) in ENTRIES.items():
+def test_a_kind_or_family_it_does_not_draw_is_refused_when_params_are_read(name):
+    drawn = VISUALISERS[name]
+    for kind, family, entry in ENTRIES:
         raw = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}, family: {"it": {**entry, "visualisers": [name]}}}
-        if kind in VISUALISERS[name].kinds:
+        if kind in drawn.kinds and family in (drawn.families or {family}):
             validate(raw)
-        else:
-            with pytest.raises(UserError, match=f"{family}.it.visualisers: {name} does not draw {kind.value} results"):
-                validate(raw)
+            continue
+        what = f"{kind.value} results" if kind not in drawn.kinds else f"results of {family}, but of "
+        with pytest.raises(UserError, match=f"{family}.it.visualisers: {name} does not draw {what}"):
+            validate(raw)
+
+
+def test_what_draws_a_family_is_named_where_another_familys_figure_is_refused():
+    raw = {"data": {}, "model": {}, "budget": {"epsilon": 0.1}}
+    pgd = {"library": "torchattacks", "algorithm": "PGD", "visualisers": ["GeneratorSheetVisualiser"]}
+    with pytest.raises(
+        UserError, match=r"results of attacks, but of latent\. Those that do: ImagePair.*, Perturbation\w+$"
+    ):
+        validate({**raw, "attacks": {"pgd": pgd}})
 
 
 def test_the_visualisers_that_show_images_say_that_they_repeat_a_facet_of_a_sample():
@@ -91,7 +108,19 @@ def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digit
     draw_figures(
         clean, [ConfusionMatrixVisualiser(max_labelled=3), ConfusionMatrixVisualiser(), DegradationCurveVisualiser()]
     )
-    first, second, third = read_artifacts(tmp_path).metadata["visualisers"]
+    first, second, third = read_artifacts(tmp_path).plain["visualisers"]
     assert first["options"] == {"max_labelled": 3}
     assert "options" not in second
     assert "not a sweep" in third["empty"]
+
+
+@pytest.mark.parametrize("indices", [[2, 0], (2, 0)])
+def test_an_option_that_is_a_list_is_recorded_too(indices, tmp_path):
+    """YAML gives lists: the samples a user chose for the output bounds were missing from metadata.json."""
+    from windtunnel.assessments.figures.base import make_visualiser, recorded
+
+    spec = {"OutputBoundsPinnedVisualiser": {"sample_indices": indices}}
+    visualiser = make_visualiser(
+        spec, AssessmentKind.FORMAL_VERIFICATION, "verification", "verification.crown.visualisers"
+    )
+    assert recorded(visualiser, tmp_path / "it.png", "")["options"] == {"sample_indices": [2, 0]}

@@ -311,6 +311,16 @@ def test_a_targeted_attack_reaches_its_targets(few, algorithm):
     assert result.semantics.objective == "targeted"
 
 
+def test_target_is_label_means_not_attacked_and_not_broken(few):
+    label = int(few.dataset.targets[few.clean_correct][0])
+    result = run(own("SimBA", params={"steps": 1}, target_classes=label), few)
+    same = few.dataset.targets == label
+    assert not result.data["attacked"][same].any()
+    assert (result.data["verdicts"][same] == Verdict.ATTACK_FAILED).all()
+    assert "target_is_label" in {caveat.code for caveat in result.caveats}
+    assert result.metrics["adversarial_accuracy"] >= float((same & few.clean_correct).double().mean())
+
+
 def test_a_run_that_was_killed_goes_on_where_it_stood(few, monkeypatch, tmp_path):
     monkeypatch.setattr(assess_module, "KEEP_EVERY", 0.0)
     monkeypatch.chdir(tmp_path)

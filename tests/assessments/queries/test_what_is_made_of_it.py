@@ -89,7 +89,7 @@ def test_curves_of_several_attacks_share_one_figure_that_names_their_bounds(few,
 
 def test_mlflow_gets_the_curve_stepped_by_queries(few, tmp_path):
     artifacts = written(few, tmp_path / "evoba")
-    state = ChildState("evoba", artifacts.directory, artifacts.metadata, "")
+    state = ChildState("evoba", artifacts.directory, artifacts.plain, "")
     steps = [step for step, _ in state.curves["success_rate_curve"]]
     assert steps == artifacts.metrics["query_budgets"]
     assert {f"success_rate_curve_ci_{end}" for end in ("low", "high")} <= set(state.curves)

@@ -57,10 +57,7 @@ def assessed(subject: Subject, params: Params, directory: Path) -> Evidence:
         module = import_module(f"windtunnel.assessments.{family}.assess")
 
         def write(result: object, folder: Path, chosen: Subject = chosen) -> None:
-            semantics = replace(
-                result.semantics, sample_selection={"n": len(chosen.dataset)}, input_metadata={"source": "digits"}
-            )
-            write_artifacts(replace(result, semantics=semantics), folder, chosen, started=time.time())
+            write_artifacts(result, folder, chosen, started=time.time())
 
         if family == "corruptions":
             result = module.assess_suite(name, entry, chosen, lambda r, d=directory / name: write(r, d / r.name))

@@ -17,7 +17,14 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.inputs.data.load import load_dataset
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.load import export_onnx, import_model, load_classifier, pick_device, preview_classifier
+from windtunnel.inputs.models.load import (
+    _warn_untested,
+    export_onnx,
+    import_model,
+    load_classifier,
+    pick_device,
+    preview_classifier,
+)
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
 
@@ -245,6 +252,24 @@ def test_an_absent_device_is_refused_in_one_line():
     with pytest.raises(UserError, match="device: 'teapot'"):
         pick_device("teapot")
     assert pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_any_accelerator_is_taken_and_one_that_no_test_ran_on_is_said(kind, monkeypatch, capsys):
+    """There is none here: torch is made to say so, and the tensor that would prove it is not made."""
+    _warn_untested.cache_clear()
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+    assert pick_device("auto").type == kind
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    assert pick_device(kind).type == kind
+    said = capsys.readouterr().err
+    assert (
+        said == f"windtunnel: device: no test of windtunnel ran on {kind}; compare a small run with device: cpu first\n"
+    )
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    assert pick_device("auto").type == "cuda"
+    assert capsys.readouterr().err == ""
 
 
 def test_a_damaged_model_json_is_refused_in_one_line(tmp_path, mlp_subject):

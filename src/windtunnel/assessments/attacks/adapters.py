@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
+from windtunnel.assessments.attacks.calls import Invoke, LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.plugins import library_of
@@ -19,7 +20,7 @@ class Request:
 
     inputs: float32 (B, C, H, W) in [0, 1]. labels: int64 (B,). aims: int64 (B,), the wanted classes; None untargeted.
     pool: all assessed inputs and their labels, on the CPU, for the attacks that draw on other samples. seed: this
-    batch's own.
+    batch's own. invoke: the user's own way to call the attack, where there is one.
     """
 
     row: AttackRow
@@ -31,6 +32,7 @@ class Request:
     pool: tuple[Tensor, Tensor]
     num_classes: int
     seed: int
+    invoke: Invoke | None = None
 
 
 # Returns the perturbed inputs, shaped as the request's; a failed sample may come back as it was.
@@ -89,10 +91,15 @@ class GreyAsThree(nn.Module):
 
 def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
     """Run an adapter, on three equal channels where its attack needs them and the image has one."""
-    if request.row.three_channels and request.inputs.shape[1] == 1:
-        wide = replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
-        return adapter(wide, GreyAsThree(model))[:, :1]
-    return adapter(request, model)
+    seen = _as_seen(request)
+    return adapter(request, model) if seen is request else adapter(seen, GreyAsThree(model))[:, :1]
+
+
+def _as_seen(request: Request) -> Request:
+    """The request itself, or a copy of it with three channels."""
+    if not request.row.three_channels or request.inputs.shape[1] != 1:
+        return request
+    return replace(request, inputs=request.inputs.expand(-1, 3, -1, -1).contiguous())
 
 
 def adapter_of(library: str) -> Adapter:
@@ -100,3 +107,14 @@ def adapter_of(library: str) -> Adapter:
     adapter = library_of(library, "attacks").adapter
     assert adapter is not None, f"{library} offers no attack of its own"  # an ensemble is run by its members' adapters
     return adapter()
+
+
+def call_of(request: Request) -> LibraryCall:
+    """How the library will be called for `request`, by its own names; by its parameters and epsilon where it does not say."""
+    library, seen = library_of(request.row.algorithm.library, "attacks"), _as_seen(request)
+    if library.call is not None:
+        known: LibraryCall = library.call()(seen)
+        return known
+    built = {**request.row.defaults, **request.arguments, "epsilon": request.budget.epsilon}
+    attack = library.algorithm(request.row.algorithm.name)
+    return LibraryCall(attack, built, seen.inputs, seen.labels, seen.aims, {})

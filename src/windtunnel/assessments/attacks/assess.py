@@ -6,25 +6,27 @@ that those before it did not break.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, perturb
+from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb
+from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
 from windtunnel.assessments.attacks.judge import Judgement, judge
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import Run, plan_of
 from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.assessments.attacks.targets import target_summary, targets_for
+from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
-from windtunnel.core.contracts import Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import Json, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.files import plain_json
 from windtunnel.core.plugins import package_of
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
@@ -71,9 +73,14 @@ def assess(
     ]
     identity += [subject.seed, str(subject.classifier.device), before.digest()]
     kept = [Checkpoint(f"{name}.{index}", identity) for index in range(len(runs))]
+    invoke = invoker_of(where, entry.invoker)
+    calls: list[dict[str, Json]] = []
     for index, run in enumerate(runs):
         living = (state.attacked & ~state.succeeded).nonzero().flatten()
-        _run(f"{name}.{run.name}", index, run, living, subject, aims, state, entry.batch_size, kept[index])
+        request = _requests(run, subject, aims, invoke)
+        batches = batches_of(living, entry.batch_size, subject.seed, f"{name}.{run.name}.{index}")
+        calls.append(_first_call(run, batches, request))
+        _run(f"{name}.{run.name}", index, run, batches, request, subject, aims, state, kept[index])
     for checkpoint in kept:
         checkpoint.clear()
     data = _data(subject, state, aims)
@@ -81,7 +88,6 @@ def assess(
         examples, clean = state.perturbed, subject.dataset.inputs
         data["transfer_predictions"] = torch.stack([other.predict(examples) for other in others.values()])
         data["transfer_clean_predictions"] = torch.stack([other.predict(clean) for other in others.values()])
-    in_force = [run.settings.in_force for run in runs]
     region = judged_budget if len({r.row.algorithm.key for r in runs}) == 1 else _region(effective)
     targeted = aims is not None
     return AssessmentResult(
@@ -103,10 +109,11 @@ def assess(
             "batch_size": entry.batch_size,
             "runs": [run.name for run in runs],
             "restarts": entry.restarts,
+            **({"invoker": entry.invoker} if entry.invoker else {}),
             **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
             **({"survivors_of": {key: prior[key].digest() for key in before.by}} if prior and before.by else {}),
         },
-        call_kwargs=in_force[0] if len(runs) == 1 else {f"{i} {runs[i].name}": k for i, k in enumerate(in_force)},
+        call_kwargs=calls[0] if len(calls) == 1 else {f"{i} {runs[i].name}": call for i, call in enumerate(calls)},
         library_package=package_of(entry.library),
         provenance={
             "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
@@ -135,14 +142,11 @@ class _State:
     @classmethod
     def start(cls, subject: Subject, aims: Tensor | None, before: Prior) -> _State:
         n = len(subject.dataset)
-        attacked = subject.clean_correct & ~before.broken
-        if aims is not None:
-            attacked &= aims != subject.dataset.targets
+        attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
-        reached = subject.clean_predictions == aims if aims is not None else ~subject.clean_correct
         return cls(
             attacked=attacked,
-            succeeded=before.broken | reached,
+            succeeded=before.broken | reached_without_attack(subject, aims),
             perturbed=torch.where(before.broken.view(-1, 1, 1, 1), before.perturbed, subject.dataset.inputs),
             logits=torch.where(before.broken[:, None], before.logits, subject.clean_logits),
             distances=torch.where(before.broken, before.distances, 0.0),
@@ -173,23 +177,12 @@ class _State:
         self.backwards[rows] += backwards
 
 
-def _run(
-    name: str,
-    index: int,
-    run: Run,
-    living: Tensor,
-    subject: Subject,
-    aims: Tensor | None,
-    state: _State,
-    batch_size: int,
-    checkpoint: Checkpoint,
-) -> None:
-    data, classifier = subject.dataset, subject.classifier
-    device, adapter = classifier.device, adapter_of(run.row.algorithm.library)
+def _requests(run: Run, subject: Subject, aims: Tensor | None, invoke: Invoke | None) -> Callable[[Batch], Request]:
+    """How each batch of a run is asked of its library."""
+    data, device = subject.dataset, subject.classifier.device
 
-    def work(batch: Batch) -> dict[str, Tensor]:
-        counted = CountedModel(classifier.module)
-        request = Request(
+    def request(batch: Batch) -> Request:
+        return Request(
             row=run.row,
             arguments=run.settings.arguments,
             budget=run.settings.budget,
@@ -197,16 +190,44 @@ def _run(
             labels=data.targets[batch.indices].to(device),
             aims=None if aims is None else aims[batch.indices].to(device),
             pool=(data.inputs, data.targets),
-            num_classes=classifier.num_classes,
+            num_classes=subject.classifier.num_classes,
             seed=batch.seed,
+            invoke=invoke,
         )
+
+    return request
+
+
+def _first_call(run: Run, batches: Sequence[Batch], request: Callable[[Batch], Request]) -> dict[str, Json]:
+    """What the library was called with for the first batch; the others differ in their seed and their number of rows."""
+    in_force = run.settings.in_force
+    summary = plain_json(call_of(request(batches[0])).recorded(in_force) if batches else in_force)
+    assert isinstance(summary, dict)
+    return summary
+
+
+def _run(
+    name: str,
+    index: int,
+    run: Run,
+    batches: Sequence[Batch],
+    request: Callable[[Batch], Request],
+    subject: Subject,
+    aims: Tensor | None,
+    state: _State,
+    checkpoint: Checkpoint,
+) -> None:
+    data, classifier = subject.dataset, subject.classifier
+    adapter = adapter_of(run.row.algorithm.library)
+
+    def work(batch: Batch) -> dict[str, Tensor]:
+        counted = CountedModel(classifier.module)
         with seeded(batch.seed):
-            perturbed = perturb(request, counted, adapter).detach().float().cpu()
+            perturbed = perturb(request(batch), counted, adapter).detach().float().cpu()
         n = len(batch.indices)
         counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
         return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
 
-    batches = batches_of(living, batch_size, subject.seed, f"{name}.{index}")
     for batch, found in each_batch(batches, work, name=name, checkpoint=checkpoint):
         rows = batch.indices
         wanted = None if aims is None else aims[rows]

@@ -10,7 +10,7 @@ from windtunnel.assessments.attacks.plan import Run
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.assessments.attacks.survivors import Prior
 from windtunnel.core.artifacts import Tensors
-from windtunnel.core.contracts import Algorithm, Caveat, Randomness
+from windtunnel.core.contracts import Algorithm, Caveat
 from windtunnel.core.subject import Subject
 
 
@@ -51,8 +51,6 @@ def caveats_of(
             f"Attacked only what {', '.join(before.by)} left: attack_success_rate is over those samples, "
             f"adversarial_accuracy is the worst case of all of them together.",
         )
-    if algorithm.randomness is not Randomness.DETERMINISTIC and not algorithm.minimum_norm:
-        yield Caveat("one_random_run", "The attack draws at random: with another seed it may break other samples.")
     aims = data.get("target_classes")
     if isinstance(aims, Tensor):
         same = aims == subject.dataset.targets

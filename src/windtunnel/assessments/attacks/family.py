@@ -12,7 +12,6 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.attacks.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.attacks.preflight:preflight"),
     assess=Lazy("windtunnel.assessments.attacks.assess:assess"),
-    context=Lazy("windtunnel.assessments.attacks.context:context"),
     figures="windtunnel.assessments.attacks.figures",
     visualisers=("ImagePairVisualiser", "PerturbationHeatmapVisualiser"),
     headline=("adversarial_accuracy", "attack_success_rate"),

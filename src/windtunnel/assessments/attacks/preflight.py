@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windtunnel.assessments.attacks.calls import invoker_of
 from windtunnel.assessments.attacks.plan import plan_of
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.table import ROWS
@@ -28,6 +29,11 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
         raise IncompatibleError(f"{where}: the data has one class; there is no wrong one to reach")
     _check_budget(where, entry, row, budget)
     plan_of(where, entry, row, entry.budget.over(budget))
+    if entry.invoker and row.invoker is Invoker.ENSEMBLE:
+        raise UserError(
+            f"{where}.invoker: the profile {row.algorithm.name} runs several attacks; name one of them instead"
+        )
+    invoker_of(where, entry.invoker)
     _check_data(where, row, dataset)
     _check_objective(where, entry, row, dataset)
 

@@ -76,3 +76,18 @@ def targets_for(where: str, rule: TargetClasses, subject: Subject, name: str) ->
         return subject.clean_logits.scatter(1, labels[:, None], torch.inf).argmin(1)
     generator = torch.Generator().manual_seed(derive_seed(subject.seed, name, "targets"))
     return (labels + torch.randint(1, classes, labels.shape, generator=generator)) % classes
+
+
+def has_aim(subject: Subject, aims: Tensor | None) -> Tensor:
+    """Which samples there is something to reach for, bool (N,): a target that is the label already leaves nothing to attack."""
+    return torch.ones(len(subject.dataset), dtype=torch.bool) if aims is None else aims != subject.dataset.targets
+
+
+def reached_without_attack(subject: Subject, aims: Tensor | None) -> Tensor:
+    """Which samples the clean prediction gives to the adversary already, bool (N,).
+
+    Untargeted: every misclassified one. Targeted: those predicted as their target, unless that is their label: right is not broken.
+    """
+    if aims is None:
+        return ~subject.clean_correct
+    return (subject.clean_predictions == aims) & has_aim(subject, aims)

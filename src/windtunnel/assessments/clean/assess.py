@@ -56,7 +56,7 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
         "perturbed_predictions": predictions,
         "clean_logits": logits,
     }
-    semantics = Semantics(IDENTITY, PerturbationDistribution("identity", 0), input_metadata=subject.dataset.metadata)
+    semantics = Semantics(IDENTITY, PerturbationDistribution("identity", 0))
     options = params.model_dump(mode="json")
     return AssessmentResult("clean", semantics, data, metrics, kwargs={**base_kwargs(subject), **options})
 

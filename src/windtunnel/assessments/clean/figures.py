@@ -26,6 +26,7 @@ class ConfusionMatrixVisualiser(Visualiser):
 
     max_labelled: int = 20
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"clean"})
     title: ClassVar[str] = "Confusion matrix"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -60,6 +61,7 @@ class ReliabilityVisualiser(Visualiser):
     """Accuracy against confidence per bin, with its number of samples; the diagonal is perfect calibration."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"clean"})
     title: ClassVar[str] = "Reliability diagram"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -90,6 +92,7 @@ class PerClassAccuracyVisualiser(Visualiser):
 
     max_classes: int = 40
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"clean"})
     title: ClassVar[str] = "Clean accuracy per class"
 
     def draw(self, artifacts: Artifacts) -> Figure:

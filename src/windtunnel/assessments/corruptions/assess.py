@@ -185,6 +185,7 @@ def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> As
         metrics=accuracy_metrics(corrupted.predictions, subject.clean_predictions, targets, _interval(entry)),
         caveats=_upsampled(entry),
         kwargs={**base_kwargs(subject), **_options(entry)},
+        call_kwargs=_called_with(entry, subject, corrupted.corruption, corrupted.severity),
         library_package="imagecorruptions",
     )
 
@@ -228,8 +229,20 @@ def _suite_result(
             **_options(entry),
             **compared,
         },
+        call_kwargs=_called_with(
+            entry, subject, [*dict.fromkeys(corruption for corruption, _ in suite.pairs)], list(entry.severities)
+        ),
         library_package="imagecorruptions",
     )
+
+
+def _called_with(
+    entry: CorruptionEntry, subject: Subject, corruption: str | list[str], severity: int | list[int]
+) -> dict[str, object]:
+    """The arguments of imagecorruptions.corrupt: each image alone, as it is after `upsample`."""
+    height, width = [entry.upsample] * 2 if entry.upsample else subject.dataset.inputs.shape[2:]
+    image = np.broadcast_to(np.uint8(0), (height, width, 3))  # only its shape is told
+    return {"image": image, "corruption_name": corruption, "severity": severity}
 
 
 def _interval(entry: CorruptionEntry) -> Interval:
@@ -250,7 +263,7 @@ def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -
     measured = ""
     if metrics:
         change = float(cast(float, metrics["resizing_change"]))
-        measured = f" Resizing there and back, without any corruption, changes accuracy by {change:+.1%}."
+        measured = f" Resizing there and back, without any corruption, changes accuracy by {100 * change:+.1f} points."
     return (
         Caveat(
             "upsampled",

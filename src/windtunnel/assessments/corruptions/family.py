@@ -12,7 +12,6 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.corruptions.preflight:preflight"),
     assess=Lazy("windtunnel.assessments.corruptions.assess:assess_suite"),
-    context=Lazy("windtunnel.assessments.corruptions.context:context"),
     figures="windtunnel.assessments.corruptions.figures",
     visualisers=(
         "CorruptionAccuracyVisualiser",
@@ -23,5 +22,4 @@ FAMILY = Family(
         "MinimalSeverityVisualiser",
     ),
     headline=("corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce"),
-    series=Lazy("windtunnel.assessments.corruptions.series:write_severity_series"),
 )

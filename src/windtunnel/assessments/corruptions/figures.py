@@ -9,6 +9,7 @@ from windtunnel.assessments.attacks.figures import bare, show_image
 from windtunnel.assessments.figures import style
 from windtunnel.assessments.figures.base import Visualiser, register
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.metadata import corruption_pairs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +23,7 @@ _NO_SUITE = "A single corruption: there is no suite to compare."
 
 
 def _pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
-    kwargs = cast("dict[str, Json]", artifacts.metadata["kwargs"])
-    return [(str(c), int(str(s))) for c, s in cast(list[list[object]], kwargs.get("corruptions", []))]
+    return corruption_pairs(artifacts.metadata.kwargs)
 
 
 @register
@@ -32,6 +32,7 @@ class CorruptionAccuracyVisualiser(Visualiser):
     """Clean accuracy against corrupted accuracy, per corruption of a suite, with their intervals."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
     title: ClassVar[str] = "Clean against corrupted accuracy"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -68,6 +69,7 @@ class SeverityCurveVisualiser(Visualiser):
     """Accuracy against severity: the mean of the suite, and each corruption behind it."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
     title: ClassVar[str] = "Accuracy against severity"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -111,6 +113,7 @@ class CorruptionHeatmapVisualiser(Visualiser):
 
     cmap: str = "cividis"
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
     title: ClassVar[str] = "Accuracy per corruption and severity"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -130,7 +133,7 @@ class CorruptionHeatmapVisualiser(Visualiser):
                 axes.text(
                     j,
                     i,
-                    f"{value:.0%}",
+                    f"{value:.1%}",
                     ha="center",
                     va="center",
                     fontsize=8,
@@ -152,6 +155,7 @@ class CorruptionSheetVisualiser(Visualiser):
     sample: int = 0
     columns: int = 5
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
     title: ClassVar[str] = "One sample under every corruption"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -187,6 +191,7 @@ class PredictionFlipsVisualiser(Visualiser):
     """How predictions change against clean: right to wrong, wrong to right, and from one wrong class to another."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
     title: ClassVar[str] = "Prediction flips"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -223,6 +228,7 @@ class MinimalSeverityVisualiser(Visualiser):
     """Histogram of the mildest severity at which any corruption of the suite breaks a sample."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
+    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
     title: ClassVar[str] = "Minimal severity"
 
     def draw(self, artifacts: Artifacts) -> Figure:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
-from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import METADATA_FILE, plain_json, write_json
+from windtunnel.core.metadata import FigureRecord
 
 if TYPE_CHECKING:  # matplotlib and torch are slow to import, and params only need the names
     from matplotlib.figure import Figure
@@ -23,13 +25,15 @@ Spec = str | Mapping[str, Mapping[str, object]]
 class Visualiser(ABC):
     """Draws one kind of figure from the artifacts of one assessment.
 
-    kinds: the assessment kinds it can draw; a mismatch is refused when params are read.
+    kinds, families: the assessment kinds, and of them the families of params.yaml, that it can draw (empty: any family); a
+    mismatch is refused when params are read.
     scope: `per_sample` where rows are samples, `assessor` where the figure is about the whole assessment.
     embeds_clean_input, embeds_perturbation_map: whether the figure repeats that facet of a sample, so that a compact
     report can show it once.
     """
 
     kinds: ClassVar[frozenset[AssessmentKind]]
+    families: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Literal["per_sample", "assessor"]] = "assessor"
     embeds_clean_input: ClassVar[bool] = False
     embeds_perturbation_map: ClassVar[bool] = False
@@ -58,15 +62,20 @@ def parse_spec(spec: Spec) -> tuple[str, dict[str, object]]:
     return name, dict(options or {})
 
 
-def make_visualiser(spec: Spec, kind: AssessmentKind, where: str) -> Visualiser:
-    """Build a visualiser. Raises UserError for an unknown name or option, or one that cannot draw this kind."""
+def make_visualiser(spec: Spec, kind: AssessmentKind, family: str, where: str) -> Visualiser:
+    """Build a visualiser. Raises UserError for an unknown name or option, or one that cannot draw this kind or family."""
     name, options = parse_spec(spec)
     if name not in VISUALISERS:
         raise UserError(unknown_word(where, name, sorted(VISUALISERS), what="a visualiser"))
     cls = VISUALISERS[name]
-    if kind not in cls.kinds:
-        fitting = sorted(n for n, v in VISUALISERS.items() if kind in v.kinds)
-        raise UserError(f"{where}: {name} does not draw {kind.value} results. Those that do: {', '.join(fitting)}")
+    if not _draws(cls, kind, family):
+        fitting = sorted(n for n, v in VISUALISERS.items() if _draws(v, kind, family))
+        results = (
+            f"{kind.value} results"
+            if kind not in cls.kinds
+            else f"results of {family}, but of {', '.join(sorted(cls.families))}"
+        )
+        raise UserError(f"{where}: {name} does not draw {results}. Those that do: {', '.join(fitting)}")
     known = [f.name for f in fields(cls)]
     for option in options:
         if option not in known:
@@ -77,12 +86,15 @@ def make_visualiser(spec: Spec, kind: AssessmentKind, where: str) -> Visualiser:
         raise UserError(f"{where}.{name}: {error}") from error
 
 
+def _draws(visualiser: type[Visualiser], kind: AssessmentKind, family: str) -> bool:
+    return kind in visualiser.kinds and (not visualiser.families or family in visualiser.families)
+
+
 def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[Path]:
     """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory, and list them in metadata."""
     from matplotlib import pyplot
 
     from windtunnel.assessments.figures.style import plotting_style
-    from windtunnel.core.files import METADATA_FILE, write_json
 
     paths: list[Path] = []
     rows: list[FigureRecord] = []
@@ -94,11 +106,13 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
             figure.savefig(path, metadata={"Software": None})
             pyplot.close(figure)
         paths.append(path)
-        rows.append(_row(visualiser, path, str(figure.get_label())))
-    return paths, tuple(rows)
+        rows.append(recorded(visualiser, path, str(figure.get_label())))
+    metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(rows)})
+    write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
+    return paths
 
 
-def _row(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
+def recorded(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
     """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
     changed = {f.name: v for f in fields(visualiser) if (v := getattr(visualiser, f.name)) != f.default}
     return FigureRecord(
@@ -106,7 +120,7 @@ def _row(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
         file=path.name,
         scope=visualiser.scope,
         title=visualiser.title,
-        options=cast("dict[str, JsonValue]", plain_json({name: v for name, v in changed.items() if _is_option(v)})),
+        options={name: plain_json(v) for name, v in changed.items() if _is_option(v)},
         embeds_clean_input=visualiser.embeds_clean_input,
         embeds_perturbation_map=visualiser.embeds_perturbation_map,
         empty=empty,
@@ -115,5 +129,5 @@ def _row(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
 
 def _is_option(value: object) -> bool:
     """Whether a field holds what params.yaml can say, and not what a stage has handed over to be drawn."""
-    values = value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple | list) else (value,)
     return all(v is None or isinstance(v, bool | int | float | str) for v in values)

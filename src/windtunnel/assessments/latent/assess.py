@@ -105,7 +105,8 @@ def assess(
         caveats=tuple(_caveats(entry, subject, generators, findings, metrics)),
         kwargs={**base_kwargs(subject), "models": ["this run", *(others or {})], "noise_levels": list(entry.noise_levels),
                 "decay_epsilon": entry.decay_epsilon, "rho": entry.bounded.rho},
-        call_kwargs=entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"}),
+        call_kwargs={"latents": codes.latents, "classes": subject.dataset.targets, "generated": codes.generated,
+                     **entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"})},
         provenance={"generators": generators.source, "generators_digest": generators.digest,
                     "model_digests": {label: c.digest for label, c in (others or {}).items()}},
     )  # fmt: skip

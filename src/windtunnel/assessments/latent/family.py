@@ -12,7 +12,6 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.latent.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.latent.preflight:preflight"),
     assess=Lazy("windtunnel.assessments.latent.assess:assess"),
-    context=Lazy("windtunnel.assessments.latent.context:context"),
     figures="windtunnel.assessments.latent.figures",
     visualisers=(
         "LatentMetricsVisualiser",

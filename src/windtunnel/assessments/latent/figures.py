@@ -9,6 +9,7 @@ from windtunnel.assessments.attacks.figures import bare, show_image, signed_map
 from windtunnel.assessments.figures import style
 from windtunnel.assessments.figures.base import Visualiser, register
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.metadata import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,7 @@ NOT_IMAGES = "Not images: nothing to draw."
 @dataclass(frozen=True)
 class _LatentVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"latent"})
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure; a placeholder where the artifacts are of another family."""
@@ -69,7 +71,7 @@ class LatentMetricsVisualiser(_LatentVisualiser):
                   "laga": style.ORANGE}  # fmt: skip
         for place, (key, colour) in enumerate(shares.items()):
             left.bar(place, _number(metrics, key), color=colour, yerr=_error(metrics, key), capsize=3)
-            left.annotate(f"{_number(metrics, key):.0%}", (place, 0.02), ha="center", color="white", weight="bold")
+            left.annotate(f"{_number(metrics, key):.1%}", (place, 0.02), ha="center", color="white", weight="bold")
         left.set_xticks(range(len(shares)), ["clean", "LRA", "LGA", "LARA", "LAGA"])
         left.set(ylabel="accuracy", ylim=(0, 1.05), title=f"bounded search: radius {_number(metrics, 'rho'):g}")
         levels = cast(list[float], metrics["noise_levels"])
@@ -230,8 +232,7 @@ class LatentDistributionsVisualiser(_LatentVisualiser):
         from windtunnel.assessments.latent.metrics import changes
         from windtunnel.assessments.latent.noise import shrink
 
-        kwargs = cast("dict[str, Json]", artifacts.metadata["kwargs"])
-        factor = shrink(float(str(kwargs["decay_epsilon"])))
+        factor = shrink(number(artifacts.metadata.kwargs.extra, "decay_epsilon"))
         real = cast("dict[str, Tensor]", artifacts.data)
         made = cast("dict[str, Tensor]", artifacts.data["generated"])
         sides = {

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.attacks.adapters import Request, adapter_of
+from windtunnel.assessments.attacks.adapters import Request, adapter_of, call_of
 from windtunnel.assessments.attacks.rows import AttackRow
-from windtunnel.assessments.attacks.settings import settle
-from windtunnel.assessments.attacks.targets import target_summary, targets_for
+from windtunnel.assessments.attacks.settings import Settings, settle
+from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.queries.library import attack_counted
 from windtunnel.assessments.queries.metrics import query_metrics
@@ -50,9 +50,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "queries")
     aims = targets_for(where, entry.target_classes, subject, name)
     runner, region, in_force = _plan(where, name, entry, budget, subject, aims)
-    attacked = subject.clean_correct.clone()
-    if aims is not None:
-        attacked &= aims != subject.dataset.targets
+    attacked = subject.clean_correct & has_aim(subject, aims)
     task = Task(
         images=subject.dataset.inputs,
         logits=subject.clean_logits,
@@ -100,14 +98,22 @@ def _plan(
         def searched(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
             search_images(search, oracle, task, rows, capacity, finished)
 
-        return searched, region_of(where, entry, search), params_of(where, entry).model_dump(mode="json")
+        region = region_of(where, entry, search)
+        wanted = {"targets": aims} if aims is not None else {}
+        tensors = {"images": subject.dataset.inputs, "labels": subject.dataset.targets, **wanted}
+        params = params_of(where, entry).model_dump(mode="json")
+        return searched, region, {**params, "epsilon": region.epsilon, "max_queries": entry.max_queries, **tensors}
     settings = settle(where, row, entry.params, as_attack(entry).budget.over(budget))
+
+    def request(i: int) -> Request:
+        return _request(name, row, settings, subject, aims, i)
 
     def counted(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
         for i in rows.tolist():
-            finished(_one(name, row, settings.arguments, subject, aims, task, i))
+            finished(_one(request(i), subject, task, i))
 
-    return counted, settings.budget, settings.in_force
+    # Each image is a call of its own: they differ in their seed alone.
+    return counted, settings.budget, call_of(request(0)).recorded(settings.in_force)
 
 
 def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
@@ -118,23 +124,23 @@ def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
     return rows[margin.argsort(descending=True, stable=True)]
 
 
-def _one(
-    name: str, row: AttackRow, arguments: dict[str, object], subject: Subject, aims: Tensor | None, task: Task, i: int
-) -> State:
-    data, classifier = subject.dataset, subject.classifier
-    device = classifier.device
-    request = Request(
+def _request(name: str, row: AttackRow, settings: Settings, subject: Subject, aims: Tensor | None, i: int) -> Request:
+    data, device = subject.dataset, subject.classifier.device
+    return Request(
         row=row,
-        arguments=arguments,
-        budget=task.budget,
+        arguments=settings.arguments,
+        budget=settings.budget,
         inputs=data.inputs[i : i + 1].to(device).contiguous(),
         labels=data.targets[i : i + 1].to(device),
         aims=None if aims is None else aims[i : i + 1].to(device),
         pool=(data.inputs, data.targets),
-        num_classes=classifier.num_classes,
+        num_classes=subject.classifier.num_classes,
         seed=derive_seed(subject.seed, name, data.ids[i]),
     )
-    done = attack_counted(classifier, adapter_of(row.algorithm.library), request, task, i)
+
+
+def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
+    done = attack_counted(subject.classifier, adapter_of(request.row.algorithm.library), request, task, i)
     return {
         "row": torch.tensor([i]),
         "image": done.image,
@@ -183,7 +189,7 @@ def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, f
     queries = torch.ones(len(inputs), dtype=torch.int64)
     predictions = subject.clean_predictions.clone()
     # A sample that is wrong already is a success without an attack, as for `attacks`.
-    succeeded = ~subject.clean_correct if aims is None else subject.clean_predictions == aims
+    succeeded = reached_without_attack(subject, aims)
     if found:
         done = _joined(found)
         rows = done["row"]
@@ -215,7 +221,6 @@ def _caveats(algorithm: Algorithm, region: PerturbationBudget, entry: QueryEntry
         )
     if not attacked.any():
         yield Caveat("nothing_attacked", "No sample was left to attack: the rates over attacked samples are empty.")
-    yield Caveat("one_random_run", "The attack draws at random: with another seed it may break other samples.")
     if entry.library != "windtunnel":
         yield Caveat(
             "stopped_at_first_success",

@@ -12,7 +12,6 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.queries.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.queries.preflight:preflight"),
     assess=Lazy("windtunnel.assessments.queries.assess:assess"),
-    context=Lazy("windtunnel.assessments.run:only_the_budget"),
     figures="windtunnel.assessments.queries.figures",
     visualisers=("SuccessAgainstQueriesVisualiser", "QueryHistogramsVisualiser", "QueryGalleryVisualiser"),
     headline=("adversarial_accuracy", "attack_success_rate", "queries_succ_mean"),

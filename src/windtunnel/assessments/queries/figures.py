@@ -25,6 +25,7 @@ _DASHES = ("-", "--", "-.", ":")
 @dataclass(frozen=True)
 class _QueryVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"queries"})
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure; a placeholder where the artifacts hold no query counts."""
@@ -79,6 +80,7 @@ class SuccessCurvesVisualiser(Visualiser):
 
     assessments: tuple[Artifacts, ...] = ()
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"queries"})
     title: ClassVar[str] = "Success rate against queries, of all counted attacks"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -173,11 +175,9 @@ class QueryGalleryVisualiser(_QueryVisualiser):
 
 def _label(artifacts: Artifacts) -> str:
     """Name, algorithm and what bounds a success: curves of different bounds are not of one race."""
-    semantics = artifacts.metadata["semantics"]
-    region = semantics["perturbation"] if isinstance(semantics, dict) else None
-    assert isinstance(region, dict)
-    bound = f"{region['norm']} ≤ {float(str(region['epsilon'])):.4g}" if "epsilon" in region else "no bound"
-    return f"{artifacts.name} ({artifacts.metadata['algorithm']}, {bound})"
+    region = artifacts.metadata.semantics.perturbation
+    bound = f"{region.norm} ≤ {region.epsilon:.4g}" if region.epsilon is not None else "no bound"
+    return f"{artifacts.name} ({artifacts.metadata.algorithm}, {bound})"
 
 
 def _caption(axes: Axes, artifacts: Artifacts, key: str, index: int, text: str) -> None:
@@ -185,7 +185,7 @@ def _caption(axes: Axes, artifacts: Artifacts, key: str, index: int, text: str) 
     top = int(logits.argmax())
     names = artifacts.class_names
     name = names[top] if top < len(names) else str(top)
-    axes.set_title(f"{text}\n{name} ({float(logits.softmax(0)[top]):.0%})", fontsize=8, fontweight="normal")
+    axes.set_title(f"{text}\n{name} ({float(logits.softmax(0)[top]):.1%})", fontsize=8, fontweight="normal")
 
 
 def _frame(axes: Axes, colour: str) -> None:

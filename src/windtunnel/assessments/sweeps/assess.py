@@ -40,6 +40,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
         else AttackAtEpsilon(name, entry, algorithm.norm, subject)
     )
     inputs, predictions = _run_menu(name, engine, menu, subject)
+    at_largest = engine.called_with
     epsilons = torch.tensor(menu, dtype=torch.float32)
     critical = critical_epsilon(epsilons, predictions)
     if entry.refine:
@@ -73,7 +74,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
             "refine": entry.refine,
             "clip": entry.clip,
         },
-        call_kwargs=dict(entry.params),
+        call_kwargs={**at_largest, "epsilons": menu},
         library_package=package_of(entry.library),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -15,7 +16,12 @@ from windtunnel.params.sweeps import SweepEntry
 
 
 class Engine(Protocol):
-    """Perturbs the samples at `indices` (int64, n, ascending) by at most `epsilon`: float32 (n, ...) on the CPU."""
+    """Perturbs the samples at `indices` (int64, n, ascending) by at most `epsilon`: float32 (n, ...) on the CPU.
+
+    called_with: the arguments of the latest call, for metadata.json.
+    """
+
+    called_with: Mapping[str, object]
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The perturbed inputs."""
@@ -31,6 +37,7 @@ class OneGradientFGSM:
 
     def __init__(self, subject: Subject, batch_size: int, *, clip: bool) -> None:
         self._inputs = subject.dataset.inputs
+        self.called_with: Mapping[str, object] = {}
         self._range = subject.dataset.value_range if clip else None
         # int8 holds the three values of a sign in a quarter of the memory.
         self._signs = torch.cat(
@@ -44,6 +51,7 @@ class OneGradientFGSM:
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The inputs at `indices` moved by `epsilon` along the stored signs."""
+        self.called_with = {"inputs": self._inputs, "signs": self._signs, "epsilon": epsilon, "clip": self._range}
         # Memory traffic is all that this costs beside the model's passes: no copy that can be spared.
         whole = len(indices) == len(self._inputs)
         inputs, signs = (self._inputs, self._signs) if whole else (self._inputs[indices], self._signs[indices])
@@ -63,6 +71,7 @@ class AttackAtEpsilon:
 
     def __init__(self, name: str, entry: SweepEntry, norm: Norm, subject: Subject) -> None:
         self._name, self._entry, self._norm, self._subject = name, entry, norm, subject
+        self.called_with: Mapping[str, object] = {}
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The attack's result on the samples at `indices` under a budget of `epsilon`."""
@@ -77,6 +86,7 @@ class AttackAtEpsilon:
         )
         budget = Budget(norm=self._norm, epsilon=epsilon)
         result = assess(f"{self._name}@{epsilon:.9g}", attack, budget, self._subject.subset(indices))
+        self.called_with = result.call_kwargs
         perturbed = result.data["perturbed_inputs"]
         assert isinstance(perturbed, Tensor)
         return perturbed

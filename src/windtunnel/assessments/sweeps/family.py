@@ -12,7 +12,6 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.sweeps.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.sweeps.preflight:preflight"),
     assess=Lazy("windtunnel.assessments.sweeps.assess:assess"),
-    context=Lazy("windtunnel.assessments.run:only_the_budget"),
     figures="windtunnel.assessments.sweeps.figures",
     visualisers=(
         "DegradationCurveVisualiser",
@@ -21,5 +20,4 @@ FAMILY = Family(
         "ClassAccuracyVisualiser",
     ),
     headline=("adversarial_accuracy", "attack_success_rate", "area_under_curve", "median_critical_epsilon"),
-    series=Lazy("windtunnel.assessments.sweeps.series:write_curve_series"),
 )

@@ -21,6 +21,7 @@ NO_SWEEP = "No epsilons on disk: this assessment is not a sweep."
 @dataclass(frozen=True)
 class _SweepVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"sweeps"})
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure; a placeholder where the artifacts hold no sweep."""

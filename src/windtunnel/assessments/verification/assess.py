@@ -11,6 +11,7 @@ from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.calls import called_with
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
@@ -81,6 +82,7 @@ def assess(
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
+        call_kwargs=called_with(steps, task),
         library_package=_PACKAGE.get(entry.library),
         provenance={"verifiers": used} if algorithm is CASCADE else {},
     )

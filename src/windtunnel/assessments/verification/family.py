@@ -12,7 +12,6 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.verification.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.verification.preflight:preflight"),
     assess=Lazy("windtunnel.assessments.verification.assess:assess"),
-    context=Lazy("windtunnel.assessments.verification.context:context"),
     figures="windtunnel.assessments.verification.figures",
     visualisers=("VerdictSummaryVisualiser", "OutputBoundsPinnedVisualiser", "OutputBoundsMarginHeatmapVisualiser"),
     headline=(

@@ -159,14 +159,35 @@ def _with_logits(margins: Tensor) -> Tensor:
 
 
 def _region(lirpa: ModuleType, x: Tensor, norm: Norm, epsilon: float | Tensor) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the dual of L1 is a division by zero, and it means it
+        return lirpa.PerturbationLpNorm(**_ball(x, norm, epsilon))
+
+
+def _ball(x: Tensor, norm: Norm, epsilon: float | Tensor) -> dict[str, object]:
     if norm is Norm.LINF:
         radius = epsilon.to(x).view(-1, *[1] * (x.ndim - 1)) if isinstance(epsilon, Tensor) else epsilon
         low, high = (x - radius).clamp(0, 1), (x + radius).clamp(0, 1)
-        return lirpa.PerturbationLpNorm(norm=_P[norm], eps=float((high - low).max()) / 2, x_L=low, x_U=high)
+        return {"norm": _P[norm], "eps": float((high - low).max()) / 2, "x_L": low, "x_U": high}
     assert isinstance(epsilon, float)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the dual of L1 is a division by zero, and it means it
-        return lirpa.PerturbationLpNorm(norm=_P[norm], eps=epsilon)
+    return {"norm": _P[norm], "eps": epsilon}
+
+
+def call_of_bounds(
+    x: Tensor, targets: Tensor, num_classes: int, norm: Norm, epsilon: float, method: str
+) -> dict[str, object]:
+    """The arguments of PerturbationLpNorm, BoundedModule and compute_bounds for the samples `x`, as `bound_batch` gives them."""
+    optimised = method == "alpha-crown"
+    margins = margin_matrix(targets, num_classes)
+    return {
+        "x": x,
+        **_ball(x, norm, epsilon),
+        "eps": epsilon,
+        "C": margins if optimised else _with_logits(margins),
+        "method": LIRPA_METHOD[method],
+        "bound_upper": False,
+        "bound_opts": _DENSE if optimised else {},
+    }
 
 
 @contextmanager

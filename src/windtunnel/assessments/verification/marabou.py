@@ -31,10 +31,15 @@ _GRACE = 5.0
 CLEAR_LEAD = 1e-3
 
 
+def box(inputs: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """(lower, upper): the Linf ball of `epsilon` cut off at [0, 1], shaped as `inputs`."""
+    return (inputs - epsilon).clamp(0, 1), (inputs + epsilon).clamp(0, 1)
+
+
 def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool) -> list[Query]:
     """The Linf boxes around the samples at `indices`, cut off at [0, 1]; rivals by their margin, the nearest first."""
     data = subject.dataset
-    low, high = (data.inputs - epsilon).clamp(0, 1), (data.inputs + epsilon).clamp(0, 1)
+    low, high = box(data.inputs, epsilon)
     queries = []
     for i in indices.tolist():
         target = int(data.targets[i])

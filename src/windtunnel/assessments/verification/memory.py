@@ -26,17 +26,18 @@ class PeakMemory:
         self._sampler = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> PeakMemory:
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_allocated(self._device)
+        if counts_its_own(self._device):
+            device = torch.get_device_module(self._device)
+            device.reset_peak_memory_stats(self._device)
+            self._before = device.memory_allocated(self._device)
         else:
             self._before = _resident()
             self._sampler.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._device.type == "cuda":
-            self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
+        if counts_its_own(self._device):
+            self.bytes = torch.get_device_module(self._device).max_memory_allocated(self._device) - self._before
         else:
             self._done.set()
             self._sampler.join()
@@ -73,10 +74,15 @@ def samples_that_fit(bytes_per_sample: int, device: torch.device) -> int:
     return max(1, int(_SHARE * free_memory(device) / max(1, bytes_per_sample)))
 
 
+def counts_its_own(device: torch.device) -> bool:
+    """Whether a device has memory of its own (cuda, xpu); the CPU and mps work in the machine's."""
+    return device.type not in {"cpu", "mps"}
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated on `device`: of the accelerator, or of the machine and the container."""
-    if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info(device)[0]
+    if counts_its_own(device):
+        free: int = torch.get_device_module(device).mem_get_info(device)[0]
         return free
     return min(int(psutil.virtual_memory().available), _left_in_container())
 

@@ -97,7 +97,7 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
         metrics=smoothing_metrics(data, smoothing),
         caveats=tuple(_caveats(smoothing, region.epsilon)),
         kwargs=base_kwargs(subject),
-        call_kwargs=smoothing.model_dump(),
+        call_kwargs={"x": subject.dataset.inputs, "epsilon": region.epsilon, **smoothing.model_dump()},
     )
     checkpoint.clear()
     return result

@@ -51,7 +51,7 @@ def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding])
     checks: list[Json] = [*rows]
     return AssessmentResult(
         name="sanity",
-        semantics=Semantics(SANITY, PerturbationDistribution("identity", 0), input_metadata=subject.dataset.metadata),
+        semantics=Semantics(SANITY, PerturbationDistribution("identity", 0)),
         data=data,
         metrics=metrics,
         kwargs={**base_kwargs(subject), "profile": settings.profile, "checks": checks, "meaning": NECESSARY},

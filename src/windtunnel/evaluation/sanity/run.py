@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from windtunnel.core.artifacts import Artifacts
+from windtunnel.assessments.clean.table import IDENTITY
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, metadata_of
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Json
+from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.files import plain_json
 from windtunnel.core.plugins import load_modules
@@ -46,6 +47,7 @@ class Finding:
     samples: tuple[str, ...]
     assessments: tuple[str, ...]
     reason: str
+    each: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> dict[str, Json]:
         """As a row of metadata.json; empty fields are left out."""
@@ -61,10 +63,11 @@ class Finding:
             "samples": list(self.samples),
             "assessments": list(self.assessments),
             "reason": self.reason,
+            "each": dict(self.each),
             "remedy": self.check.remedy,
             "source": self.check.source,
         }
-        return {key: value for key, value in row.items() if value not in (None, [], "")}
+        return {key: value for key, value in row.items() if value not in (None, [], {}, "")}
 
 
 def registry() -> dict[str, Check]:
@@ -96,7 +99,8 @@ def before_any_assessment(params: Params, classifier: Classifier, dataset: Datas
     """The checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
     subject = subject_of(classifier, dataset, params.seed)
     asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
-    empty = Artifacts("clean", Path(), {}, {"metrics": {}})
+    nothing = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
+    empty = Artifacts("clean", Path(), {}, metadata_of(nothing, subject))
     return run_checks(Evidence(subject, empty, params, ()), params.sanity, asked)
 
 
@@ -133,6 +137,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
         samples=tuple(found.samples)[:MAX_SAMPLES] if found.flagged else (),
         assessments=tuple(dict.fromkeys(found.assessments)) if found.flagged else (),
         reason=words,
+        each=found.each if found.flagged else {},
     )
 
 

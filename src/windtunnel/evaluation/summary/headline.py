@@ -23,11 +23,10 @@ def accuracy_key(name: str, metrics: Mapping[str, object]) -> str | None:
     return next((key for key in keys if key in metrics), None)
 
 
-def leading(metadata: Mapping[str, Json]) -> tuple[str, ...]:
+def leading(family: str | None) -> tuple[str, ...]:
     """What `dvc metrics show`, `dvc exp show` and the MLflow run list lead with; metadata.json holds the rest."""
-    family = metadata.get("family")
     if family in families():
-        return families()[str(family)].headline
+        return families()[family].headline
     return tuple(dict.fromkeys(key for record in families().values() for key in record.headline))  # of an older version
 
 
@@ -49,7 +48,7 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
     top["hard_failures"] = metrics["hard_failures"]
     for artifacts in assessments:
         top[artifacts.name] = {
-            key: artifacts.metrics[key] for key in leading(artifacts.metadata) if key in artifacts.metrics
+            key: artifacts.metrics[key] for key in leading(artifacts.metadata.family) if key in artifacts.metrics
         }
     return top
 

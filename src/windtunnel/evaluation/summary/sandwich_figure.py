@@ -21,6 +21,7 @@ class SandwichVisualiser(Visualiser):
     """A bar per budget: certified accuracy, the unknown band up to worst-case accuracy, the broken, the misclassified."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"summary"})
     title: ClassVar[str] = "Robustness sandwich per budget"
 
     def draw(self, artifacts: Artifacts) -> Figure:
@@ -50,7 +51,7 @@ class SandwichVisualiser(Visualiser):
                     axes.text(
                         (left + right) / 2,
                         row,
-                        f"{right - left:.0%}",
+                        f"{right - left:.1%}",
                         ha="center",
                         va="center",
                         color="white",

@@ -8,7 +8,6 @@ from typing import cast
 
 import torch
 
-from windtunnel.assessments.catalogue import algorithms
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Norm
@@ -20,7 +19,8 @@ class SecurityCurve:
     """Accuracy that is left at each epsilon (certified: proved), with its interval; one epsilon is a point.
 
     samples: how many it is of. reach: the largest epsilon that was asked about. steps: whether the curve is constant
-    between its epsilons (distances per sample) and not merely unknown there.
+    between its epsilons (distances per sample) and not merely unknown there. out_of_time: samples for which a verifier's
+    time ran out, so that the curve is what was proved so far.
     """
 
     name: str
@@ -34,6 +34,7 @@ class SecurityCurve:
     reach: float
     steps: bool = False
     smoothed: bool = False
+    out_of_time: int = 0
 
 
 def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
@@ -43,7 +44,7 @@ def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
 
 def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
     region, metrics = region_of(artifacts), artifacts.metrics
-    kind = artifacts.metadata["assessment_kind"]
+    kind = artifacts.kind
     if region is None or kind == AssessmentKind.STATISTICAL_SAMPLING:
         return
     if kind == AssessmentKind.FORMAL_VERIFICATION:
@@ -53,7 +54,7 @@ def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
             yield _point(artifacts, region, "certified_accuracy", certified=True)
     elif "accuracy_curve" in metrics:
         yield _stored(artifacts, region, "epsilons", "accuracy_curve", certified=False)
-    elif _minimum_norm(artifacts):
+    elif artifacts.metadata.semantics.minimum_norm:
         yield _of_distances(artifacts, region)
     elif "adversarial_accuracy" in metrics:
         yield _point(artifacts, region, "adversarial_accuracy", certified=False)
@@ -64,14 +65,16 @@ def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, 
     x, y, bottom, top = (cast(list[float], artifacts.metrics[key]) for key in (epsilons, accuracy, low, high))
     smoothed = of_a_smoothed_model(artifacts)
     return SecurityCurve(
-        artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed
-    )
+        artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed,
+        out_of_time=_out_of_time(artifacts),
+    )  # fmt: skip
 
 
 def _point(artifacts: Artifacts, region: Region, key: str, *, certified: bool) -> SecurityCurve:
     value, low, high = (float(cast(float, artifacts.metrics[f"{key}{end}"])) for end in ("", "_ci_low", "_ci_high"))
     at = region.epsilon
-    return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at)
+    return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at,
+                         out_of_time=_out_of_time(artifacts))  # fmt: skip
 
 
 def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
@@ -87,10 +90,9 @@ def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
     )
 
 
+def _out_of_time(artifacts: Artifacts) -> int:
+    return int(cast(int, artifacts.metrics.get("timeouts", 0)))
+
+
 def _count(artifacts: Artifacts) -> int:
     return len(artifacts.tensor("targets"))
-
-
-def _minimum_norm(artifacts: Artifacts) -> bool:
-    key = (artifacts.metadata["library"], artifacts.metadata["algorithm"])
-    return any(row.minimum_norm for row in algorithms("attacks") if row.key == key)

@@ -29,6 +29,7 @@ class SecurityCurvesVisualiser(Visualiser):
 
     assessments: tuple[Artifacts, ...] = ()
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
+    families: ClassVar[frozenset[str]] = frozenset({"summary"})
     title: ClassVar[str] = "Security curves: accuracy left by attacks, and proved by certificates"
 
     def draw(self, artifacts: Artifacts) -> Figure:

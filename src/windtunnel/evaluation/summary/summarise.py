@@ -21,6 +21,7 @@ from windtunnel.evaluation.summary.evidence import (
     outcome,
     region_of,
 )
+from windtunnel.evaluation.summary.reproducibility import reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.table import SUMMARY
 
 
@@ -43,6 +44,7 @@ def summarise(
     outcomes = [outcome(region, clean, assessments) for region in regions]
     first = outcomes[0]
     names = [a.name for a in assessments]
+    facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), sanity)
     failures = [*_contradictions(outcomes, clean, names), *_sanity_failures(sanity)]
     inputs, predictions = nearest_examples(first, clean, assessments)
     data: Tensors = {
@@ -70,8 +72,8 @@ def summarise(
         semantics=Semantics(SUMMARY, budget),
         data=data,
         metrics=metrics,
-        caveats=tuple(_caveats(first, failures, assessments)),
-        kwargs={**base_kwargs(subject), "assessments": names, "hard_failures": failures},
+        caveats=(*_caveats(first, failures, assessments), reproducibility_caveat(facts)),
+        kwargs={**base_kwargs(subject), "assessments": names, "hard_failures": failures, "reproducibility": facts},
     )
 
 
@@ -79,9 +81,7 @@ def _regions(assessments: Sequence[Artifacts]) -> set[Region]:
     return {
         region
         for a in assessments
-        if a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
-        and not of_a_smoothed_model(a)
-        and (region := region_of(a))
+        if a.kind != AssessmentKind.STATISTICAL_SAMPLING and not of_a_smoothed_model(a) and (region := region_of(a))
     }
 
 
@@ -157,9 +157,6 @@ def _caveats(first: Outcome, failures: Sequence[str], assessments: Sequence[Arti
                 f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
             )
         )
-    if not any(
-        a.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a)
-        for a in assessments
-    ):
+    if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
         found.append(Caveat("nothing_proved", "No formal verification ran: nothing here is proved."))
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -23,19 +25,32 @@ from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Model
 
 MODEL_JSON = "model.json"
+TESTED_DEVICES = ("cpu", "cuda")
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the first accelerator there is, else the CPU. Raises UserError for a device that is not there."""
+    """`auto` is the first accelerator there is, else the CPU. Raises UserError for a device that is not there.
+
+    Says on stderr, once, where no test of ours ran on that kind of device.
+    """
     if name == "auto":
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return found or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device: '{name}' is not to be had here ({first_line(error)}); auto picks one") from error
+        device = found or torch.device("cpu")
+    else:
+        try:
+            device = torch.device(name)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise UserError(f"device: '{name}' is unavailable here ({first_line(error)}); auto picks one") from error
+    if device.type not in TESTED_DEVICES:
+        _warn_untested(device.type)
     return device
+
+
+@functools.cache
+def _warn_untested(kind: str) -> None:
+    text = f"windtunnel: device: no test of windtunnel ran on {kind}; compare a small run with device: cpu first"
+    print(text, file=sys.stderr)
 
 
 def import_model(
@@ -56,7 +71,7 @@ def import_model(
         save_tensors(dict(module.state_dict()), directory / "weights.pt")
         facts |= {
             "architecture": model.train.architecture,
-            "recipe": model.train.model_dump(mode="json"),
+            "recipe": model.train.used(),
             "input_shape": list(split.inputs.shape[1:]),
             "num_classes": split.num_classes,
         }

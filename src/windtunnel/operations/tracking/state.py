@@ -13,7 +13,8 @@ from typing import cast
 
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
-from windtunnel.core.layout import CLEAN, DATA, GATE, METRICS, MODEL, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.layout import CLEAN, DATA, GATE, METRICS, MODEL, REPORT, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.metadata import read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
@@ -104,8 +105,8 @@ def read_state(*, tensors: bool = True) -> State:
     metrics = flatten(cast(dict[str, Json], read_json(METRICS)))
     gate = cast(dict[str, Json], read_json(GATE))
     figures = sorted(SUMMARY.glob("*.png"))
-    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE, LOCK,
-             *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
+    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE,
+             REPORT / METADATA_FILE, LOCK, *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
     digest = hashlib.sha256()
     # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
     values = json.dumps(flat_params(PARAMS_FILE), sort_keys=True).encode()
@@ -124,6 +125,7 @@ def read_state(*, tensors: bool = True) -> State:
         "sanity.hard_fails": str(len(failures)),
         "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
         "caveat_count": str(len(caveats)),
+        **{f"caveat.{caveat.code}": caveat.text for caveat in _caveats(summary)},
         "data.digest": str(dataset["digest"]),
         "model.digest": model_digest,
         **({"dvc.stage_hashes": " ".join(f"{s.name}={s.hash[:12]}" for s in stages)} if stages else {}),
@@ -177,7 +179,7 @@ def _git(*arguments: str) -> str:
 def _child(
     directory: Path, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
 ) -> ChildState:
-    metadata = with_caveats(cast(dict[str, Json], read_json(directory / METADATA_FILE)), checks)
+    metadata = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
     stage = next((s for s in stages if directory.as_posix() in s.outs), None)
     if not tensors:
         return ChildState(name, directory, metadata, "", stage)

@@ -115,7 +115,7 @@ def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
 
 def picture_files(artifacts: Artifacts) -> dict[str, Path]:
     """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
-    names = [str(row.get("file", "")) for row in rows_in(artifacts.metadata, "visualisers")]
+    names = [str(row.get("file", "")) for row in rows_in(artifacts.plain, "visualisers")]
     paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
     return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
 
@@ -145,15 +145,15 @@ def _is_picture(path: Path) -> bool:
 
 
 def _check_metadata(artifacts: Artifacts) -> None:
-    missing = [key for key in _OF_ALL if key not in artifacts.metadata]
-    semantics = artifacts.metadata.get("semantics")
+    missing = [key for key in _OF_ALL if key not in artifacts.plain]
+    semantics = artifacts.plain.get("semantics")
     if not missing and not (isinstance(semantics, dict) and isinstance(semantics.get("perturbation"), dict)):
         missing = ["semantics.perturbation"]
     if not missing and not isinstance(kwargs(artifacts).get("sample_names"), list):
         missing = ["kwargs.sample_names"]
-    if not missing and not isinstance(artifacts.metadata["metrics"], dict):
+    if not missing and not isinstance(artifacts.plain["metrics"], dict):
         missing = ["metrics"]
-    caveats = artifacts.metadata.get("caveats", [])
+    caveats = artifacts.plain.get("caveats", [])
     if not isinstance(caveats, list) or not all(isinstance(c, dict) and {"code", "text"} <= c.keys() for c in caveats):
         missing.append("the code and text of a caveat")
     if missing:

@@ -11,6 +11,7 @@ from foolbox.criteria import Criterion, Misclassification, TargetedMisclassifica
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Request
+from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.rows import AT_CALL, Invoker
 from windtunnel.assessments.attacks.settings import library_class, norm_argument
 from windtunnel.core.errors import UserError
@@ -21,14 +22,27 @@ def perturb(request: Request, model: nn.Module) -> Tensor:
 
     Minimum-norm attacks run without a bound: what their distances are worth is judged by the caller.
     """
+    call = call_of(request)
+    if request.invoke:
+        return request.invoke(call, model)
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=request.inputs.device)
-    arguments = {
-        **request.row.defaults,
+    return _INVOKERS[request.row.invoker](request, wrapped, call.attack(**call.built))
+
+
+def call_of(request: Request) -> LibraryCall:
+    """How the library is called: epsilon and what the adversary wants go into the call, the rest into the constructor."""
+    row = request.row
+    built = {
+        **row.defaults,
         **_norm_argument(request),
         **request.arguments,
     }
-    attack = library_class(request.row)(**arguments)
-    return _INVOKERS[request.row.invoker](request, wrapped, attack)
+    options = {} if row.invoker is Invoker.UNBOUNDED else {"epsilons": _epsilon(request)}
+    return LibraryCall(library_class(row), built, request.inputs, request.labels, request.aims, options)
+
+
+def _epsilon(request: Request) -> float | None:
+    return request.budget.epsilon if request.row.epsilon == AT_CALL else None
 
 
 def _norm_argument(request: Request) -> dict[str, object]:
@@ -43,8 +57,8 @@ def _criterion(labels: Tensor, aims: Tensor | None) -> Criterion:
 
 
 def _call(request: Request, model: foolbox.Model, attack: foolbox.Attack) -> Tensor:
-    epsilon = request.budget.epsilon if request.row.epsilon == AT_CALL else None
-    _, clipped, _ = attack(model, request.inputs, _criterion(request.labels, request.aims), epsilons=epsilon)
+    criterion = _criterion(request.labels, request.aims)
+    _, clipped, _ = attack(model, request.inputs, criterion, epsilons=_epsilon(request))
     perturbed: Tensor = clipped
     return perturbed
 

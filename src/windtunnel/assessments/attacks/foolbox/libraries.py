@@ -11,6 +11,7 @@ LIBRARIES = (
         package="foolbox",
         rows=Lazy("windtunnel.assessments.attacks.foolbox.rows:ROWS"),
         adapter=Lazy("windtunnel.assessments.attacks.foolbox.adapter:perturb"),
+        call=Lazy("windtunnel.assessments.attacks.foolbox.adapter:call_of"),
         module="foolbox.attacks",
     ),
 )

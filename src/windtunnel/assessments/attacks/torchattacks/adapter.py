@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from windtunnel.assessments.attacks.adapters import Request
+from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.settings import epsilon_argument, library_class, norm_argument
 
@@ -19,44 +20,57 @@ SURROGATE_BATCH = 32
 
 def perturb(request: Request, model: nn.Module) -> Tensor:
     """The library's perturbed inputs, float32 (B, C, H, W)."""
-    attack = _INVOKERS[request.row.invoker](request, model)
-    attack.set_device(request.inputs.device)  # it looks at the parameters, and a model may have none
-    labels = request.labels
-    if request.aims is not None and request.row.targeting is not Targeting.NO:
-        attack.set_mode_targeted_by_label(quiet=True)
-        labels = request.aims
-    elif request.row.invoker is Invoker.NEXT_CLASS:
-        # Untargeted, JSMA aims at (label + 1) % 10 whatever the number of classes; we say the next of ours.
-        attack.set_mode_targeted_by_label(quiet=True)
-        labels = (request.labels + 1) % request.num_classes
+    call = call_of(request)
+    if request.invoke:
+        return request.invoke(call, model)
     # RFGSM, LGV and others print as they go.
     with contextlib.redirect_stdout(io.StringIO()):
-        perturbed: Tensor = attack(request.inputs, labels)
+        attack = _INVOKERS[request.row.invoker](request, call, model)
+        attack.set_device(request.inputs.device)  # it looks at the parameters, and a model may have none
+        if call.targets is not None:
+            attack.set_mode_targeted_by_label(quiet=True)
+        perturbed: Tensor = attack(call.inputs, call.labels if call.targets is None else call.targets)
     return perturbed
 
 
-def _construct(request: Request, model: nn.Module, row: AttackRow | None = None) -> torchattacks.attack.Attack:
-    row = row or request.row
-    arguments = {
+def call_of(request: Request) -> LibraryCall:
+    """How the library is called: everything but the batch goes into the constructor."""
+    step = _lgv_step(request) if request.row.invoker is Invoker.SURROGATES else {}
+    built = {**step, **_arguments(request, request.row)}
+    return LibraryCall(library_class(request.row), built, request.inputs, request.labels, _targets(request), {})
+
+
+def _targets(request: Request) -> Tensor | None:
+    if request.aims is not None and request.row.targeting is not Targeting.NO:
+        return request.aims
+    # Untargeted, JSMA aims at (label + 1) % 10 whatever the number of classes; we say the next of ours.
+    return (request.labels + 1) % request.num_classes if request.row.invoker is Invoker.NEXT_CLASS else None
+
+
+def _arguments(request: Request, row: AttackRow) -> dict[str, object]:
+    return {
         **epsilon_argument(row, request.budget.epsilon),
         **norm_argument(row, request.budget.norm),
         **({row.seed: request.seed} if row.seed else {}),
         **({row.classes: request.num_classes} if row.classes else {}),
         **(request.arguments if row is request.row else {}),
     }
-    return library_class(row)(model, **arguments)
 
 
-def _many_attacks(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+def _construct(request: Request, call: LibraryCall, model: nn.Module) -> torchattacks.attack.Attack:
+    return call.attack(model, **call.built)
+
+
+def _many_attacks(request: Request, call: LibraryCall, model: nn.Module) -> torchattacks.attack.Attack:
     from windtunnel.assessments.attacks.table import ROWS
 
     names = request.arguments.get("attacks", ["FGSM", "PGD"])
     assert isinstance(names, list | tuple)
-    members = [_construct(request, model, ROWS["torchattacks", str(name)]) for name in names]
-    return torchattacks.MultiAttack(members)
+    rows = [ROWS["torchattacks", str(name)] for name in names]
+    return torchattacks.MultiAttack([library_class(row)(model, **_arguments(request, row)) for row in rows])
 
 
-def _surrogates(request: Request, model: nn.Module) -> torchattacks.attack.Attack:
+def _surrogates(request: Request, call: LibraryCall, model: nn.Module) -> torchattacks.attack.Attack:
     models = request.arguments.get("nb_models_epoch", 4)
     assert isinstance(models, int)
     # LGV trains on whole batches of an epoch's share: with fewer batches than models it would train on none at all.
@@ -65,13 +79,7 @@ def _surrogates(request: Request, model: nn.Module) -> torchattacks.attack.Attac
     for parameter in model.parameters():
         parameter.requires_grad_(True)  # LGV trains a deep copy; ours are put back below
     try:
-        attack = torchattacks.LGV(
-            model,
-            loader,
-            verbose=False,
-            eps=request.budget.epsilon,
-            **{**_lgv_step(request), **request.arguments},
-        )
+        attack = torchattacks.LGV(model, loader, verbose=False, **call.built)
         attack.set_device(request.inputs.device)
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             attack.collect_models()
@@ -86,7 +94,7 @@ def _lgv_step(request: Request) -> dict[str, object]:
     return {"alpha": (request.budget.epsilon or 0.0) / 10, "steps": 10}
 
 
-_INVOKERS: dict[Invoker, Callable[[Request, nn.Module], torchattacks.attack.Attack]] = {
+_INVOKERS: dict[Invoker, Callable[[Request, LibraryCall, nn.Module], torchattacks.attack.Attack]] = {
     Invoker.PLAIN: _construct,
     Invoker.NEXT_CLASS: _construct,
     Invoker.MANY_ATTACKS: _many_attacks,

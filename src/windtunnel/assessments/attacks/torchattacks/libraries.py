@@ -11,6 +11,7 @@ LIBRARIES = (
         package="torchattacks",
         rows=Lazy("windtunnel.assessments.attacks.torchattacks.rows:ROWS"),
         adapter=Lazy("windtunnel.assessments.attacks.torchattacks.adapter:perturb"),
+        call=Lazy("windtunnel.assessments.attacks.torchattacks.adapter:call_of"),
         module="torchattacks",
     ),
 )

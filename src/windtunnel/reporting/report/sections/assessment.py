@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.files import is_tensor_summary
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.collect import Found, picture_files
@@ -47,7 +48,7 @@ def figure_blocks(artifacts: Artifacts, found: Found, options: Options, but: tup
     """
     left_out = shown_side_by_side(artifacts, found, options)
     pictures = picture_files(artifacts)
-    for row in rows_in(artifacts.metadata, "visualisers"):
+    for row in rows_in(artifacts.plain, "visualisers"):
         title = str(row.get("title") or row.get("name"))
         path = pictures.get(str(row.get("file")))
         if row.get("name") in but:
@@ -72,13 +73,13 @@ def _charts(artifacts: Artifacts, visualiser: str, title: str, found: Found) -> 
 
 
 def _what_ran(artifacts: Artifacts) -> str:
-    meaning, call = semantics(artifacts), block(artifacts.metadata, "call_kwargs")
-    version = artifacts.metadata.get("library_version", "")
-    words = [f"{artifacts.metadata['library']} {version} {artifacts.metadata['algorithm']}".replace("  ", " ")]
+    meaning, call = semantics(artifacts), block(artifacts.plain, "call_kwargs")
+    version = artifacts.plain.get("library_version", "")
+    words = [f"{artifacts.plain['library']} {version} {artifacts.plain['algorithm']}".replace("  ", " ")]
     if (threat := meaning.get("threat_model")) != "not_applicable":
         words += [short(threat).replace("_", " "), short(meaning.get("objective"))]
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
-    options = ", ".join(f"{key}={short(value)}" for key, value in call.items())
+    options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
 
 

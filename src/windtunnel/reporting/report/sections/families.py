@@ -63,7 +63,7 @@ class Family:
 
 
 def _kind(kind: AssessmentKind) -> Callable[[Artifacts], bool]:
-    return lambda a: bool(a.metadata["assessment_kind"] == kind.value)
+    return lambda a: bool(a.plain["assessment_kind"] == kind.value)
 
 
 def _has(metric: str) -> Callable[[Artifacts], bool]:
@@ -111,8 +111,8 @@ FAMILIES = (
         "Everyday disturbances, drawn at random: an average over them, which bounds no worst case.",
         "corrupted", _kind(AssessmentKind.STATISTICAL_SAMPLING),
         (*_columns("rate", accuracy="corrupted_accuracy", mCE="mce", relative_mCE="relative_mce"),
-         *_columns("share", mean_error="mean_corruption_error"), *_columns("plain", worst="worst_corruption"),
-         *_columns("share", its_accuracy="worst_corruption_accuracy", never_broken="never_broken")),
+         *_columns("share", mean_error="mean_corruption_error"), *_columns("plain", worst_corruption="worst_corruption"),
+         *_columns("share", its_mean_accuracy="worst_corruption_accuracy", never_broken="never_broken")),
     ),
     Family(
         "Attacks: what was broken", _WORST, "broken", lambda a: True,
@@ -137,7 +137,7 @@ def family_sections(found: Found, options: Options) -> Iterator[Section]:
         if not mine:
             continue
         children = [guarded(a.name, partial(assessment_section, a, found, options)) for a in mine]
-        if pending and any(a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING for a in mine):
+        if pending and any(a.plain["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING for a in mine):
             children.insert(0, pending)
             pending = None
         overview = guarded(family.title, partial(_overview, family, mine))
@@ -158,7 +158,7 @@ def _overview(family: Family, mine: list[Artifacts]) -> Section:
 def _algorithm(artifacts: Artifacts) -> str:
     threat = str(semantics(artifacts).get("threat_model", ""))
     seen = {"black_box_score": ", sees scores", "black_box_decision": ", sees answers"}.get(threat, "")
-    return f"{artifacts.metadata['library']} {artifacts.metadata['algorithm']}{seen}"
+    return f"{artifacts.plain['library']} {artifacts.plain['algorithm']}{seen}"
 
 
 def _comparison(family: Family, mine: list[Artifacts]) -> Chart | None:

@@ -31,10 +31,10 @@ def _blocks(found: Found) -> Iterator[Block]:
     everything = [a for a in (found.summary, found.clean, *found.assessments) if a]
     if not everything:
         return
-    origin = block(everything[0].metadata, "provenance")
+    origin = block(everything[0].plain, "provenance")
     packages: dict[str, str] = {}
     for a in everything:
-        packages |= {k: str(v) for k, v in block(block(a.metadata, "provenance"), "packages").items()}
+        packages |= {k: str(v) for k, v in block(block(a.plain, "provenance"), "packages").items()}
     rows = [(key.replace("_", " "), short(origin[key])) for key in _ORIGIN if key in origin]
     rows += [(name, version) for name, version in sorted(packages.items())]
     yield Table("Seed, digests and versions", ("what", "value"), tuple(rows))
@@ -47,7 +47,7 @@ def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
     randomness = str(semantics(artifacts).get("randomness", ""))
     words = _RANDOMNESS.get(randomness, randomness or "not recorded")
     exceptions = []
-    if artifacts.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION:
+    if artifacts.plain["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION:
         exceptions.append("measured run times differ")
         timeouts = int(number(artifacts.metrics, "timeouts"))
         exceptions.append(

@@ -1,0 +1,64 @@
+"""How a library's attack is built and called: what metadata.json records, and what an invoker of the user's is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.references import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """One call of a library's attack, all names the library's own.
+
+    attack: its class or function. built: the constructor's arguments beside the model. options: further arguments of the call.
+    inputs: float32 (B, C, H, W) in [0, 1]; labels: int64 (B,); targets: int64 (B,), the wanted classes, None untargeted; all
+    on the model's device.
+    """
+
+    attack: Callable[..., object]
+    built: Mapping[str, object]
+    inputs: Tensor
+    labels: Tensor
+    targets: Tensor | None
+    options: Mapping[str, object]
+
+    def recorded(self, in_force: Mapping[str, object]) -> dict[str, object]:
+        """`call_kwargs` of metadata.json: `in_force`, the arguments with the library's defaults, and what we add to them."""
+        tensors = {"inputs": self.inputs, "labels": self.labels}
+        return {
+            **in_force,
+            **self.built,
+            **self.options,
+            **tensors,
+            **({"targets": self.targets} if self.targets is not None else {}),
+        }
+
+
+# The user's own way from a call and the model to the perturbed inputs, float32 (B, C, H, W).
+Invoke: TypeAlias = Callable[[LibraryCall, nn.Module], Tensor]
+
+
+def invoker_of(where: str, reference: str | None) -> Invoke | None:
+    """The function that `invoker: module:function` names, held to its shape; None where there is none.
+
+    Raises UserError where it cannot be found, or, when it is called, for a result that is not a tensor like the inputs.
+    """
+    if reference is None:
+        return None
+    function = cast(Invoke, resolve(reference, f"{where}.invoker"))
+
+    def checked(call: LibraryCall, model: nn.Module) -> Tensor:
+        found: object = function(call, model)
+        if not isinstance(found, Tensor) or found.shape != call.inputs.shape:
+            got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            raise UserError(f"{where}.invoker: {reference} returned {got}, not a tensor {tuple(call.inputs.shape)}")
+        return found
+
+    return checked

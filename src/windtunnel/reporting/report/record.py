@@ -1,0 +1,91 @@
+"""The report as data: the table of all samples under all assessments, the headline, the caveats, and digests of its files.
+
+The same two files as every assessment leaves, so that whoever reads one of those reads the report too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts, save_tensors
+from windtunnel.core.contracts import Json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
+from windtunnel.core.metadata import read_metadata
+from windtunnel.evaluation.sanity.findings import read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.summary.evidence import rows_of
+
+NOT_ASSESSED = 0  # no verdict has this code
+_OF_SUMMARY = (
+    "clean_inputs", "targets", "clean_predictions", "verdicts", "perturbed_inputs", "perturbed_predictions",
+    "perturbation_distance", "worst_by", "certified_verdicts", "certified_by",
+)  # fmt: skip
+_KEPT = ("sample_names", "show_sample_names", "class_names", "hard_failures", "reproducibility")
+_HEADLINE = ("clean_accuracy", "worst_case_accuracy", "certified_accuracy")
+
+
+def write_record(
+    reports: Path, names: Sequence[str], files: Sequence[Path], directory: Path, *, started: float
+) -> None:
+    """Write robustness_data.pt, metadata.json and runtime.json of the report on the assessments `names` into `directory`.
+
+    Beside the summary's keys (`verdicts` is the worst case, `certified_verdicts` what is proved), for A assessments in
+    the order of kwargs.assessments: `assessment_verdicts` int64 (A, N), 0 where it did not assess the sample;
+    `assessment_predictions` int64 (A, N), of the perturbed input, -1 for none; `assessment_distances` float32 (A, N), NaN
+    for none. `files` are what the report consists of: kwargs.files has the size and sha256 of each.
+    """
+    summary = read_artifacts(reports / "summary")
+    checks = rows_in(read_sanity(reports / "sanity"))
+    rows = [_row(read_artifacts(reports / "robustness" / name), summary) for name in names]
+    data: Tensors = {key: summary.tensor(key) for key in _OF_SUMMARY}
+    for key, column in zip(("verdicts", "predictions", "distances"), zip(*rows, strict=True), strict=False):
+        data[f"assessment_{key}"] = torch.stack(column)
+    save_tensors(data, directory / DATA_FILE)
+    caveats: list[Json] = [row.model_dump(mode="json") for row in summary.metadata.caveats]
+    for name in names:
+        metadata = with_caveats(read_metadata(reports / "robustness" / name), checks)
+        caveats += [{**row.model_dump(mode="json"), "assessment": name} for row in metadata.caveats]
+    write_json(
+        {
+            **summary.plain,
+            "name": "report",
+            "algorithm": "report",
+            "metrics": {
+                **{key: value for key, value in summary.metrics.items() if key.startswith(_HEADLINE)},
+                **{key: summary.metrics[key] for key in ("n_samples", "hard_failures")},
+                "headline": read_json(reports / "metrics.json"),
+            },
+            "kwargs": {
+                **{key: value for key, value in _object(summary.plain["kwargs"]).items() if key in _KEPT},
+                "assessments": list(names),
+                "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in files},
+            },
+            "visualisers": [],
+            "caveats": caveats,
+        },
+        directory / METADATA_FILE,
+    )
+    runtime = {"started": started, "seconds": round(time.time() - started, 3)}
+    write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
+
+
+def _row(artifacts: Artifacts, summary: Artifacts) -> tuple[Tensor, Tensor, Tensor]:
+    """(verdicts, predictions, distances) of one assessment at the summary's samples, each (N,)."""
+    places, n = rows_of(artifacts, summary.sample_names), len(summary.sample_names)
+    verdicts, predictions = torch.full((n,), NOT_ASSESSED), torch.full((n,), -1)
+    distances = torch.full((n,), torch.nan)
+    verdicts[places] = artifacts.tensor("verdicts")
+    if "perturbed_predictions" in artifacts.data:
+        predictions[places] = artifacts.tensor("perturbed_predictions")
+    if "perturbation_distance" in artifacts.data:
+        distances[places] = artifacts.tensor("perturbation_distance")
+    return verdicts, predictions, distances
+
+
+def _object(value: Json) -> dict[str, Json]:
+    assert isinstance(value, dict)
+    return value

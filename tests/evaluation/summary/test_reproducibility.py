@@ -1,0 +1,66 @@
+"""What the seed decides, what it does not, and that every run says so."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from windtunnel.assessments.attacks.table import ALGORITHMS as ATTACKS
+from windtunnel.assessments.corruptions.table import ALGORITHMS as CORRUPTIONS
+from windtunnel.assessments.latent.table import ALGORITHMS as LATENT
+from windtunnel.assessments.verification.table import ALGORITHMS as VERIFICATION
+from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
+from windtunnel.core.contracts import PerturbationBudget, PerturbationDistribution, Randomness, Semantics
+from windtunnel.core.randomness import ONE_RANDOM_RUN
+from windtunnel.evaluation.summary.reproducibility import reproducibility, reproducibility_caveat
+from windtunnel.evaluation.summary.summarise import summarise
+
+EVERY = (*ATTACKS, *CORRUPTIONS, *LATENT, *VERIFICATION)
+FOG = next(row for row in CORRUPTIONS if row.name == "fog")
+CROWN = next(row for row in VERIFICATION if row.name == "crown")
+
+
+@pytest.fixture
+def write(linear_subject, tmp_path):
+    subject = linear_subject.subset(torch.arange(4))
+
+    def write(name, algorithm, **more):
+        region = (
+            PerturbationDistribution(name, 1) if algorithm.norm is None else PerturbationBudget(algorithm.norm, 0.1)
+        )
+        result = AssessmentResult(
+            name, Semantics(algorithm, region), {**base_data(subject, torch.full((4,), 5)), **more.pop("data", {})},
+            {"clean_accuracy": 1.0, **more}, kwargs=base_kwargs(subject),
+        )  # fmt: skip
+        return write_artifacts(result, tmp_path / name, subject, started=time.time())
+
+    return write
+
+
+def test_every_stochastic_algorithm_of_every_family_carries_the_caveat_and_no_other(write):
+    for algorithm in EVERY:
+        codes = [caveat.code for caveat in write("it", algorithm).caveats]
+        assert codes.count(ONE_RANDOM_RUN) == (algorithm.randomness is not Randomness.DETERMINISTIC), algorithm.key
+
+
+def test_the_run_says_what_depends_on_the_seed_and_what_nobody_controls(write):
+    fog, crown = write("fog", FOG), write("crown", CROWN, timeouts=2, data={"runtime_per_sample": torch.zeros(4)})
+    checks = {"kwargs": {"checks": [{"id": "A2", "status": "warn"}]}}
+    facts = reproducibility([fog, crown], 7, "cpu", checks)
+    assert (facts["seed"], facts["seeded"], facts["deterministic"]) == (7, ["fog"], ["crown"])
+    late, timed, model = facts["not_controlled"]
+    assert "crown ran out of time" in late and "crown" in timed and "A2" in model  # noqa: PT018
+    text = reproducibility_caveat(facts).text
+    assert text.startswith("Drawn at random, from seed 7, and others with another seed: fog.")
+    assert "The same with every seed: crown." in text
+    assert reproducibility([fog], 0, "cpu", None)["not_controlled"] == []
+    assert "cuda" in reproducibility([], 0, "cuda:0", None)["not_controlled"][0]
+
+
+def test_the_summary_of_every_run_carries_it(write, linear_subject):
+    subject = replace(linear_subject.subset(torch.arange(4)), seed=3)
+    summary = summarise(subject, PerturbationBudget(CROWN.norm, 0.1), write("clean", FOG), [write("crown", CROWN)])
+    (caveat,) = [c for c in summary.caveats if c.code == "reproducibility"]
+    assert summary.kwargs["reproducibility"]["deterministic"] == ["crown"]
+    assert "crown" in caveat.text
