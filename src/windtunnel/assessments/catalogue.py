@@ -10,6 +10,8 @@ from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.plugins import families, family_of, load_modules
 from windtunnel.params.entry import Entry
 
+CLEAN_FIGURES = "windtunnel.assessments.clean.figures"  # clean is no family: it has no entries
+
 
 def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
     """The rows of one family, or of all, in the order of the tables."""
@@ -34,8 +36,8 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
 
 def register_figures() -> None:
     """Make the visualisers of every family known: importing a family's figures registers them."""
-    for family in families().values():
-        import_module(family.figures)
+    for module in (CLEAN_FIGURES, *(family.figures for family in families().values())):
+        import_module(module)
     load_modules("windtunnel.figures")
 
 

@@ -123,4 +123,4 @@ def test_an_option_that_is_a_list_is_recorded_too(indices, tmp_path):
     visualiser = make_visualiser(
         spec, AssessmentKind.FORMAL_VERIFICATION, "verification", "verification.crown.visualisers"
     )
-    assert recorded(visualiser, tmp_path / "it.png", "")["options"] == {"sample_indices": [2, 0]}
+    assert recorded(visualiser, tmp_path / "it.png", "").options == {"sample_indices": [2, 0]}
