@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import REPORT, REPORTS
 from windtunnel.params.load import entries, load_params
 from windtunnel.reporting.report.build import build_report
@@ -17,8 +17,7 @@ def main() -> None:
     """Write reports/report.pdf, reports/report.html and reports/report."""
     started, params = time.time(), load_params()
     names = [name for _, name, _ in entries(params)]
-    # The gate comes after the report; `windtunnel report` shows its verdict too.
-    report = build_report(REPORTS, params.report, names, gate=False)
+    report = build_report(REPORTS, params.report, names)
     files = REPORTS / "report.pdf", REPORTS / "report.html"
     for render, file in zip((render_pdf, render_html), files, strict=True):
         render(report, file)

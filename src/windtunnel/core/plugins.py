@@ -4,7 +4,7 @@ A record holds names, not objects: `Lazy("package.module:name")` is imported whe
 family costs nothing. Ours are `FAMILY` in `windtunnel/assessments/<family>/family.py` and `LIBRARIES` in a
 `libraries.py` below it. Another package registers through the entry-point groups
 `windtunnel.families`, `windtunnel.libraries` (records), `windtunnel.checks`, `windtunnel.figures` (modules that register
-by being imported), `windtunnel.inputs.models` and `windtunnel.inputs.data` (functions). Nothing else lists families or libraries.
+by being imported), `windtunnel.models` and `windtunnel.data` (functions). Nothing else lists families or libraries.
 """
 
 from __future__ import annotations

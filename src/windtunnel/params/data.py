@@ -10,7 +10,7 @@ from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number
 from windtunnel.params.words import one_of
 
-Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", plugins="windtunnel.inputs.data")]
+Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", plugins="windtunnel.data")]
 
 
 class Data(Block):
@@ -33,6 +33,7 @@ class Data(Block):
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
     samples: Samples = Samples()
+    time_limit: Number = Field(600, gt=0, description="function: seconds that windtunnel check gives it")
 
     @property
     def size(self) -> tuple[int, int] | None:

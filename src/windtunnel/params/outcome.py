@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Block, Value
+from windtunnel.params.model import OtherModel
 from windtunnel.params.numbers import Number
 
 
@@ -34,8 +35,8 @@ class Sanity(Block):
     expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
         None, description="what the model is known to reach on this data (A8)"
     )
-    surrogate: str | None = Field(
-        None, description="directory of a second model for transfer (C6): an earlier reports/model"
+    surrogate: str | OtherModel | None = Field(
+        None, description="a second model for transfer (C6): an earlier reports/model, or {model, factory, ...}"
     )
     benchmark: Literal["cifar10", "cifar100", "imagenet"] | None = Field(
         None, description="whose best known robust accuracy is the ceiling (C21)"
@@ -48,8 +49,10 @@ class Report(Block):
 
     title: str = "Robustness assessment"
     layout: Literal["compact", "full"] = Field(
-        "compact", description="compact: no clean image, perturbation map or metric twice; full: everything"
+        "compact",
+        description="compact: the PDF answers in few pages, the HTML folds the details; full: everything, on paper too",
     )
+    paper: Literal["A4", "Letter"] = "A4"
     figure_scope: Literal["per_sample", "per_assessor"] = Field(
         "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"
     )

@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.bounding import Bounder
-from windtunnel.assessments.verification.falsifier import QUICK_RESTARTS, QUICK_STEPS, RESTARTS, STEPS, falsify
+from windtunnel.assessments.verification.canonical.subject import Canonical
+from windtunnel.assessments.verification.falsifier import (
+    QUICK_RESTARTS,
+    QUICK_STEPS,
+    RESTARTS,
+    ROUNDING,
+    STEPS,
+    falsify,
+)
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
+from windtunnel.assessments.verification.marabou import MARABOU_TOLERANCE
 from windtunnel.assessments.verification.solver_step import solve
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.contracts import Caveat, Norm
@@ -22,6 +31,7 @@ from windtunnel.params.verification import VerificationEntry
 ATTACK_BATCH = 256
 PROBE = 20
 CHEAP = frozenset({"ibp", "forward", "crown-ibp"})
+FALSIFIERS = frozenset({"quick-attack", "attack"})
 BOUND_METHODS = frozenset({"ibp", "forward", "crown-ibp", "forward+backward", "crown", "alpha-crown"})
 
 
@@ -29,18 +39,25 @@ BOUND_METHODS = frozenset({"ibp", "forward", "crown-ibp", "forward+backward", "c
 class Task:
     """What every step is given: the assessment's name, the subject, the region, the entry's options.
 
+    canonical: the subject with a network of our own, whose logits are of unit scale; the user's model is the ledger's.
+
     deadline: time.monotonic() at which the entry's time budget is over. bounder: bounds whatever is bounded.
     probed: bound methods that are tried on a few samples first.
     """
 
     name: str
-    subject: Subject
+    canonical: Canonical
     norm: Norm
     epsilon: float
     entry: VerificationEntry
     deadline: float
     bounder: Bounder
     probed: frozenset[str] = frozenset()
+
+    @property
+    def subject(self) -> Subject:
+        """The samples with the canonical network."""
+        return self.canonical.subject
 
     @property
     def time_left(self) -> float:
@@ -63,6 +80,11 @@ def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
     if late:
         text = f"{len(late)} samples were not decided in time; another machine may decide more or fewer."
         ledger.caveats.append(Caveat("time_out", text, late))
+
+
+def tolerance_of(step: str, slack: float) -> float:
+    """By how much of the logits' unit a lead must exceed 0 before a step's word counts; `slack` as in `Bounder`."""
+    return (MARABOU_TOLERANCE if step == "marabou" else ROUNDING) + 2 * slack
 
 
 def _attack(step: str, ledger: Ledger, task: Task) -> None:
@@ -107,7 +129,7 @@ def _bound(step: str, ledger: Ledger, task: Task) -> None:
 
 
 def _marabou(step: str, ledger: Ledger, task: Task) -> None:
-    solve(step, ledger, task.name, task.subject, task.epsilon, task.entry, task.deadline)
+    solve(step, ledger, task.name, task.canonical, task.epsilon, task.entry, task.deadline)
 
 
 _STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {

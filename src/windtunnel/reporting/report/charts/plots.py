@@ -39,7 +39,7 @@ class Bar:
 @dataclass(frozen=True, slots=True)
 class Series:
     """One curve of `lines`: points in x order; `interval` per point, a band or, for points alone (`line` false),
-    whiskers; `named`: whether the legend names it.
+    whiskers; `named`: whether the legend names it; `hollow`: rings in place of dots.
     """
 
     label: str
@@ -51,6 +51,7 @@ class Series:
     line: bool = True
     thin: bool = False
     named: bool = True
+    hollow: bool = False
 
 
 def bars(
@@ -130,6 +131,8 @@ def lines(
             if one.interval:
                 tip += _interval(one.interval[i], lambda v: f"{v:.1%}")
             marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
+            if one.hollow:
+                marks.append(Dot(*axes.at(x, y), 1.3, "paper"))
     entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and one.named))
     key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
     return Scene(width, axes.bottom + 40 + height, (*marks, *key), alt)
@@ -169,6 +172,39 @@ def columns(
             (x0, y0), (x1, y1) = axes.at(edges[1] + 1.06 * bin_, extra[1]), axes.at(edges[1] + 1.94 * bin_, 0)
             marks += hatch(x0, y0, x1 - x0, y1 - y0, "white")
     return Scene(width, axes.bottom + 40 + height, (*marks, *below), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of `changes`: a difference of two shares with its interval; `sure`: whether it is beyond chance."""
+
+    label: str
+    value: float
+    interval: Interval
+    sure: bool
+    tip: str = ""
+
+
+def changes(rows: Sequence[Change], x_label: str, alt: str, width: float = WIDTH) -> Scene:
+    """Bars to the left (worse) and to the right (better) of 0, with their intervals; grey where chance explains them."""
+    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    reach = max(0.01, *(abs(v) for r in rows for v in (*r.interval, r.value)))
+    axes = Axes(left, 4, width - 50, 4 + step * len(rows), (-reach, reach), (0, 1))
+    marks = axes.frame(x_label, x_format=lambda v: f"{100 * v:+.3g}", y_format=None)
+    zero, _ = axes.at(0, 0)
+    marks.append(Line(((zero, axes.top), (zero, axes.bottom)), "ink", 1))
+    for i, row in enumerate(rows):
+        y = axes.top + step * i
+        x, _ = axes.at(row.value, 0)
+        colour = "unknown" if not row.sure else "broken" if row.value < 0 else "certified"
+        low, high = (axes.at(v, 0)[0] for v in row.interval)
+        marks += [
+            Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"),
+            Rect(min(x, zero), y + 3, max(0.8, abs(x - zero)), step - 6, colour, row.tip or row.label),
+            *whisker((low, y + step / 2), (high, y + step / 2)),
+            Label(width - 46, y + 13, f"{100 * row.value:+.1f}", "soft", 8.5),
+        ]
+    return Scene(width, axes.bottom + 34, tuple(marks), alt)
 
 
 @dataclass(frozen=True, slots=True)
