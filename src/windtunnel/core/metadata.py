@@ -67,6 +67,7 @@ class Region(Record):
     steps: int | None = None
     corruption_name: str | None = None
     severity: int | None = None
+    severities: tuple[int, ...] | None = None
 
 
 class SemanticsRecord(Record):
