@@ -21,6 +21,7 @@ from windtunnel.core.errors import UserError, unknown_word
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
+_ROOT = Path(__file__).parents[1] / "assessments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +98,32 @@ class Library:
 @functools.cache
 def families() -> dict[str, Family]:
     """Every family by name, in their order."""
-    found = [*_of_folders("family", "FAMILY"), *_of_entry_points("windtunnel.families", Family)]
+    ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
+    found = [*ours, *_of_entry_points("windtunnel.families", Family)]
     return {family.name: family for family in sorted(found, key=lambda f: (f.order, f.name))}
 
 
 @functools.cache
 def libraries(family: str) -> dict[str, Library]:
     """The libraries of a family by name: ours first, then those of other packages."""
-    ours = [library for group in _of_folders("libraries", "LIBRARIES") for library in group]
-    found = [*ours, *_of_entry_points("windtunnel.libraries", Library)]
-    return {library.name: library for library in found if library.family == family}
+    records: list[Library] = []
+    for name in library_records(family):
+        records += import_module(name).LIBRARIES
+    records += [library for library in _of_entry_points("windtunnel.libraries", Library) if library.family == family]
+    return {library.name: library for library in records}
+
+
+def library_records(family: str) -> list[str]:
+    """The modules of ours that hold the libraries of a family."""
+    paths = sorted((_ROOT / family).rglob("libraries.py"))
+    return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
 
 
 def family_of(name: str, where: str = "family") -> Family:
-    """The family of this name. Raises UserError, with the nearest match, where there is none."""
+    """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
+    if (_ROOT / name / "family.py").is_file():
+        record: Family = import_module(f"{ASSESSMENTS}.{name}.family").FAMILY
+        return record
     if name not in families():
         raise UserError(unknown_word(where, name, families(), what="a family of assessments"))
     return families()[name]
@@ -122,11 +135,6 @@ def library_of(name: str, family: str) -> Library:
     if name not in known:
         raise UserError(unknown_word("library", name, known, what=f"a library of {family}"))
     return known[name]
-
-
-def package_of(library: str) -> str | None:
-    """The distribution of a library, of whichever family; None for what is built in."""
-    return next((known[library].package for family in families() if library in (known := libraries(family))), None)
 
 
 @functools.cache
@@ -147,14 +155,6 @@ def load_modules(group: str) -> None:
     """Import the modules of a group, which register what they hold. Raises UserError for one that does not import."""
     for point in plugins(group).values():
         _loaded(point)
-
-
-def _of_folders(leaf: str, attribute: str) -> Iterator[Any]:
-    """The records of this package, in the order of their folders."""
-    root = Path(__file__).parents[1] / "assessments"
-    for path in sorted(root.rglob(f"{leaf}.py")):
-        inside = ".".join(path.relative_to(root).with_suffix("").parts)
-        yield getattr(import_module(f"{ASSESSMENTS}.{inside}"), attribute)
 
 
 def _of_entry_points(group: str, kind: type[T]) -> Iterator[T]:

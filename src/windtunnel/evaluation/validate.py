@@ -7,8 +7,9 @@ from pathlib import Path
 
 from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.gate.names import unknown_metrics
-from windtunnel.params.load import PARAMS_FILE, entries, read_params, validate_schema
+from windtunnel.params.load import entries, read_params, validate_schema
 from windtunnel.params.schema import Params
 
 

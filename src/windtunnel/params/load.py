@@ -13,11 +13,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.core.plugins import families
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params, params_model
 
-PARAMS_FILE = Path("params.yaml")
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 
 

@@ -27,7 +27,7 @@ from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Json, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.files import plain_json
-from windtunnel.core.plugins import package_of
+from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -72,7 +72,7 @@ def assess(
         subject.classifier.digest,
     ]
     identity += [subject.seed, str(subject.classifier.device), before.digest()]
-    kept = [Checkpoint(f"{name}.{index}", identity) for index in range(len(runs))]
+    kept = [Checkpoint(f"{name}.{index}", subject.resolved, identity) for index in range(len(runs))]
     invoke = invoker_of(where, entry.invoker)
     calls: list[dict[str, Json]] = []
     for index, run in enumerate(runs):
@@ -114,7 +114,7 @@ def assess(
             **({"survivors_of": {key: prior[key].digest() for key in before.by}} if prior and before.by else {}),
         },
         call_kwargs=calls[0] if len(calls) == 1 else {f"{i} {runs[i].name}": call for i, call in enumerate(calls)},
-        library_package=package_of(entry.library),
+        library_package=library_of(entry.library, "attacks").package,
         provenance={
             "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
             "entry": entry_digest(entry, budget),

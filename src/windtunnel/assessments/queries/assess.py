@@ -24,7 +24,7 @@ from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
-from windtunnel.core.plugins import package_of
+from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
@@ -62,7 +62,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     identity = [entry.model_dump(mode="json"), str(region), subject.dataset.digest(), subject.classifier.digest,
                 subject.seed, str(subject.classifier.device), None if aims is None else aims.tolist()]  # fmt: skip
     rows = _hardest_first(attacked.nonzero().flatten(), subject)
-    found = _collect(name, runner, task, rows, Checkpoint(name, identity))
+    found = _collect(name, runner, task, rows, Checkpoint(name, subject.resolved, identity))
     data = _data(subject, task, attacked, aims, found)
     return AssessmentResult(
         name=name,
@@ -81,7 +81,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
             **({"max_queries": entry.max_queries} if entry.max_queries else {}),
         },
         call_kwargs=in_force,
-        library_package=package_of(entry.library),
+        library_package=library_of(entry.library, "attacks").package,
     )
 
 
