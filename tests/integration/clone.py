@@ -59,8 +59,9 @@ class Clone:
         return said + errors if both else said
 
     def repro(self) -> list[str]:
-        """The stages that ran, sorted."""
-        return sorted(re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE))
+        """The stages that ran, sorted; without `resolve`, which always does."""
+        ran = re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE)
+        return sorted(stage for stage in ran if stage != "resolve")
 
     def parents(self):
         import mlflow

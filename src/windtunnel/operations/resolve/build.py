@@ -81,7 +81,7 @@ class Resolver:
             facts.other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
         )
         yield self._stage(
-            "summary", cast("dict[str, JsonValue]", whole), self.model_options, self.model_code, draws=True
+            "summary", cast("dict[str, JsonValue]", whole), self.model_options, (*self.model_code, *_TABLES), draws=True
         )
         names = [name for _, name, _ in entries(p)]
         yield self._stage(
