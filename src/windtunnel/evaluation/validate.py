@@ -33,6 +33,10 @@ def _unknown_words(params: Params) -> Iterator[str]:
             visualisers_of(family, name, entry)
         except UserError as error:
             yield str(error)
+        # Only here: what is resolved for a stage has the budget filled in.
+        bounded = family == "attacks" or (family == "queries" and entry.library != "windtunnel")
+        if bounded and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
+            yield lack
 
 
 def _unknown_checks(params: Params) -> Iterator[str]:

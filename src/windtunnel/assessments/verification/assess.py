@@ -29,7 +29,7 @@ from windtunnel.assessments.verification.steps import (
     run_steps,
     tolerance_of,
 )
-from windtunnel.assessments.verification.table import CASCADE, MARABOU, SMOOTHING
+from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, MARABOU, SMOOTHING
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, package_version
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import (
@@ -62,7 +62,8 @@ def assess(
 
     A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. `results`: of the
     attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
-    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,); with `entry.radius`
+    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,), `subdomains` int64 (N,), those
+    of branch and bound; with `entry.radius`
     `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
@@ -107,6 +108,7 @@ def assess(
                 step: float(f"{tolerance_of(step, canonical.slack) * canonical.unit:.3g}") for step in steps
             },
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
+            **({"params": dict(entry.params)} if entry.params else {}),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
         call_kwargs=called_with(steps, task),
@@ -121,7 +123,8 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
         return entry.steps
     if algorithm is MARABOU:
         return ("marabou",)
-    return (algorithm.name.removesuffix("-l2").removesuffix("-l1"),)
+    step = algorithm.name.removesuffix("-l2").removesuffix("-l1")
+    return ("attack", step) if algorithm in BRANCH_AND_BOUND else (step,)
 
 
 def bound_step(steps: Sequence[str]) -> str | None:
@@ -157,6 +160,7 @@ def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
         "lower_margins": canonical.margins(ledger.lower_margins),
         "decided_by": ledger.decided_by,
         "timed_out": ledger.timed_out,
+        "subdomains": ledger.subdomains,
     }
 
 

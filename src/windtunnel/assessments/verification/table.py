@@ -58,9 +58,15 @@ MARABOU = _row(
     "Marabou", "linf-box", Norm.LINF, "complete smt sound", {Capability.FORWARD, Capability.ONNX_GRAPH},
     "complete: decides every sample, given time (Wu et al. 2024)",
 )  # fmt: skip
+_SEARCH = "complete branch-and-bound bound-propagation sound"
+_SEARCH_WORDS = "complete on piecewise-linear networks, given work: alpha-beta-CROWN with splits (Wang et al. 2021)"
+BRANCH_AND_BOUND: tuple[Algorithm, ...] = tuple(
+    _row("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _GRADIENTS, _SEARCH_WORDS)
+    for suffix, norm in (("", Norm.LINF), ("-l2", Norm.L2), ("-l1", Norm.L1))
+)
 CASCADE = _row(
     "windtunnel", "cascade", Norm.LINF, "complete ensemble sound", _GRADIENTS | {Capability.ONNX_GRAPH},
-    "per sample the cheapest that decides: attack, ibp, crown, alpha-crown, Marabou",
+    "per sample the cheapest that decides: attack, ibp, crown, branch and bound, Marabou",
 )  # fmt: skip
 SMOOTHING = replace(
     _row("windtunnel", "smoothing", Norm.L2, f"probabilistic sampling {SMOOTHED_MODEL}", {Capability.FORWARD},
@@ -68,5 +74,5 @@ SMOOTHING = replace(
     randomness=Randomness.SELF_SEEDED,
 )  # fmt: skip
 MARABOU_ROWS = (MARABOU,)
-OWN = (CASCADE, SMOOTHING)
+OWN = (*BRANCH_AND_BOUND, CASCADE, SMOOTHING)
 ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, *MARABOU_ROWS, *OWN)
