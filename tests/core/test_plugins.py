@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
-from windtunnel.core.plugins import Family, Lazy, Library, families, libraries, package_of
+from windtunnel.core.plugins import Family, Lazy, Library, families, libraries, library_of
 from windtunnel.params.schema import Params
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +53,8 @@ def test_the_schema_of_params_has_every_family_of_ours():
 
 
 def test_a_library_knows_its_distribution():
-    assert package_of("foolbox") == "foolbox"
-    assert package_of("windtunnel") is None
+    assert library_of("foolbox", "attacks").package == "foolbox"
+    assert library_of("windtunnel", "attacks").package is None
 
 
 def test_a_library_that_is_not_installed_is_said_with_the_remedy():
