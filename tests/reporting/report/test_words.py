@@ -109,7 +109,7 @@ def test_caveats_that_differ_in_a_number_are_one_row_and_others_stay_whole():
 
     def with_caveat(name, *texts):
         caveats = [{"code": code, "text": text} for code, text in texts]
-        return Artifacts(name, Path(), {}, {"metrics": {}, "caveats": caveats})
+        return Artifacts(name, Path(), {}, metadata(name=name, caveats=caveats))
 
     few = "Sanity check F2: its interval is {} points. Assess more samples."
     mine = [
