@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
@@ -25,10 +26,11 @@ def _budgeted(
     steps: str | None = None,
     targeting: Targeting = Targeting.NO,
     defaults: Mapping[str, object] | None = None,
+    fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack that is given its epsilon at the call."""
     row = algorithm("foolbox", name, threat, norm, families, randomness)
-    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, defaults=defaults or {})
+    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, defaults=defaults or {}, fixed_by=fixed_by)
 
 
 def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[AttackRow, ...]:
@@ -37,6 +39,7 @@ def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[Attac
         _budgeted(
             f"{prefix}{suffix}", WHITE, norm, families, randomness,
             step="abs_stepsize", steps="steps", targeting=Targeting.YES,
+            fixed_by=(("random_start", False),) if randomness is GLOBAL else (),
         )
         for norm, prefix in LP
     )  # fmt: skip
@@ -44,7 +47,7 @@ def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[Attac
 
 def _noise(name: str, norm: Norm, families: str = "noise") -> AttackRow:
     """Random noise scaled to epsilon; its repeated forms ask only for the decision."""
-    return _budgeted(name, DECISION, norm, families, GLOBAL)
+    return replace(_budgeted(name, DECISION, norm, families, GLOBAL), keeps_clean="Repeated" in name)
 
 
 def _minimal(
