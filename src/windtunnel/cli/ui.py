@@ -15,6 +15,7 @@ import webbrowser
 import click
 
 from windtunnel.core.errors import UserError
+from windtunnel.inputs.mlflow_moved import ARTIFACTS
 from windtunnel.inputs.mlflow_server import main_root, public_address, tracking_uri
 from windtunnel.params.load import load_params
 
@@ -51,7 +52,7 @@ def ui(*, port: int, host: str, open_it: bool) -> None:
         raise UserError(f"ui: something is served on {root} already; choose another --port")
     click.echo(f"starting MLflow on {uri} (about 20 s)")
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port),
-               "--workers", "1", "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]  # fmt: skip
+               "--workers", "1", "--default-artifact-root", (main_root() / ARTIFACTS).as_uri()]  # fmt: skip
     # A session of its own: MLflow's server starts processes, and all of them are to end with this one.
     server = subprocess.Popen(command, start_new_session=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

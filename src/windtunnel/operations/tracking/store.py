@@ -11,6 +11,7 @@ from urllib.parse import urlparse
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import DATA_FILE
 from windtunnel.core.layout import REPORTS
+from windtunnel.inputs.mlflow_moved import ARTIFACTS
 from windtunnel.inputs.mlflow_server import connect, main_root, store_lock
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
 
@@ -67,7 +68,7 @@ def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
     if found:
         identifier: str = found.experiment_id
         return identifier
-    location = (main_root() / "mlartifacts").as_uri() if urlparse(uri).scheme == "sqlite" else None
+    location = (main_root() / ARTIFACTS).as_uri() if urlparse(uri).scheme == "sqlite" else None
     created: str = client.create_experiment(name, artifact_location=location)
     return created
 
