@@ -57,11 +57,11 @@ class Clone:
         """The stages that ran, sorted."""
         return sorted(re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE))
 
-    def parents(self):
+    def parents(self, experiment_name: str = "test"):
         import mlflow
 
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self.folder / 'mlflow.db'}")
-        experiment = client.get_experiment_by_name("test")
+        experiment = client.get_experiment_by_name(experiment_name)
         runs = client.search_runs([experiment.experiment_id])
         parents = [r for r in runs if r.data.tags["windtunnel.role"] == "parent"]
         return client, parents, [r for r in runs if r.data.tags["windtunnel.role"] == "assessment"]

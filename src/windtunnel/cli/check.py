@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--params", "path", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)
-def check(*, path: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
+def check(*, path: Path, as_json: bool) -> None:
     """Validate params, data, model, and that every assessment can run on them. Exit code 2 if not.
 
     A model that `train` has yet to make is checked as it will be: untrained, of the same shape.
@@ -32,7 +33,29 @@ def check(*, path: Path) -> None:
       windtunnel check
       windtunnel check --params experiments/wide.yaml
     """  # noqa: D301
-    console = Console()
+    if as_json:
+        _as_json(path)
+        return
+    _check(path, Console())
+
+
+def _as_json(path: Path) -> None:
+    """The answer on stdout, and exit code 2 where there is a mistake."""
+    from windtunnel.core.errors import USER_ERROR
+    from windtunnel.reporting.answers import CheckAnswer
+
+    number, mistakes = 0, []
+    try:
+        number = _check(path, Console(quiet=True))
+    except UserError as error:
+        mistakes = str(error).splitlines()
+    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes).text())
+    if mistakes:
+        raise SystemExit(USER_ERROR)
+
+
+def _check(path: Path, console: Console) -> int:
+    """The number of entries, everything that can be refused checked. Raises UserError with a line per mistake."""
     raw = read_params(path)
     params = validate(raw, str(path))
     check_whole(path, raw)
@@ -42,6 +65,7 @@ def check(*, path: Path) -> None:
     if mistakes:
         raise UserError("\n".join(mistakes))
     console.print("[green]✓[/green] every assessment fits the model and the data")
+    return sum(1 for _ in entries(params))
 
 
 def check_compatibility(params: Params, console: Console) -> list[str]:

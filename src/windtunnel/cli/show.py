@@ -21,7 +21,8 @@ from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
 @click.command()
 @click.argument("name", required=False)
 @click.option("--caveats", is_flag=True, help="Also print every caveat in full.")
-def show(*, name: str | None, caveats: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
+def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     """Show the sandwich, one row per assessment, and the gate; or every metric of one assessment.
 
     \b
@@ -29,6 +30,11 @@ def show(*, name: str | None, caveats: bool) -> None:
       windtunnel show
       windtunnel show pgd            all metrics and caveats of attacks.pgd
     """  # noqa: D301
+    if as_json:
+        from windtunnel.reporting.answers import show_answer
+
+        click.echo(show_answer().text())
+        return
     console = Console()
     if name:
         metadata = _metadata(ROBUSTNESS / name if name != "summary" else SUMMARY)
