@@ -9,7 +9,7 @@ from tests.integration.clone import ROOT, Clone
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 # The default project, with the entries of one family each and fewer samples: stages cost what their imports cost.
-KEPT = {"attacks": ("fgsm", "pgd"), "verification": ("crown",), "corruptions": ("common",)}
+KEPT = {"attacks": ("fgsm", "pgd", "square"), "verification": ("crown",), "corruptions": ("common",)}
 EMPTIED = ("queries", "sweeps", "latent")
 
 
