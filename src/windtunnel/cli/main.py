@@ -11,6 +11,7 @@ from typing import cast
 import click
 
 from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError
+from windtunnel.core.own_source import require_own_source
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
@@ -66,6 +67,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; a UserError is its line on stderr and exit code 2, or 30 for an InfrastructureError."""
         try:
+            require_own_source()
             return super().invoke(ctx)
         except UserError as error:
             click.echo(f"windtunnel: {error}", err=True)

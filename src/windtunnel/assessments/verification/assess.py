@@ -43,7 +43,8 @@ def assess(
     A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. `results`: of the
     attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
     `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,); with `entry.radius`
-    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing.
+    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing; where the time budget
+    cut the search off `radius_unfinished` bool (N,), and its means are called `..._at_least`.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
     if algorithm is SMOOTHING:
@@ -66,6 +67,7 @@ def assess(
         data |= _radii(data, bound_step(steps), task)
         largest = entry.radius.max
         if task.time_left <= 0:
+            data["radius_unfinished"] = task.subject.clean_correct.clone()
             text = "The time budget ended the search for certified radii: they are lower than need be."
             ledger.caveats.append(Caveat("radius_cut_short", text))
     names: list[Json] = list(ledger.names)
@@ -165,5 +167,6 @@ def verification_metrics(
     }
     if largest_radius is not None:
         broken = cast("Tensor | None", data.get("broken_radius"))
-        metrics |= curve_metrics(cast(Tensor, data["certified_radius"]), correct, largest_radius, broken)
+        radii, finished = cast(Tensor, data["certified_radius"]), "radius_unfinished" not in data
+        metrics |= curve_metrics(radii, correct, largest_radius, broken, finished=finished)
     return metrics

@@ -19,7 +19,7 @@ HEADLINE: dict[str, tuple[str, ...]] = {
         "lra", "lga", "llna_reconstruction", "llna_generation", "lars", "lags", "lara", "laga",
     ),
     AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate",
-                                         "average_certified_radius"),
+                                         "average_certified_radius", "average_certified_radius_at_least"),
     AssessmentKind.STATISTICAL_SAMPLING: (
         "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce",
     ),

@@ -222,7 +222,9 @@ def _certified_curve(a: Artifacts, _: Children) -> Scene | None:
     if "empirical_curve" in m:
         attacked = tuple(zip(x, numbers(m["empirical_curve"]), strict=True))
         drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))
-    alt = f"Certified accuracy against epsilon; mean certified radius {number(m, 'average_certified_radius'):.4g}."
+    name = "average_certified_radius"
+    mean = f"{number(m, name):.4g}" if name in m else f"at least {number(m, f'{name}_at_least'):.4g}"
+    alt = f"Certified accuracy against epsilon; mean certified radius {mean}."
     return lines(drawn, "epsilon", "accuracy", alt, (0, x[-1]), (0, 1))
 
 

@@ -104,7 +104,8 @@ FAMILIES = (
         "certified", _kind(AssessmentKind.FORMAL_VERIFICATION),
         (*_columns("rate", certified="certified_accuracy"),
          *_columns("share", falsified="falsified_rate", unknown="unknown_rate", error="error_rate", abstained="abstain_rate"),
-         *_columns("plain", mean_radius="average_certified_radius", out_of_time="timeouts", mean_seconds="mean_runtime")),
+         *_columns("plain", mean_radius="average_certified_radius", mean_radius_at_least="average_certified_radius_at_least",
+                   out_of_time="timeouts", mean_seconds="mean_runtime")),
     ),
     Family(
         "Corruptions: the average case",
