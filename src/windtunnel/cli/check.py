@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +12,10 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
-from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params
+from windtunnel.params.load import PARAMS_FILE, check_whole, entries, load_params, read_params
 from windtunnel.params.schema import Params
 
 if TYPE_CHECKING:
@@ -35,8 +38,8 @@ def check(*, path: Path, as_json: bool) -> None:
     """  # noqa: D301
     if as_json:
         _as_json(path)
-        return
-    _check(path, Console())
+    else:
+        run_watched(_check, path)
 
 
 def _as_json(path: Path) -> None:
@@ -46,7 +49,9 @@ def _as_json(path: Path) -> None:
 
     number, mistakes = 0, []
     try:
-        number = _check(path, Console(quiet=True))
+        # What a model of the user's prints is no part of the answer.
+        run_watched(_check, path, sys.stderr.fileno())
+        number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
     click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes).text())
@@ -54,8 +59,14 @@ def _as_json(path: Path) -> None:
         raise SystemExit(USER_ERROR)
 
 
-def _check(path: Path, console: Console) -> int:
-    """The number of entries, everything that can be refused checked. Raises UserError with a line per mistake."""
+def _check(path: Path, output: int | None = None) -> None:
+    """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked.
+
+    `output`: the file descriptor that stdout becomes.
+    """
+    if output is not None:
+        os.dup2(output, sys.stdout.fileno())
+    console = Console(quiet=output is not None)
     raw = read_params(path)
     params = validate(raw, str(path))
     check_whole(path, raw)
@@ -65,7 +76,6 @@ def _check(path: Path, console: Console) -> int:
     if mistakes:
         raise UserError("\n".join(mistakes))
     console.print("[green]✓[/green] every assessment fits the model and the data")
-    return sum(1 for _ in entries(params))
 
 
 def check_compatibility(params: Params, console: Console) -> list[str]:
