@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +49,7 @@ def _as_json(path: Path) -> None:
     number, mistakes = 0, []
     try:
         # What a model of the user's prints is no part of the answer.
-        run_watched(_check, path, sys.stderr.fileno())
+        run_watched(_check, path, quiet=True)
         number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
@@ -59,14 +58,11 @@ def _as_json(path: Path) -> None:
         raise SystemExit(USER_ERROR)
 
 
-def _check(path: Path, output: int | None = None) -> None:
-    """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked.
-
-    `output`: the file descriptor that stdout becomes.
-    """
-    if output is not None:
-        os.dup2(output, sys.stdout.fileno())
-    console = Console(quiet=output is not None)
+def _check(path: Path, *, quiet: bool = False) -> None:
+    """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
+    if quiet:
+        os.dup2(2, 1)  # stdout becomes stderr
+    console = Console(quiet=quiet)
     raw = read_params(path)
     params = validate(raw, str(path))
     check_whole(path, raw)
