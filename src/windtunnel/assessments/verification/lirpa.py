@@ -121,11 +121,11 @@ def bound_batch(
 @cache
 def load_lirpa() -> ModuleType:
     """auto-LiRPA, whatever version is installed. Raises IncompatibleError where it lacks what is called here."""
-    shim_auto_lirpa()
-    with warnings.catch_warnings():
-        # auto-LiRPA 0.3 compiles with torch.jit.script at import, which torch 2.13 calls deprecated.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    # auto-LiRPA 0.3 compiles with torch.jit.script at import, which torch 2.13 calls deprecated, and what it imports puts a
+    # filter of its own before ours: so what is said at import is kept here, and not shown.
+    with warnings.catch_warnings(record=True):
         try:
+            shim_auto_lirpa()
             import auto_LiRPA
         except ImportError as error:
             raise IncompatibleError(
