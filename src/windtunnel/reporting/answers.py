@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, plain_json, read_json
-from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.evaluation.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.sanity.findings import counts, overall
 from windtunnel.reporting.compare.comparison import Comparison
 
 
@@ -24,36 +20,6 @@ class Answer(BaseModel):
     def text(self) -> str:
         """As JSON, a line per value."""
         return self.model_dump_json(indent=2)
-
-
-class Checks(BaseModel):
-    """The sanity checks of a run: `status` fail, warn or pass; `counts` by outcome."""
-
-    status: str
-    counts: dict[str, int]
-
-
-class Assessment(BaseModel):
-    """One assessment: what it ran, its metrics as in metadata.json, and what limits them."""
-
-    library: str
-    algorithm: str
-    assessment_kind: str
-    metrics: dict[str, object]
-    caveats: list[dict[str, object]]
-
-
-class ShowAnswer(Answer):
-    """`windtunnel show --json`."""
-
-    format: Literal["windtunnel.show/1"] = "windtunnel.show/1"
-    hard_failures: list[str] = Field(description="reasons why the numbers must not be believed; empty for a sound run")
-    sandwich: list[dict[str, object]] = Field(
-        description="a row per budget: norm, epsilon, n, accuracies with intervals"
-    )
-    assessments: dict[str, Assessment] = Field(description="by name, `clean` first")
-    sanity: Checks | None = Field(description="null where the stage never ran")
-    gate: str | None = Field(description="passed, failed or unsound; null where the stage never ran")
 
 
 class Condition(BaseModel):
@@ -132,24 +98,7 @@ class CompareAnswer(Answer):
     against: list[AgainstAnswer]
 
 
-ANSWERS: tuple[type[Answer], ...] = (ShowAnswer, GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
-
-
-def show_answer() -> ShowAnswer:
-    """The last run. Raises UserError where there is none."""
-    summary = _metadata(SUMMARY / METADATA_FILE)
-    kwargs, checks = cast(dict[str, list[str]], summary["kwargs"]), rows_in(read_sanity(SANITY))
-    names = ["clean", *(name for name in kwargs["assessments"] if name != "clean")]
-    paths = {name: ROBUSTNESS / name / METADATA_FILE for name in names}
-    blocks = {name: with_caveats(_metadata(path), checks) for name, path in paths.items() if path.is_file()}
-    number = counts(checks)
-    return ShowAnswer(
-        hard_failures=kwargs["hard_failures"],
-        sandwich=cast(list[dict[str, object]], cast(dict[str, Json], summary["metrics"]).get("sandwich", [])),
-        assessments={name: _assessment(block) for name, block in blocks.items()},
-        sanity=Checks(status=overall(number), counts=number) if checks else None,
-        gate=str(_metadata(GATE)["decision"]) if GATE.is_file() else None,
-    )
+ANSWERS: tuple[type[Answer], ...] = (GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
 
 
 def gate_answer(verdict: Mapping[str, Json]) -> GateAnswer:
@@ -193,20 +142,3 @@ def compare_answer(comparison: Comparison) -> CompareAnswer:
             for other in comparison.against
         ],
     )  # fmt: skip
-
-
-def _assessment(metadata: Mapping[str, Json]) -> Assessment:
-    return Assessment(
-        library=str(metadata["library"]),
-        algorithm=str(metadata["algorithm"]),
-        assessment_kind=str(metadata["assessment_kind"]),
-        metrics=cast(dict[str, object], plain_json(metadata["metrics"])),
-        caveats=cast(list[dict[str, object]], metadata.get("caveats", [])),
-    )
-
-
-def _metadata(path: Path) -> dict[str, Json]:
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: holds a {type(content).__name__}, not an object. Run dvc repro")
-    return content
