@@ -17,6 +17,7 @@ from windtunnel.core.own_source import require_own_source
 # `windtunnel --help` does not wait for torch.
 COMMANDS = {
     "check": "validate params, data, model and every assessment before anything is computed",
+    "status": "what `dvc repro` would run, why, and how long that took before",
     "params": "the schema of params.yaml, or the values in force",
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",

@@ -60,7 +60,7 @@ def enough_samples(evidence: Evidence, limit: float) -> Outcome:
         n=len(evidence.ids),
         assessments=[b for b in bad if b != "clean"],
         reason=f"indicative: intervals of up to ±{100 * worst:.1f} points ({widest_name})",
-        each={name: f"indicative: its interval is ±{100 * widest[name]:.1f} points wide" for name in bad},
+        each={name: f"indicative: its interval is ±{100 * widest[name]:.1f} points" for name in bad},
     )
 
 

@@ -17,11 +17,11 @@ from ruamel.yaml import YAML
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, read_json
-from windtunnel.core.layout import GATE, METRICS, MODEL, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.layout import GATE, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Metadata
-from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.params.load import entries, load_params
 
 LOCK = Path("dvc.lock")
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # no time of packing: equal runs give equal bytes
