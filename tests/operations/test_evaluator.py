@@ -14,6 +14,7 @@ import pytest
 import stages.attack
 import stages.clean
 import stages.prepare
+import stages.resolve
 import stages.sanity
 import stages.summary
 import stages.train
@@ -77,7 +78,7 @@ def test_it_gives_the_numbers_and_files_of_the_pipeline(tmp_path, monkeypatch, m
     Path("config.yaml").write_text(CONFIG)
     model = f"data: {{source: npz, path: data.npz}}\nmodel: {{source: mlflow, uri: '{logged.model_uri}'}}\n"
     Path("params.yaml").write_text(model + CONFIG)
-    for stage in (stages.prepare, stages.train, stages.clean):
+    for stage in (stages.resolve, stages.prepare, stages.train, stages.clean):
         stage.main()
     for name in ("pgd", "fgsm"):
         stages.attack.main(name)

@@ -11,11 +11,13 @@ images are flat; their shape comes from the model's signature, or from `evaluato
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import mlflow
@@ -23,15 +25,18 @@ import numpy as np
 from mlflow.models.evaluation import EvaluationArtifact, EvaluationResult, ModelEvaluator
 from ruamel.yaml import YAML
 
+from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE
-from windtunnel.core.layout import CLEAN, DATA, METRICS, MODEL, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
+from windtunnel.core.layout import METRICS
+from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.evaluation.validate import validated_params
+from windtunnel.operations.retrain.champion import STAGE
+from windtunnel.params.load import entries
 
 if TYPE_CHECKING:
     from mlflow.data.evaluation_dataset import EvaluationDataset
     from mlflow.pyfunc import PyFuncModel
-
-    from windtunnel.params.schema import Params
 
 _OURS = ("data.source", "data.path", "model")  # what MLflow brings
 
@@ -76,7 +81,8 @@ class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's cla
         raw, inputs, labels = _as_params(model, dataset, evaluator_config)
         client = mlflow.MlflowClient()
         with _temporary_project(raw, inputs, labels):
-            metrics = _assess()
+            params = validated_params()
+            metrics = _assess({name: STAGE[family] for family, name, _ in entries(params)})
             artifacts = {}
             for path in sorted(
                 p for p in Path("reports").rglob("*") if p.suffix == ".png" or p.name in (DATA_FILE, METADATA_FILE)
@@ -127,6 +133,8 @@ def _uri_of(model: PyFuncModel) -> str:
 def _temporary_project(raw: Mapping[str, object], inputs: np.ndarray, labels: np.ndarray) -> Iterator[None]:
     """A folder with params.yaml and the data as the current directory: the pipeline knows its files by relative paths."""
     here, address = Path.cwd(), mlflow.get_tracking_uri()
+    if str(here) not in sys.path:
+        sys.path.append(str(here))
     if address.startswith("sqlite:///") and not address.startswith("sqlite:////"):
         address = f"sqlite:///{here / address.removeprefix('sqlite:///')}"
     with tempfile.TemporaryDirectory() as folder:
@@ -140,48 +148,26 @@ def _temporary_project(raw: Mapping[str, object], inputs: np.ndarray, labels: np
             os.chdir(here)
 
 
-def _assess() -> dict[str, float]:
-    """The stages, prepare to summary, in this process; the metrics of metrics.json."""
-    from windtunnel.assessments.clean.assess import assess_clean
-    from windtunnel.assessments.clean.subject import fresh_subject
-    from windtunnel.assessments.run import run_assessment
-    from windtunnel.core.artifacts import write_artifacts
-    from windtunnel.evaluation.validate import validated_params
-    from windtunnel.inputs.data.load import load_dataset, save_datasets
-    from windtunnel.inputs.models.load import import_model
-    from windtunnel.params.load import entries
+def _assess(names: Mapping[str, str]) -> dict[str, float]:
+    """Run the pipeline's own stages, resolve to summary, in this process; the metrics of metrics.json, flat.
 
-    params = validated_params()
-    assessed, train = load_dataset(params.data, params.seed)
-    save_datasets(assessed, train, DATA)
-    import_model(params.model, train, params.seed, params.device, MODEL, params.tracking.uri)
-    started, subject = time.time(), fresh_subject(DATA, MODEL, params.device, params.seed)
-    write_artifacts(assess_clean(params.clean, subject), CLEAN, subject, started=started)
-    for family, name, _ in entries(params):
-        run_assessment(family, name)
-    return _summed_up(params)
+    `names`: the stage of each entry, by its name. Raises UserError where `stages` cannot be imported.
+    """
+    for stage in ("resolve", "prepare", "train", "clean"):
+        _stage(stage).main()
+    for name, stage in names.items():
+        _stage(stage).main(name)
+    for stage in ("sanity", "summary"):
+        _stage(stage).main()
+    return flatten(cast("dict[str, Json]", read_json(METRICS)))
 
 
-def _summed_up(params: Params) -> dict[str, float]:
-    from windtunnel.assessments.run import load_subject
-    from windtunnel.core.artifacts import read_artifacts, write_artifacts
-    from windtunnel.core.contracts import PerturbationBudget
-    from windtunnel.core.files import write_json
-    from windtunnel.evaluation.gate.decide import flatten
-    from windtunnel.evaluation.sanity.assess import assess as check
-    from windtunnel.evaluation.sanity.evidence import collect
-    from windtunnel.evaluation.sanity.findings import read_sanity
-    from windtunnel.evaluation.summary.headline import headline_metrics
-    from windtunnel.evaluation.summary.summarise import summarise
-    from windtunnel.params.load import entries
-
-    started, subject, clean = time.time(), load_subject(params), read_artifacts(CLEAN)
-    checked = check(collect(params, subject, clean, ROBUSTNESS), params.sanity)
-    write_artifacts(checked, SANITY, subject, started=started)
-    assessments = [read_artifacts(ROBUSTNESS / name) for _, name, _ in entries(params)]
-    budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
-    result = summarise(subject, budget, clean, assessments, read_sanity(SANITY))
-    summary = write_artifacts(result, SUMMARY, subject, started=started)
-    found = headline_metrics(summary, clean, assessments)
-    write_json(found, METRICS)
-    return flatten(found)
+def _stage(name: str) -> ModuleType:
+    # Not an import at the top: the library knows no stages, and a project may have its own.
+    try:
+        return import_module(f"stages.{name}")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"mlflow.models.evaluate: windtunnel runs the pipeline's stages, and {error.name} cannot be imported here; start "
+            f"it in the project's folder, or put that on PYTHONPATH"
+        ) from error
