@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--params", "path", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)
+@click.option(
+    "--queries",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="How many rows a Python predict (model.source: function) may be asked.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
-def check(*, path: Path, as_json: bool) -> None:
+def check(*, path: Path, queries: int, as_json: bool) -> None:
     """Validate params, data, model, and that every assessment can run on them. Exit code 2 if not.
 
     A model that `train` has yet to make is checked as it will be: untrained, of the same shape.
@@ -37,12 +45,12 @@ def check(*, path: Path, as_json: bool) -> None:
       windtunnel check --params experiments/wide.yaml
     """  # noqa: D301
     if as_json:
-        _as_json(path)
+        _as_json(path, queries)
     else:
-        run_watched(_check, path)
+        run_watched(_check, path, queries)
 
 
-def _as_json(path: Path) -> None:
+def _as_json(path: Path, queries: int) -> None:
     """The answer on stdout, and exit code 2 where there is a mistake."""
     from windtunnel.core.errors import USER_ERROR
     from windtunnel.reporting.answers import CheckAnswer
@@ -50,7 +58,7 @@ def _as_json(path: Path) -> None:
     number, mistakes = 0, []
     try:
         # What a model of the user's prints is no part of the answer.
-        run_watched(_check, path, quiet=True)
+        run_watched(_check, path, queries, quiet=True)
         number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
@@ -59,7 +67,7 @@ def _as_json(path: Path) -> None:
         raise SystemExit(USER_ERROR)
 
 
-def _check(path: Path, *, quiet: bool = False) -> None:
+def _check(path: Path, queries: int, *, quiet: bool = False) -> None:
     """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     if quiet:
         os.dup2(2, 1)  # stdout becomes stderr
@@ -69,14 +77,17 @@ def _check(path: Path, *, quiet: bool = False) -> None:
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
-    mistakes = check_compatibility(params, console)
+    mistakes = check_compatibility(params, console, queries)
     if mistakes:
         raise UserError("\n".join(mistakes))
     console.print("[green]✓[/green] every assessment fits the model and the data")
 
 
-def check_compatibility(params: Params, console: Console) -> list[str]:
-    """Load the data and the model, print what they are, and return a line per assessment that cannot run on them."""
+def check_compatibility(params: Params, console: Console, queries: int | None = None) -> list[str]:
+    """Load the data and the model, print what they are, and return a line per assessment that cannot run on them.
+
+    queries: how many rows a Python `predict` may be asked.
+    """
     from windtunnel.inputs.data.load import load_dataset
     from windtunnel.inputs.models.load import preview_classifier
 
@@ -90,18 +101,35 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
     for family, name, entry in entries(params):
         preflight = import_module(f"windtunnel.assessments.{family}.preflight").preflight
         try:
-            preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
+            for note in preflight(f"{family}.{name}", entry, params.budget, classifier, assessed) or ():
+                console.print(f"[yellow]![/yellow] {escape(note)}")
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
-    return mistakes + check_model(params, classifier, assessed, console)
+    return mistakes + check_model(params, classifier, assessed, console, queries)
 
 
-def check_model(params: Params, classifier: Classifier, assessed: Dataset, console: Console) -> list[str]:
-    """The sanity checks of group A that need no assessment: a line per failure; warnings are printed."""
-    from windtunnel.evaluation.sanity.run import before_any_assessment
+def check_model(
+    params: Params, classifier: Classifier, assessed: Dataset, console: Console, queries: int | None = None
+) -> list[str]:
+    """The sanity checks of group A that need no assessment: a line per failure; warnings are printed.
 
+    A Python `predict` is asked about as many samples as `queries` rows allow, and how many rows that is, is said before.
+    """
+    from windtunnel.evaluation.sanity.run import affordable, before_any_assessment, rows_before_any_assessment
+    from windtunnel.inputs.models.backends import PredictFunction
+
+    module = classifier.module
+    if isinstance(module, PredictFunction):
+        assessed = affordable(assessed, queries)
+        rows = rows_before_any_assessment(len(assessed))
+        console.print(f"[green]✓[/green] model: will be asked about at most {rows} rows ({len(assessed)} samples); "
+                      f"--queries sets another limit")  # fmt: skip
+        if not len(assessed):
+            return []
     findings = before_any_assessment(params, classifier, assessed)
+    if isinstance(module, PredictFunction):
+        console.print(f"[green]✓[/green] model: was asked about {module.rows_asked} rows in {module.calls_made} calls")
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:
