@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.clone import ROOT, Clone
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 # The default project with fewer entries: stages cost what their imports cost.
 KEPT = {"attacks": ("fgsm", "pgd", "square"), "verification": ("crown",), "corruptions": ("common",)}
