@@ -29,9 +29,9 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
 from windtunnel.core.layout import METRICS
+from windtunnel.core.plugins import families
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.validate import validated_params
-from windtunnel.operations.retrain.champion import STAGE
 from windtunnel.params.load import entries
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's cla
         client = mlflow.MlflowClient()
         with _temporary_project(raw, inputs, labels):
             params = validated_params()
-            metrics = _assess({name: STAGE[family] for family, name, _ in entries(params)})
+            metrics = _assess({name: families()[family].stage for family, name, _ in entries(params)})
             artifacts = {}
             for path in sorted(
                 p for p in Path("reports").rglob("*") if p.suffix == ".png" or p.name in (DATA_FILE, METADATA_FILE)
