@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ def finish(
     from windtunnel.core.artifacts import write_artifacts
 
     entry = entry_of(params, family, result.name)
+    result = replace(result, kwargs={**result.kwargs, "show_sample_names": entry.show_sample_names})
     artifacts = write_artifacts(result, directory or ROBUSTNESS / result.name, subject, started=started)
     draw_figures(artifacts, visualisers_of(family, result.name, entry))
     return artifacts

@@ -91,6 +91,14 @@ class Artifacts:
         return [str(name) for name in names]
 
     @property
+    def shown_names(self) -> list[str]:
+        """What a figure calls the N samples: their names, or numbers from 1 where `show_sample_names` is false."""
+        kwargs = self.metadata["kwargs"]
+        assert isinstance(kwargs, dict)
+        names = self.sample_names
+        return names if kwargs.get("show_sample_names", True) else [f"sample {i + 1}" for i in range(len(names))]
+
+    @property
     def class_names(self) -> list[str]:
         """Names of the K classes; empty where the metadata has none."""
         kwargs = self.metadata["kwargs"]

@@ -73,6 +73,7 @@ class Entry(Block):
     budget: BudgetOverride = BudgetOverride()
     samples: Samples = Samples()
     batch_size: PositiveInt = Field(128, description="samples that are worked on together")
+    show_sample_names: bool = Field(True, description="figures name the samples; else they number them")
     visualisers: list[str | dict[str, dict[str, Value]]] | None = Field(
         None, description="names, or {name: {option: value}}; the kind's defaults where absent"
     )

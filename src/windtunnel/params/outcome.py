@@ -50,6 +50,7 @@ class Report(Block):
     layout: Literal["compact", "full"] = Field(
         "compact", description="compact: no clean image, perturbation map or metric twice; full: everything"
     )
+    show_sample_names: bool = Field(True, description="the report names the samples; else it numbers them")
     figure_scope: Literal["per_sample", "per_assessor"] = Field(
         "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"
     )
