@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
+from windtunnel.core.contracts import Json
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number
 
@@ -21,6 +22,12 @@ class Recipe(Block):
     noise_sigma: Number = Field(0.2, gt=0, description="noise: standard deviation of Gaussian augmentation")
     epsilon: Number = Field(0.1, gt=0, description="adversarial: Linf radius of the PGD training (Madry et al. 2018)")
     steps: PositiveInt = Field(7, description="adversarial: PGD steps")
+
+    def used(self) -> dict[str, Json]:
+        """The parameters that this recipe reads: those of another one would say what was not done."""
+        only = {"noise_sigma": "noise", "epsilon": "adversarial", "steps": "adversarial"}
+        values: dict[str, Json] = self.model_dump(mode="json")
+        return {key: value for key, value in values.items() if only.get(key, self.recipe) == self.recipe}
 
 
 class Model(Block):

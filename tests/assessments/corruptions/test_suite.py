@@ -107,7 +107,7 @@ def test_severity_0_is_the_clean_accuracy_of_eight_bit_images(suite):
 def test_what_upsampling_alone_changes_is_measured_and_said(suite):
     _, _, (whole, _) = suite
     (caveat,) = [c for c in whole.caveats if c.code == "upsampled"]
-    assert f"{whole.metrics['resizing_change']:+.1%}" in caveat.text
+    assert f"{100 * whole.metrics['resizing_change']:+.1f} points" in caveat.text
 
 
 class Killed(Exception):

@@ -451,6 +451,13 @@ def test_other_samples_are_told_and_left_out(evidence: Evidence) -> None:
     assert look("B1", found).status is Status.PASS  # the others are looked at
 
 
+@pytest.mark.slow
+def test_each_assessment_is_told_of_its_own_interval(evidence: Evidence) -> None:
+    each = look("F2", with_params(evidence, thresholds={})).each
+    assert len(set(each.values())) > 1
+    assert all("points" in words for words in each.values())
+
+
 def test_a_check_that_breaks_is_not_run_and_never_a_pass() -> None:
     def explode(*_: object) -> None:
         raise ZeroDivisionError("nothing left")

@@ -115,3 +115,13 @@ def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ):
         monkeypatch.setattr(look, "logged_metrics", lambda *_, logged=logged: logged)
         assert moment.tracked()["status"] == status
+
+
+def test_each_assessment_gets_its_own_reason_and_the_table_that_of_all() -> None:
+    row = {**ROW, "id": "F2", "status": "warn", "assessments": ["pgd", "marabou"], "reason": "up to ±17.7 points (marabou)",
+           "each": {"pgd": "±6.5 points", "marabou": "±17.7 points"}}  # fmt: skip
+    (of_pgd,) = caveats_of([row], "pgd")
+    assert "±6.5 points" in of_pgd.text
+    assert "17.7" not in of_pgd.text
+    (of_marabou,) = caveats_of([row], "marabou")
+    assert "±17.7 points" in of_marabou.text

@@ -32,7 +32,7 @@ def test_both_renderings_hold_the_headline_numbers_of_metadata(reports):
 
 def test_not_broken_is_never_called_robust(reports):
     verdict = build_report(reports).verdict
-    assert "does not mean that nothing can break them" in verdict
+    assert "at most" in verdict
     assert "Nothing was proved" in verdict
     assert "is robust" not in verdict
 
@@ -79,7 +79,7 @@ def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(reports):
 
 def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):
     report = build_report(tmp_path)
-    assert "no summary" in report.verdict
+    assert "Nothing was assessed" in report.verdict
     render_pdf(report, tmp_path / "report.pdf")
     render_html(report, tmp_path / "report.html")
 

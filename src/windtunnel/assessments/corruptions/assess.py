@@ -263,7 +263,7 @@ def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -
     measured = ""
     if metrics:
         change = float(cast(float, metrics["resizing_change"]))
-        measured = f" Resizing there and back, without any corruption, changes accuracy by {change:+.1%}."
+        measured = f" Resizing there and back, without any corruption, changes accuracy by {100 * change:+.1f} points."
     return (
         Caveat(
             "upsampled",

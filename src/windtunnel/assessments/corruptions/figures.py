@@ -133,7 +133,7 @@ class CorruptionHeatmapVisualiser(Visualiser):
                 axes.text(
                     j,
                     i,
-                    f"{value:.0%}",
+                    f"{value:.1%}",
                     ha="center",
                     va="center",
                     fontsize=8,

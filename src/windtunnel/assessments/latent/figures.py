@@ -70,7 +70,7 @@ class LatentMetricsVisualiser(_LatentVisualiser):
                   "laga": style.ORANGE}  # fmt: skip
         for place, (key, colour) in enumerate(shares.items()):
             left.bar(place, _number(metrics, key), color=colour, yerr=_error(metrics, key), capsize=3)
-            left.annotate(f"{_number(metrics, key):.0%}", (place, 0.02), ha="center", color="white", weight="bold")
+            left.annotate(f"{_number(metrics, key):.1%}", (place, 0.02), ha="center", color="white", weight="bold")
         left.set_xticks(range(len(shares)), ["clean", "LRA", "LGA", "LARA", "LAGA"])
         left.set(ylabel="accuracy", ylim=(0, 1.05), title=f"bounded search: radius {_number(metrics, 'rho'):g}")
         levels = cast(list[float], metrics["noise_levels"])

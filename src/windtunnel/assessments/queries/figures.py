@@ -187,7 +187,7 @@ def _caption(axes: Axes, artifacts: Artifacts, key: str, index: int, text: str) 
     top = int(logits.argmax())
     names = artifacts.class_names
     name = names[top] if top < len(names) else str(top)
-    axes.set_title(f"{text}\n{name} ({float(logits.softmax(0)[top]):.0%})", fontsize=8, fontweight="normal")
+    axes.set_title(f"{text}\n{name} ({float(logits.softmax(0)[top]):.1%})", fontsize=8, fontweight="normal")
 
 
 def _frame(axes: Axes, colour: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,8 @@ class Outcome:
     """What a check saw.
 
     `reason`, `samples`, `assessments` and `severity` (where it differs from the row's) are about what is wrong and are
-    kept only where the check flagged; `note` is kept always.
+    kept only where the check flagged; `note` is kept always. `each` holds, by name, the reason of one assessment, where
+    `reason` speaks of the worst of them: as a caveat of that one, the number of another would be wrong.
     """
 
     flagged: bool
@@ -62,6 +63,7 @@ class Outcome:
     reason: str = ""
     note: str = ""
     severity: Severity | None = None
+    each: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,11 @@ def listing(
     n: int,
     samples: Sequence[str] = (),
     severity: Severity | None = None,
+    each: Mapping[str, str] | None = None,
 ) -> Outcome:
     """The outcome of a check that finds assessments at fault: flagged where there are any, named after `words`."""
     reason = f"{words} {', '.join(bad)}"
-    return Outcome(bool(bad), value, n=n, samples=samples, assessments=bad, reason=reason, severity=severity)
+    return Outcome(bool(bad), value, n, samples, bad, reason, severity=severity, each=each or {})
 
 
 def largest(
@@ -107,7 +110,9 @@ def largest(
 ) -> Outcome:
     """The outcome of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
     bad = [name for name, value in values.items() if value > limit]
-    return listing(bad, words, value=max(values.values()), n=len(values) if n is None else n, samples=samples)
+    each = {name: f"{words} {name} ({values[name]:.3g})" for name in bad}
+    seen = len(values) if n is None else n
+    return listing(bad, words, value=max(values.values()), n=seen, samples=samples, each=each)
 
 
 GROUPS = {

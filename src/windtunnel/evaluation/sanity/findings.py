@@ -48,10 +48,15 @@ def overall(found: Mapping[str, int]) -> str:
 
 def caveats_of(rows: Iterable[Row], name: str) -> list[Caveat]:
     """The flagged checks that concern the assessment `name`, as caveats whose code is the check's id."""
+
+    def reason(row: Row) -> str:
+        each = row.get("each")
+        return str((each.get(name) if isinstance(each, dict) else None) or row.get("reason", "flagged"))
+
     return [
         Caveat(
             str(row["id"]),
-            f"Sanity check {row['id']} ({row['severity']}), {row['title']}: {row.get('reason', 'flagged')}. {row['remedy']}",
+            f"Sanity check {row['id']} ({row['severity']}), {row['title']}: {reason(row)}. {row['remedy']}",
             tuple(map(str, cast(list[Json], row.get("samples", [])))),
         )
         for row in rows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class Finding:
     samples: tuple[str, ...]
     assessments: tuple[str, ...]
     reason: str
+    each: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> dict[str, Json]:
         """As a row of metadata.json; empty fields are left out."""
@@ -60,10 +61,11 @@ class Finding:
             "samples": list(self.samples),
             "assessments": list(self.assessments),
             "reason": self.reason,
+            "each": dict(self.each),
             "remedy": self.check.remedy,
             "source": self.check.source,
         }
-        return {key: value for key, value in row.items() if value not in (None, [], "")}
+        return {key: value for key, value in row.items() if value not in (None, [], {}, "")}
 
 
 def registry() -> dict[str, Check]:
@@ -131,6 +133,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
         samples=tuple(found.samples)[:MAX_SAMPLES] if found.flagged else (),
         assessments=tuple(dict.fromkeys(found.assessments)) if found.flagged else (),
         reason=words,
+        each=found.each if found.flagged else {},
     )
 
 

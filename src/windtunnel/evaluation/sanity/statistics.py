@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from windtunnel.core.binomial import binomial_interval
@@ -31,8 +33,10 @@ def every_rate_has_interval(evidence: Evidence, limit: float) -> Outcome:
     """A rate without an interval looks exact. Every `*_accuracy` and `*_rate` of every assessment."""
     lacking = {p.name: [k for k, (_, there) in _rates(p).items() if not there] for p in evidence.pieces}
     bad = {name: keys for name, keys in lacking.items() if keys}
-    reason = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in bad.items())
-    return Outcome(bool(bad), sum(map(len, bad.values())), n=len(lacking), assessments=list(bad), reason=reason)
+    each = {name: ", ".join(keys) for name, keys in bad.items()}
+    return Outcome(
+        bool(bad), sum(map(len, bad.values())), n=len(lacking), assessments=list(bad), reason=_together(each), each=each
+    )
 
 
 @check(
@@ -55,7 +59,8 @@ def enough_samples(evidence: Evidence, limit: float) -> Outcome:
         worst,
         n=len(evidence.ids),
         assessments=[b for b in bad if b != "clean"],
-        reason=f"indicative: intervals of up to +-{worst:.1%} ({widest_name})",
+        reason=f"indicative: intervals of up to ±{100 * worst:.1f} points ({widest_name})",
+        each={name: f"indicative: its interval is ±{100 * widest[name]:.1f} points wide" for name in bad},
     )
 
 
@@ -99,8 +104,13 @@ def extremes_bounded(evidence: Evidence, limit: float) -> Outcome:
             )
             if value in (0.0, 1.0) and (not there or high - low <= 0):
                 bad.setdefault(piece.name, []).append(key)
-    reason = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in bad.items())
-    return Outcome(bool(bad), sum(map(len, bad.values())), n=len(evidence.pieces), assessments=list(bad), reason=reason)
+    each = {name: ", ".join(keys) for name, keys in bad.items()}
+    n = len(evidence.pieces)
+    return Outcome(bool(bad), sum(map(len, bad.values())), n, assessments=list(bad), reason=_together(each), each=each)
+
+
+def _together(each: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {words}" for name, words in each.items())
 
 
 @check(

@@ -51,7 +51,7 @@ class SandwichVisualiser(Visualiser):
                     axes.text(
                         (left + right) / 2,
                         row,
-                        f"{right - left:.0%}",
+                        f"{right - left:.1%}",
                         ha="center",
                         va="center",
                         color="white",

@@ -20,7 +20,8 @@ class SecurityCurve:
     """Accuracy that is left at each epsilon (certified: proved), with its interval; one epsilon is a point.
 
     samples: how many it is of. reach: the largest epsilon that was asked about. steps: whether the curve is constant
-    between its epsilons (distances per sample) and not merely unknown there.
+    between its epsilons (distances per sample) and not merely unknown there. out_of_time: samples for which a verifier's
+    time ran out, so that the curve is what was proved so far.
     """
 
     name: str
@@ -34,6 +35,7 @@ class SecurityCurve:
     reach: float
     steps: bool = False
     smoothed: bool = False
+    out_of_time: int = 0
 
 
 def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
@@ -64,14 +66,16 @@ def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, 
     x, y, bottom, top = (cast(list[float], artifacts.metrics[key]) for key in (epsilons, accuracy, low, high))
     smoothed = of_a_smoothed_model(artifacts)
     return SecurityCurve(
-        artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed
-    )
+        artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed,
+        out_of_time=_out_of_time(artifacts),
+    )  # fmt: skip
 
 
 def _point(artifacts: Artifacts, region: Region, key: str, *, certified: bool) -> SecurityCurve:
     value, low, high = (float(cast(float, artifacts.metrics[f"{key}{end}"])) for end in ("", "_ci_low", "_ci_high"))
     at = region.epsilon
-    return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at)
+    return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at,
+                         out_of_time=_out_of_time(artifacts))  # fmt: skip
 
 
 def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
@@ -85,6 +89,10 @@ def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
     return SecurityCurve(
         artifacts.name, region.norm, False, epsilons.tolist(), value, low, high, len(far), region.epsilon, steps=True
     )
+
+
+def _out_of_time(artifacts: Artifacts) -> int:
+    return int(cast(int, artifacts.metrics.get("timeouts", 0)))
 
 
 def _count(artifacts: Artifacts) -> int:

@@ -70,7 +70,7 @@ def import_model(
         save_tensors(dict(module.state_dict()), directory / "weights.pt")
         facts |= {
             "architecture": model.train.architecture,
-            "recipe": model.train.model_dump(mode="json"),
+            "recipe": model.train.used(),
             "input_shape": list(split.inputs.shape[1:]),
             "num_classes": split.num_classes,
         }

@@ -18,6 +18,7 @@ from windtunnel.reporting.report.sections.reproducibility import reproducibility
 from windtunnel.reporting.report.sections.samples import samples_appendix
 from windtunnel.reporting.report.sections.sanity import gate_section, sanity_section, warnings_of
 from windtunnel.reporting.report.sections.subject import subject_section
+from windtunnel.reporting.report.sections.verdict import hard_failures, verdict
 
 
 def build_report(
@@ -40,10 +41,9 @@ def _report(found: Found, options: Options) -> Report:
     return Report(
         title=options.title,
         subtitle=front.subtitle(found),
-        verdict=front.verdict(found.summary),
+        verdict=verdict(found.summary, len(found.assessments)),
         alarms=tuple(
-            Finding("invalid", f"This number must not be believed: {line}")
-            for line in front.hard_failures(found.summary)
+            Finding("invalid", f"This number must not be believed: {line}") for line in hard_failures(found.summary)
         ),
         tiles=tuple(front.tiles(found.summary)),
         sandwich=front.sandwich_chart(found.summary),

@@ -7,6 +7,7 @@ from typing import cast
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json
+from windtunnel.core.epsilons import epsilon_text
 
 Row = Mapping[str, Json]
 NBSP = "\N{NO-BREAK SPACE}"
@@ -61,7 +62,7 @@ def bracket(limits: tuple[float, float] | None) -> str:
 
 def budget(row: Row) -> str:
     """`Linf ≤ 0.06`, on one line."""
-    return f"{row['norm']}{NBSP}≤{NBSP}{number(row, 'epsilon'):.4g}"
+    return f"{row['norm']}{NBSP}≤{NBSP}{epsilon_text(number(row, 'epsilon'))}"
 
 
 def short(value: Json, limit: int = 80) -> str:
@@ -89,12 +90,31 @@ def region(artifacts: Artifacts) -> Row:
 
 
 def region_words(artifacts: Artifacts) -> str:
-    """The region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, or `fog at severity 3`."""
+    """The region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, `fog at severity 3`, `common, mean of severities 1, 3, 5`."""
     where = region(artifacts)
     if "norm" in where:
         return budget(where) if "epsilon" in where else f"{where['norm']}, no bound"
+    if suite := mean_over(artifacts):
+        return f"{where.get('corruption_name', '-')}, {suite}"
     severity = where.get("severity")
     return str(where.get("corruption_name", "-")) + (f" at severity {severity}" if severity else "")
+
+
+def mean_over(artifacts: Artifacts) -> str:
+    """Over what the accuracies of a suite are means: `mean of severities 1, 3, 5`; empty where it ran one severity alone."""
+    severities = [str(s) for s in listed(kwargs(artifacts), "severities")]
+    return f"mean of severities {', '.join(severities)}" if len(severities) > 1 else ""
+
+
+def suite_pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
+    """The (corruption, severity) pairs of a suite, in the order of its metrics by pair."""
+    rows = listed(kwargs(artifacts), "corruptions")
+    return [(str(r[0]), int(str(r[1]))) for r in rows if isinstance(r, list) and len(r) == 2]
+
+
+def points(change: float) -> str:
+    """A difference of two shares: `-3.0 points`, which is not a change by 3 per cent."""
+    return f"{100 * change:+.1f} points"
 
 
 def kwargs(artifacts: Artifacts) -> Row:

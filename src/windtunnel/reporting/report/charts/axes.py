@@ -10,6 +10,7 @@ from windtunnel.reporting.report.charts.scene import Label, Line, Mark
 
 Format = Callable[[float], str]
 WIDTH = 480.0
+HALF = 312.0  # of a chart that stands beside another one
 
 
 def percent(value: float) -> str:

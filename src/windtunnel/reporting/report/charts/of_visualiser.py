@@ -8,15 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from torch import Tensor
+
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.core.contracts import Json
-from windtunnel.reporting.report.charts.axes import plain
-from windtunnel.reporting.report.charts.plots import Bar, Series, bars, columns, lines, matrix
+from windtunnel.core.contracts import Json, Verdict
+from windtunnel.reporting.report.charts.axes import HALF, WIDTH, plain
+from windtunnel.reporting.report.charts.plots import (
+    Bar,
+    Series,
+    Stack,
+    bars,
+    columns,
+    intervals,
+    lines,
+    matrix,
+    ranks,
+    stacks,
+)
 from windtunnel.reporting.report.charts.scene import Scene
-from windtunnel.reporting.report.words import Row, block, interval, kwargs, number, numbers, rows_in
+from windtunnel.reporting.report.words import Row, block, class_name, interval, number, numbers, rows_in, suite_pairs
 
 Children = Mapping[str, Row]
+Draw = Callable[[Artifacts, Children], "Scene | None"]
 BLUES = ("#f2f6fb", "#dbe7f4", "#c0d6ec", "#9cc2e2", "#72a9d4", "#4a8ec4", "#2a72b0", "#145596", "#0a3a72")
 CIVIDIS = (
     "#00204d",
@@ -71,7 +86,9 @@ def _per_class(a: Artifacts, _: Children) -> Scene | None:
     shown = sorted(rows, key=lambda r: number(r, "accuracy"))[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
     drawn = [Bar(str(r["class"]), number(r, "accuracy"), "clean", interval(r, "accuracy")) for r in shown]
     left_out = f"; the {len(shown)} least accurate of {len(rows)}" if len(shown) < len(rows) else ""
-    return bars(drawn, f"clean accuracy per class, 95 % intervals{left_out}", "Clean accuracy of each class.")
+    return bars(
+        drawn, f"clean accuracy per class, 95 % intervals{left_out}", "Clean accuracy of each class.", width=HALF
+    )
 
 
 def _degradation(a: Artifacts, _: Children) -> Scene | None:
@@ -147,17 +164,21 @@ def _class_accuracy(a: Artifacts, _: Children) -> Scene | None:
     rows = list(zip(a.class_names, numbers(values), strict=True))
     shown = sorted(rows, key=lambda r: r[1])[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
     label = f"top-1 accuracy per class at the median epsilon, {number(a.metrics, 'median_epsilon'):.4g}"
-    return bars([Bar(name, v, "broken") for name, v in shown], label, label)
+    return bars([Bar(name, v, "broken") for name, v in shown], label, label, width=HALF)
 
 
 def _verdicts(a: Artifacts, _: Children) -> Scene | None:
     roles = {"verified": "certified", "falsified": "broken", "unknown": "unknown", "error": "error"}
-    rows = [Bar(name, number(a.metrics, f"{name}_rate"), role, interval(a.metrics, f"{name}_rate"))
+    late = int(number(a.metrics, "timeouts"))
+    words = {"unknown": f"unknown, {late} out of time"} if late else {}
+    rows = [Bar(words.get(name, name), number(a.metrics, f"{name}_rate"), role, interval(a.metrics, f"{name}_rate"))
             for name, role in roles.items() if f"{name}_rate" in a.metrics]  # fmt: skip
     if not rows:
         return None
     n = a.metrics.get("n_samples", len(a.sample_names))
-    return bars(rows, f"share of {n} samples, 95 % intervals", "; ".join(f"{r.label} {r.value:.1%}" for r in rows))
+    return bars(
+        rows, f"share of {n} samples, 95 % intervals", "; ".join(f"{r.label} {r.value:.1%}" for r in rows), width=HALF
+    )
 
 
 def _run_times(a: Artifacts, _: Children) -> Scene | None:
@@ -182,7 +203,7 @@ def _decided_by(a: Artifacts, _: Children) -> Scene | None:
     rows = [Bar(name, n, roles.get(name, "certified")) for name, n in counts.items() if n or name != "not decided"]
     alt = "Samples decided by each step: " + ", ".join(f"{r.label} {int(r.value)}" for r in rows)
     return bars(rows, "samples decided by each step, in the order of the cascade", alt, top=max(counts.values()) or 1,
-                value_format=plain, axis_format=plain)  # fmt: skip
+                value_format=plain, axis_format=plain, width=HALF)  # fmt: skip
 
 
 def _certified_curve(a: Artifacts, _: Children) -> Scene | None:
@@ -192,7 +213,12 @@ def _certified_curve(a: Artifacts, _: Children) -> Scene | None:
     x = numbers(m["curve_epsilons"])
     limits = zip(numbers(m["certified_curve_ci_low"]), numbers(m["certified_curve_ci_high"]), strict=True)
     certified = tuple(zip(x, numbers(m["certified_curve"]), strict=True))
-    drawn = [Series("certified, 95 % band", "certified", certified, tuple(limits), thin=True)]
+    # What ran out of time is no finding about the model: the curve is what was proved until then.
+    late = int(number(m, "timeouts"))
+    words = (
+        f"certified, at least: {late} of {len(a.sample_names)} samples out of time" if late else "certified, 95 % band"
+    )
+    drawn = [Series(words, "unknown" if late else "certified", certified, tuple(limits), dashed=late > 0, thin=True)]
     if "empirical_curve" in m:
         attacked = tuple(zip(x, numbers(m["empirical_curve"]), strict=True))
         drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))
@@ -212,6 +238,140 @@ def _success_against_queries(a: Artifacts, _: Children) -> Scene | None:
     return lines(drawn, "queries", "attack success rate", alt, (0, x[-1]), (0, 1))
 
 
+def _what_a_success_took(key: str, words: str) -> Draw:
+    def draw(a: Artifacts, _: Children) -> Scene | None:
+        values = a.metrics.get(f"{key}_succ")
+        return (
+            _histogram(numbers(values), words, f"{key}_succ_median", a) if isinstance(values, list) and values else None
+        )
+
+    return draw
+
+
+def _histogram(values: list[float], words: str, median_key: str, a: Artifacts) -> Scene:
+    low, high = min(0.0, *values), max(*values, 1e-9)
+    counts, _ = np.histogram(values, bins=20, range=(low, high))
+    middle = float(np.median(values)) if median_key not in a.metrics else number(a.metrics, median_key)
+    alt = f"{words} of {len(values)} samples: median {plain(middle)}, largest {plain(high)}."
+    return columns(counts.tolist(), (low, high), f"{words}; median {plain(middle)}", alt, "broken")
+
+
+def _latent_accuracies(a: Artifacts, _: Children) -> Scene | None:
+    if "lra" not in a.metrics:
+        return None
+    names = {"clean_accuracy": "as they are", "lra": "reconstructed (LRA)", "lga": "generated (LGA)",
+             "lara": "reconstructed, attacked (LARA)", "laga": "generated, attacked (LAGA)"}  # fmt: skip
+    roles = {"clean_accuracy": "clean", "lara": "broken", "laga": "broken"}
+    rows = [Bar(words, number(a.metrics, key), roles.get(key, "accent"), interval(a.metrics, key))
+            for key, words in names.items() if key in a.metrics]  # fmt: skip
+    alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
+    return bars(
+        rows, f"accuracy on images; attacked: within {number(a.metrics, 'rho'):g} in latent space", alt, width=WIDTH
+    )
+
+
+def _latent_noise(a: Artifacts, _: Children) -> Scene | None:
+    m = a.metrics
+    if "noise_levels" not in m:
+        return None
+    drawn = []
+    for side, role in (("reconstruction", "clean"), ("generation", "corrupted")):
+        if f"llna_{side}_curve" not in m:
+            continue
+        known = [(float(str(x)), float(str(y)), float(str(low)), float(str(high))) for x, y, low, high in zip(
+            _list(a, "noise_levels"), *(_list(a, f"llna_{side}_curve{end}") for end in ("", "_ci_low", "_ci_high")), strict=True)
+            if y is not None]  # fmt: skip
+        drawn.append(Series(side, role, tuple(k[:2] for k in known), tuple((k[2], k[3]) for k in known)))
+    if not any(s.points for s in drawn):
+        return None
+    alt = "Accuracy under latent noise (LLNA): " + "; ".join(
+        f"{s.label} {s.points[-1][1]:.1%} at the largest" for s in drawn
+    )
+    return lines(
+        drawn, "size of the latent noise", "accuracy (LLNA)", alt, (0, max(x for s in drawn for x, _ in s.points))
+    )
+
+
+def _latent_sizes(a: Artifacts, _: Children) -> Scene | None:
+    far, made = a.data.get("perturbation_distance"), a.data.get("generated")
+    if not isinstance(far, Tensor) or not isinstance(made, dict):
+        return None
+    sides = [
+        ("clean", "reconstructed (LARS is the mean)", far),
+        ("corrupted", "generated (LAGS is the mean)", made["distances"]),
+    ]
+    found = [(role, words, values[values.isfinite()].tolist()) for role, words, values in sides]
+    found = [one for one in found if one[2]]
+    if not found:
+        return None
+    top = max(max(values) for _, _, values in found)
+    horizontal = (number(a.metrics, "rho"), "bound of LARA and LAGA") if "rho" in a.metrics else None
+    alt = "Smallest change of a code that changes the answer, sorted; the share below a bound is what an attack of that size breaks."
+    return ranks(found, "smallest change found (latent norm)", alt, top, horizontal=horizontal)
+
+
+def _flips(a: Artifacts, _: Children) -> Scene | None:
+    pairs, predictions = suite_pairs(a), a.data.get("corruption_predictions")
+    if not pairs or not isinstance(predictions, Tensor):
+        return None
+    targets, clean = a.tensor("targets"), a.tensor("clean_predictions")
+    right, was_right, moved = predictions == targets, clean == targets, predictions != clean
+    kinds = (moved & was_right, moved & ~was_right & ~right, moved & right)
+    rows = []
+    for name in dict.fromkeys(c for c, _ in pairs):
+        mine = [i for i, (c, _) in enumerate(pairs) if c == name]
+        rows.append(Stack(name, tuple(float(kind[mine].double().mean()) for kind in kinds)))
+    rows.sort(key=lambda row: -sum(row.shares))
+    key = (("broken", "right to wrong"), ("unknown", "wrong to another wrong"), ("certified", "wrong to right"))
+    alt = f"Share of answers that a corruption changes; most: {rows[0].label}, {sum(rows[0].shares):.1%}."
+    return stacks(rows, key, "share of the samples, mean of the severities", alt, max(0.05, sum(rows[0].shares)))
+
+
+def _minimal_severity(a: Artifacts, _: Children) -> Scene | None:
+    minimal = a.data.get("minimal_severity")
+    if not isinstance(minimal, Tensor) or "severities" not in a.metrics:
+        return None
+    severities = [int(s) for s in numbers(a.metrics["severities"])]
+    wrong = a.tensor("clean_predictions") != a.tensor("targets")
+    counts = [int(((minimal == s) & ~wrong).sum()) for s in (*severities, 6)]
+    names = [*(f"severity {s}" for s in severities), "none of them"]
+    rows = [
+        Bar(name, n, "certified" if name == "none of them" else "corrupted")
+        for name, n in zip(names, counts, strict=True)
+    ]
+    alt = "Samples by the mildest severity that breaks them: " + ", ".join(f"{r.label} {int(r.value)}" for r in rows)
+    return bars(rows, f"samples broken first at; {int(wrong.sum())} more are misclassified anyway", alt, top=max(1, *counts),
+                value_format=plain, axis_format=plain, width=HALF)  # fmt: skip
+
+
+def _pinned_bounds(a: Artifacts, _: Children) -> Scene | None:
+    bounds = a.data.get("output_bounds")
+    if not isinstance(bounds, dict) or not bool(bounds["lower"].isfinite().any()):
+        return None
+    lower, upper, targets, verdicts = bounds["lower"], bounds["upper"], a.tensor("targets"), a.tensor("verdicts")
+    known = lower.isfinite().all(1).nonzero().flatten().tolist()[:4]
+    panels = []
+    for i in known:
+        target = int(targets[i])
+        order = [target, *(c for c in upper[i].argsort(descending=True).tolist() if c != target)]
+        rows = [(class_name(a.class_names, c), float(lower[i, c]), float(upper[i, c]), "broken" if c == target else "clean")
+                for c in sorted(order[:20])]  # fmt: skip
+        panels.append((f"{a.sample_names[i]}: {Verdict(int(verdicts[i])).label}", rows))
+    return intervals(panels, "logit; the target in orange", "Output bounds per class of single samples.")
+
+
+def _margins(a: Artifacts, _: Children) -> Scene | None:
+    margins = a.data.get("lower_margins")
+    if not isinstance(margins, Tensor) or not bool(margins.isfinite().any()):
+        return None
+    known = margins[margins.isfinite()].tolist()
+    low, high = min(0.0, *known), max(0.0, *known)
+    above = sum(v > 0 for v in known)
+    alt = f"Proved margins of {len(known)} samples, sorted: {above} are above 0, which proves the sample."
+    return ranks([("certified", f"proved margin; above 0 the sample is proved ({above} of {len(known)})", known)],
+                 "smallest margin over the other classes", alt, high, low, (0.0, "proved above this line"))  # fmt: skip
+
+
 def _corruptions(a: Artifacts, _: Children) -> Scene | None:
     m = a.metrics
     by = block(m, "accuracy_by_corruption")
@@ -225,11 +385,11 @@ def _corruptions(a: Artifacts, _: Children) -> Scene | None:
         return None
     clean = number(m, "clean_accuracy")
     alt = f"Accuracy per corruption against {clean:.1%} clean; the lowest is {rows[0].label} with {rows[0].value:.1%}."
-    return bars(rows, label, alt, (clean, f"clean {clean:.1%}"))
+    return bars(rows, label, alt, (clean, f"clean {clean:.1%}"), width=HALF)
 
 
 def _severities(a: Artifacts, _: Children) -> Scene | None:
-    m, pairs = a.metrics, _pairs(a)
+    m, pairs = a.metrics, suite_pairs(a)
     if not pairs or "accuracy_by_pair" not in m or "accuracy_by_severity" not in m:
         return None
     accuracy, zero = numbers(m["accuracy_by_pair"]), number(m, "severity_0_accuracy", number(m, "clean_accuracy"))
@@ -247,7 +407,7 @@ def _severities(a: Artifacts, _: Children) -> Scene | None:
 
 
 def _corruption_map(a: Artifacts, children: Children) -> Scene | None:
-    pairs = _pairs(a)
+    pairs = suite_pairs(a)
     if not pairs or "accuracy_by_pair" not in a.metrics:
         return None
     accuracy = dict(zip(pairs, numbers(a.metrics["accuracy_by_pair"]), strict=True))
@@ -264,14 +424,8 @@ def _corruption_map(a: Artifacts, children: Children) -> Scene | None:
     tips = [[tip(c, s) for s in severities] for c in names]
     alt = "Accuracy per corruption and severity."
     return matrix(
-        grid, names, [str(s) for s in severities], "severity", "corruption", alt, CIVIDIS, lambda v: f"{v:.0%}", tips
+        grid, names, [str(s) for s in severities], "severity", "corruption", alt, CIVIDIS, lambda v: f"{v:.1%}", tips
     )
-
-
-def _pairs(a: Artifacts) -> list[tuple[str, int]]:
-    found = kwargs(a).get("corruptions")
-    rows = found if isinstance(found, list) else []
-    return [(str(r[0]), int(str(r[1]))) for r in rows if isinstance(r, list) and len(r) == 2]
 
 
 def _list(a: Artifacts, key: str) -> list[Json]:
@@ -279,7 +433,7 @@ def _list(a: Artifacts, key: str) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-CHARTS: dict[str, tuple[Callable[[Artifacts, Children], Scene | None], ...]] = {
+CHARTS: dict[str, tuple[Draw, ...]] = {
     "ConfusionMatrixVisualiser": (_confusion,),
     "ReliabilityVisualiser": (_reliability,),
     "PerClassAccuracyVisualiser": (_per_class,),
@@ -294,4 +448,15 @@ CHARTS: dict[str, tuple[Callable[[Artifacts, Children], Scene | None], ...]] = {
     "CorruptionAccuracyVisualiser": (_corruptions,),
     "SeverityCurveVisualiser": (_severities,),
     "CorruptionHeatmapVisualiser": (_corruption_map,),
+    "PredictionFlipsVisualiser": (_flips,),
+    "MinimalSeverityVisualiser": (_minimal_severity,),
+    "OutputBoundsPinnedVisualiser": (_pinned_bounds,),
+    "OutputBoundsMarginHeatmapVisualiser": (_margins,),
+    "QueryHistogramsVisualiser": (
+        _what_a_success_took("queries", "queries of a success"),
+        _what_a_success_took("l0_dists", "values changed (L0)"),
+        _what_a_success_took("l2_dists", "L2 distance"),
+    ),
+    "LatentMetricsVisualiser": (_latent_accuracies, _latent_noise),
+    "LatentDistributionsVisualiser": (_latent_sizes,),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.reporting.report.charts.axes import WIDTH, Axes, Format, percent, plain, ticks
+from windtunnel.reporting.report.charts.axes import HALF, WIDTH, Axes, Format, percent, plain, ticks
 from windtunnel.reporting.report.charts.scene import (
     Area,
     Dot,
@@ -22,6 +22,7 @@ from windtunnel.reporting.report.charts.scene import (
 )
 
 Interval = tuple[float, float]
+_MOST_RANKS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,12 @@ def bars(
     top: float = 1.0,
     value_format: Format = lambda v: f"{v:.1%}",
     axis_format: Format = percent,
+    width: float = WIDTH,
 ) -> Scene:
     """Horizontal bars with their values and intervals; `reference`: a dashed line with its label."""
     step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
     space = 18 if reference else 4
-    axes = Axes(left, space, WIDTH - 46, space + step * len(rows), (0, top), (0, 1))
+    axes = Axes(left, space, width - 46, space + step * len(rows), (0, top), (0, 1))
     marks = axes.frame(x_label, x_format=axis_format, y_format=None)
     for i, row in enumerate(rows):
         y = axes.top + step * i
@@ -87,7 +89,7 @@ def bars(
         x, _ = axes.at(reference[0], 0)
         marks.append(Line(((x, axes.top - 4), (x, axes.bottom)), "clean", 1.2, dashed=True))
         marks.append(Label(x, axes.top - 8, reference[1], "clean", 9, "middle"))
-    return Scene(WIDTH, axes.bottom + 34, tuple(marks), alt)
+    return Scene(width, axes.bottom + 34, tuple(marks), alt)
 
 
 def lines(
@@ -100,10 +102,11 @@ def lines(
     x_ticks: Sequence[float] | None = None,
     y_format: Format = percent,
     vertical: Iterable[tuple[float, str]] = (),
+    width: float = HALF,
 ) -> Scene:
     """Curves with bands for their intervals, hover values on their points, and a legend below."""
     xs = [x for one in series for x, _ in one.points]
-    axes = Axes(44, 24, WIDTH - 16, 214, x_range or (min(xs), max(xs)), y_range)
+    axes = Axes(44, 24, width - 16, 0.62 * (width - 60) + 24, x_range or (min(xs), max(xs)), y_range)
     marks = axes.frame(x_label, y_label, x_ticks, y_format=y_format)
     for one in series:
         if one.interval and not one.line:
@@ -129,7 +132,7 @@ def lines(
             marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
     entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and one.named))
     key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
-    return Scene(WIDTH, axes.bottom + 40 + height, (*marks, *key), alt)
+    return Scene(width, axes.bottom + 40 + height, (*marks, *key), alt)
 
 
 def columns(
@@ -139,29 +142,126 @@ def columns(
     alt: str,
     colour: str = "broken",
     extra: tuple[str, float, str] | None = None,
+    width: float = HALF,
+    named: str = "flips",
 ) -> Scene:
     """A histogram of equal bins between the edges; `extra`: one more column, (words, count, colour), after a gap."""
-    width = (edges[1] - edges[0]) / len(counts)
-    right = edges[1] + (2 * width if extra else 0)
+    bin_ = (edges[1] - edges[0]) / len(counts)
+    right = edges[1] + (2 * bin_ if extra else 0)
     top = max(1.0, *counts, extra[1] if extra else 0) * 1.12
-    axes = Axes(44, 24, WIDTH - 16, 194, (edges[0], right), (0, top))
+    axes = Axes(44, 24, width - 16, 0.5 * (width - 60) + 24, (edges[0], right), (0, top))
     marks = axes.frame(x_label, "samples", ticks(*edges), y_format=plain)
-    places = [(edges[0] + i * width, count, colour, f"{plain(edges[0] + i * width)} to {plain(edges[0] + (i + 1) * width)}")
+    places = [(edges[0] + i * bin_, count, colour, f"{plain(edges[0] + i * bin_)} to {plain(edges[0] + (i + 1) * bin_)}")
               for i, count in enumerate(counts)]  # fmt: skip
     if extra:
-        places.append((edges[1] + width, extra[1], extra[2], extra[0]))
+        places.append((edges[1] + bin_, extra[1], extra[2], extra[0]))
     for start, count, paint, words in places:
-        (x0, y0), (x1, y1) = axes.at(start + 0.06 * width, count), axes.at(start + 0.94 * width, 0)
+        (x0, y0), (x1, y1) = axes.at(start + 0.06 * bin_, count), axes.at(start + 0.94 * bin_, 0)
         if count:
             marks.append(Rect(x0, y0, x1 - x0, y1 - y0, paint, f"{words}: {plain(count)} samples"))
     below: tuple[Mark, ...] = ()
     height = 0.0
     if extra:
-        below, height = legend([(colour, "flips"), (extra[2], extra[0])], axes.left, axes.bottom + 38, WIDTH)
+        below, height = legend(
+            [(colour, named), (extra[2], extra[0])], axes.left, axes.bottom + 38, axes.right - axes.left
+        )
         if extra[1]:
-            (x0, y0), (x1, y1) = axes.at(edges[1] + 1.06 * width, extra[1]), axes.at(edges[1] + 1.94 * width, 0)
+            (x0, y0), (x1, y1) = axes.at(edges[1] + 1.06 * bin_, extra[1]), axes.at(edges[1] + 1.94 * bin_, 0)
             marks += hatch(x0, y0, x1 - x0, y1 - y0, "white")
-    return Scene(WIDTH, axes.bottom + 40 + height, (*marks, *below), alt)
+    return Scene(width, axes.bottom + 40 + height, (*marks, *below), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One row of `stacks`: its label, and its shares in the order of the key."""
+
+    label: str
+    shares: tuple[float, ...]
+    note: str = ""
+
+
+def stacks(
+    rows: Sequence[Stack],
+    key: Sequence[tuple[str, str]],
+    x_label: str,
+    alt: str,
+    top: float = 1.0,
+    width: float = HALF,
+    value_format: Format = lambda v: f"{v:.1%}",
+) -> Scene:
+    """Horizontal bars of shares side by side, each share with its value where it has room; `key`: (colour, words)."""
+    step, left = 21.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    axes = Axes(left, 4, width - 14, 4 + step * len(rows), (0, top), (0, 1))
+    marks = axes.frame(x_label, x_format=percent, y_format=None)
+    for i, row in enumerate(rows):
+        y, start = axes.top + step * i, 0.0
+        marks.append(Label(left - 5, y + 14, clipped(row.label), "ink", 9, "end"))
+        for (colour, words), share in zip(key, row.shares, strict=True):
+            (x0, _), (x1, _) = axes.at(start, 0), axes.at(start + share, 0)
+            start += share
+            if x1 - x0 < 0.3:
+                continue
+            tip = f"{row.label}, {words}: {value_format(share)}{row.note}"
+            marks.append(Rect(x0, y + 3, x1 - x0, step - 6, colour, tip))
+            if colour == "unknown":
+                marks += hatch(x0, y + 3, x1 - x0, step - 6, "#a3a9b3")
+            if x1 - x0 > 6 + text_width(value_format(share), 8):
+                marks.append(Label((x0 + x1) / 2, y + 14, value_format(share), "white", 8, "middle", bold=True))
+    below, height = legend(list(key), 8, axes.bottom + 36, width - 16)
+    return Scene(width, axes.bottom + 38 + height, (*marks, *below), alt)
+
+
+def ranks(
+    curves: Sequence[tuple[str, str, Sequence[float]]],
+    y_label: str,
+    alt: str,
+    top: float,
+    low: float = 0.0,
+    horizontal: tuple[float, str] | None = None,
+    width: float = HALF,
+) -> Scene:
+    """Values of many samples, each curve (colour, words, values) sorted: what share of the samples is below what.
+
+    More than 200 values are drawn at 200 evenly spaced ranks.
+    """
+    axes = Axes(44, 24, width - 16, 0.62 * (width - 60) + 24, (0, 1), (low, top))
+    marks = axes.frame("share of the samples, sorted", y_label, x_format=percent, y_format=plain)
+    if horizontal:
+        _, y = axes.at(0, horizontal[0])
+        marks.append(Line(((axes.left, y), (axes.right, y)), "clean", 1, dashed=True))
+        marks.append(Label(axes.left + 4, y - 4, horizontal[1], "clean", 8.5))
+    for colour, _, values in curves:
+        ordered = sorted(values)
+        n = len(ordered)
+        places = range(n) if n <= _MOST_RANKS else [round(k * (n - 1) / (_MOST_RANKS - 1)) for k in range(_MOST_RANKS)]
+        steps = [(i / n, (i + 1) / n, min(top, max(low, ordered[i]))) for i in places]
+        stairs = tuple(axes.at(x, y) for start, end, y in steps for x in (start, end))
+        marks.append(Line(stairs, colour, 1.8))
+    below, height = legend(
+        [(colour, words) for colour, words, _ in curves], axes.left, axes.bottom + 38, axes.right - axes.left
+    )
+    return Scene(width, axes.bottom + 40 + height, (*marks, *below), alt)
+
+
+def intervals(
+    panels: Sequence[tuple[str, Sequence[tuple[str, float, float, str]]]], y_label: str, alt: str, width: float = WIDTH
+) -> Scene:
+    """Small panels beside each other, on one scale: a title, and per name the bar from low to high in a colour."""
+    every = [v for _, rows in panels for _, low, high, _ in rows for v in (low, high)]
+    edges = (min(every), max(every))
+    gap, space = 12.0, (width - 40) / len(panels)
+    marks: list[Mark] = []
+    for i, (title, rows) in enumerate(panels):
+        left = 36 + i * space
+        axes = Axes(left, 26, left + space - gap, 150, (0, max(1, len(rows))), edges)
+        marks += axes.frame("", y_label if i == 0 else "", [], y_format=plain if i == 0 else None)
+        marks.append(Label(left, 22, clipped(title, int(space / 5.4)), "ink", 8.5))
+        for j, (name, low, high, colour) in enumerate(rows):
+            (x0, y0), (x1, y1) = axes.at(j + 0.15, high), axes.at(j + 0.85, low)
+            marks.append(Rect(x0, y0, x1 - x0, max(0.8, y1 - y0), colour, f"{name}: {low:.3g} to {high:.3g}"))
+            if x1 - x0 > 4:
+                marks.append(Label((x0 + x1) / 2, 161, clipped(name, max(1, int((x1 - x0) / 4))), "soft", 7, "middle"))
+    return Scene(width, 168, tuple(marks), alt)
 
 
 def matrix(
@@ -174,10 +274,11 @@ def matrix(
     colours: Sequence[str],
     cell_format: Format,
     tips: Sequence[Sequence[str]] | None = None,
+    width: float = HALF,
 ) -> Scene:
     """A heat map with its values in the cells; `colours`: a ramp for the values from 0 to their maximum."""
     left = 24 + max(text_width(clipped(r), 9) for r in rows)
-    cell = min(64.0, (WIDTH - left - 10) / len(header))
+    cell = min(64.0, (width - left - 10) / len(header))
     height = min(24.0, max(17.0, cell))
     peak = max(max(map(max, grid)), 1e-12)
     marks: list[Mark] = [Label(4, 12, y_label, "soft", 9)]
@@ -196,7 +297,7 @@ def matrix(
         shown = clipped(name, max(3, int(cell / 5)))
         marks.append(Label(left + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
     marks.append(Label(left + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
-    return Scene(min(WIDTH, left + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
+    return Scene(min(width, left + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
 
 
 def _interval(interval: Interval | None, how: Format) -> str:

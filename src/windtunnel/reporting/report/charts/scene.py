@@ -29,6 +29,15 @@ PALETTE: dict[str, tuple[str, str]] = {
     "corrupted": (style.CORRUPTED, style.CORRUPTED),
     "error": (style.PURPLE, style.PURPLE),
     "invalid": ("#c1121f", "#ff6b6b"),
+    # Curves of one chart: what attacks left is warm, what was proved is cool; the first of each are the roles above.
+    "attack-2": ("#a2790a", "#e0b13a"),
+    "attack-3": ("#a6336f", "#e58cbd"),
+    "attack-4": ("#6b3fa0", "#b79be0"),
+    "attack-5": ("#8a4b1f", "#c99a6b"),
+    "attack-6": ("#b01e2e", "#f08a92"),
+    "proof-2": (style.BLUE, style.SKY),
+    "proof-3": ("#2f6f7e", "#7cc4d4"),
+    "proof-4": ("#5a7a1e", "#a9c95f"),
 }
 Anchor = Literal["start", "middle", "end"]
 CHARACTER = 0.56  # mean width of a character over the size of the font
@@ -129,14 +138,29 @@ def hatch(x: float, y: float, width: float, height: float, colour: str, step: fl
         offset += step
 
 
+def wrapped(text: str, width: float, size: float = 9) -> list[str]:
+    """A text in lines of at most `width`, broken between words."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and text_width(f"{lines[-1]} {word}", size) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
 def legend(entries: list[tuple[str, str]], x: float, y: float, width: float) -> tuple[tuple[Mark, ...], float]:
     """(marks, height) of coloured squares with their words, wrapped to the width."""
     marks: list[Mark] = []
     left, top = x, y
     for colour, words in entries:
-        needed = 14 + text_width(words, 9) + 14
+        parts = wrapped(words, width - 28)
+        needed = 14 + max(text_width(part, 9) for part in parts) + 14
         if left > x and left + needed > x + width:
             left, top = x, top + 14
-        marks += [Rect(left, top, 9, 9, colour), Label(left + 13, top + 8, words, "soft", 9)]
+        marks.append(Rect(left, top, 9, 9, colour))
+        marks += [Label(left + 13, top + 8 + 12 * i, part, "soft", 9) for i, part in enumerate(parts)]
         left += needed
-    return tuple(marks), top - y + 14
+        if len(parts) > 1:
+            left, top = x, top + 14 + 12 * (len(parts) - 1)
+    return tuple(marks), top - y + (14 if left > x else 0)

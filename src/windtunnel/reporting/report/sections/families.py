@@ -111,8 +111,8 @@ FAMILIES = (
         "Everyday disturbances, drawn at random: an average over them, which bounds no worst case.",
         "corrupted", _kind(AssessmentKind.STATISTICAL_SAMPLING),
         (*_columns("rate", accuracy="corrupted_accuracy", mCE="mce", relative_mCE="relative_mce"),
-         *_columns("share", mean_error="mean_corruption_error"), *_columns("plain", worst="worst_corruption"),
-         *_columns("share", its_accuracy="worst_corruption_accuracy", never_broken="never_broken")),
+         *_columns("share", mean_error="mean_corruption_error"), *_columns("plain", worst_corruption="worst_corruption"),
+         *_columns("share", its_mean_accuracy="worst_corruption_accuracy", never_broken="never_broken")),
     ),
     Family(
         "Attacks: what was broken", _WORST, "broken", lambda a: True,

@@ -10,19 +10,21 @@ from windtunnel.core.contracts import AssessmentKind
 from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Tile
-from windtunnel.reporting.report.words import Row, block, bracket, budget, interval, listed, number, region, rows_in
+from windtunnel.reporting.report.sections.verdict import layers
+from windtunnel.reporting.report.words import (
+    Row,
+    block,
+    bracket,
+    budget,
+    interval,
+    mean_over,
+    number,
+    numbers,
+    region,
+    suite_pairs,
+)
 
 FINDINGS = 3
-
-
-def layers(summary: Artifacts | None) -> list[Row]:
-    """The budgets of the sandwich, the global one first; empty where there is no summary."""
-    return rows_in(summary.metrics, "sandwich") if summary else []
-
-
-def hard_failures(summary: Artifacts | None) -> list[str]:
-    """Why these numbers must not be believed."""
-    return [str(line) for line in listed(block(summary.metadata, "kwargs"), "hard_failures")] if summary else []
 
 
 def subtitle(found: Found) -> str:
@@ -34,34 +36,6 @@ def subtitle(found: Found) -> str:
     return f"{origin.get('model_source', 'the model')} on {found.summary.metrics['n_samples']} samples" + (
         f" of {data}" if data else ""
     )
-
-
-def verdict(summary: Artifacts | None) -> str:
-    """The outcome in words that someone who is no expert reads correctly."""
-    if summary is None:
-        return "There is no summary, so nothing can be said about this model."
-    if hard_failures(summary):
-        return (
-            "The evaluation contradicts itself or fails a hard check. Until that is mended, none of its numbers says anything "
-            "about the model."
-        )
-    row = layers(summary)[0]
-    n, clean = int(number(row, "n")), number(summary.metrics, "clean_accuracy")
-    sentences = [f"Without any attack the model is right on {clean:.1%} of {n} samples."]
-    if "worst_case_accuracy" in row:
-        worst = number(row, "worst_case_accuracy")
-        sentences.append(
-            f"For changes of up to {budget(row)} the answer is wrong, or a change that makes it wrong is known, "
-            f"for all but {worst:.1%}; that these {worst:.1%} were not broken by the attacks that ran does not mean that "
-            f"nothing can break them."
-        )
-    if "certified_accuracy" in row:
-        sentences.append(
-            f"For {number(row, 'certified_accuracy'):.1%} it is proved that no change of that size can alter the answer."
-        )
-    else:
-        sentences.append("Nothing was proved at this budget.")
-    return " ".join(sentences)
 
 
 def tiles(summary: Artifacts | None) -> Iterator[Tile]:
@@ -131,13 +105,7 @@ def _candidates(found: Found) -> Iterator[tuple[str, Artifacts | None]]:
     suites = [a for a in found.assessments if "worst_corruption" in a.metrics]
     if suites:
         worst_suite = min(suites, key=lambda a: number(a.metrics, "worst_corruption_accuracy"))
-        m = worst_suite.metrics
-        low = number(m, "worst_corruption_accuracy")
-        yield (
-            f"Under {m['worst_corruption']}, the worst corruption of {worst_suite.name}, accuracy falls from "
-            f"{number(m, 'clean_accuracy'):.1%} to {low:.1%}.",
-            worst_suite,
-        )
+        yield _worst_corruption(worst_suite), worst_suite
     if summary is not None:
         yield from _weakest_class(summary)
 
@@ -158,6 +126,21 @@ def _most_damaging(assessments: Iterable[Artifacts], row: Row) -> Iterator[tuple
             f"{rate:.1%} of the answers that were right at first.",
             worst,
         )
+
+
+def _worst_corruption(suite: Artifacts) -> str:
+    """The worst corruption of a suite, as a mean over its severities, and the single worst corruption and severity."""
+    m, pairs = suite.metrics, suite_pairs(suite)
+    clean, low = number(m, "clean_accuracy"), number(m, "worst_corruption_accuracy")
+    over = f" ({mean_over(suite)})" if mean_over(suite) else ""
+    words = (
+        f"Under {m['worst_corruption']}, the worst corruption of {suite.name}, accuracy falls from {clean:.1%} to {low:.1%}{over}, "
+        f"on {len(suite.sample_names)} samples"
+    )
+    if len(pairs) > 1 and "accuracy_by_pair" in m:
+        value, (name, severity) = min(zip(numbers(m["accuracy_by_pair"]), pairs, strict=True))
+        words += f"; lowest is {name} at severity {severity} with {value:.1%}"
+    return f"{words}."
 
 
 def _weakest_class(summary: Artifacts) -> Iterator[tuple[str, None]]:

@@ -11,7 +11,7 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Outcome, SampleRow, Samples
 from windtunnel.reporting.report.pictures import thumbnails_note
-from windtunnel.reporting.report.sections.front import layers
+from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import budget, class_name, kwargs, region_words
 
 STATUSES = ("broken", "proved", "not known", "misclassified", "contradiction")

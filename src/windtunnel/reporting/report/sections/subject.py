@@ -12,10 +12,11 @@ from windtunnel.reporting.report.charts.plots import Series, lines
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import figure_blocks
-from windtunnel.reporting.report.sections.front import layers
+from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import Row, budget, interval, number, percent, region, semantics, short
 
-_ATTACKED, _CERTIFIED = ("broken", "corrupted", "error"), ("certified", "accent", "unknown")
+_ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
+_CERTIFIED = ("certified", "proof-2", "proof-3", "proof-4")
 _FACTS = {
     "data": ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples", "digest"),
     "model": (
@@ -112,7 +113,7 @@ def _security(found: Found) -> Iterator[Block]:
             )
             for key, words, role in (
                 ("worst_case_accuracy", "worst case of all assessments", "ink"),
-                ("certified_accuracy", "certified by any", "soft"),
+                ("certified_accuracy", "certified by any", "clean"),
             )
             if (having := [r for r in rows if key in r])
         ]
@@ -129,7 +130,9 @@ def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
     words = f"{curve.name}, {'certified' if curve.certified else 'left by the attack'}"
     words += " (of the smoothed model)" if curve.smoothed else ""
     words += f", n = {curve.samples}" if curve.samples != n else ""
-    colour = (_CERTIFIED if curve.certified else _ATTACKED)[i % 3]
+    words += f", at least: {curve.out_of_time} samples out of time" if curve.out_of_time else ""
+    colours = _CERTIFIED if curve.certified else _ATTACKED
+    colour = colours[i % len(colours)]
     points = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
     if curve.steps:
         corners = ((x, y) for (_, y), (x, _) in zip(points, points[1:], strict=False))

@@ -1,0 +1,13 @@
+"""Epsilons as people write them: 8/255 stays 8/255."""
+
+from __future__ import annotations
+
+
+def epsilon_text(value: float) -> str:
+    """`0.06`, or `8/255` for a whole or half number of grey levels that no short decimal is; else four digits."""
+    plain, levels = f"{value:.4g}", value * 255
+    if abs(float(plain) - value) <= 1e-9 * max(1.0, value) or not value:
+        return plain
+    halves = round(2 * levels) / 2
+    # Params hold doubles, tensors on disk floats: 1e-5 grey levels is beyond the rounding of both.
+    return f"{halves:g}/255" if 0 < halves <= 64 and abs(halves - levels) < 1e-5 else plain

@@ -1,0 +1,114 @@
+"""Page one in one sentence: a golden sentence for each case, none of which contradicts its numbers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.reporting.report.sections.verdict import verdict
+
+NO_LABELS = ({"code": "pseudo_labels", "text": "There are no labels."},)
+
+
+def summary(clean=0.97, n=200, failures=(), caveats=(), others=(), **row):
+    """A summary at Linf 0.06 whose layer holds `row`; `others` are further layers."""
+    first = {"norm": "Linf", "epsilon": 0.06, "n": n, **row}
+    metrics = {"clean_accuracy": clean, "n_samples": n, "sandwich": [first, *others]}
+    metadata = {"metrics": metrics, "kwargs": {"hard_failures": list(failures)}, "caveats": list(caveats)}
+    return Artifacts("summary", Path(), {"targets": torch.zeros(n)}, metadata)
+
+
+def interval(key, low, high):
+    return {f"{key}_ci_low": low, f"{key}_ci_high": high}
+
+
+L2 = {"norm": "L2", "epsilon": 0.5, "n": 200, "worst_case_accuracy": 0.4}
+TIGHT = {"norm": "Linf", "epsilon": 8 / 255, "n": 200, "worst_case_accuracy": 0.8, "certified_accuracy": 0.75}
+CLEAN = "Without any change the model is right on 97.0% of 200 samples."
+CASES = {
+    "closed": (
+        summary(certified_accuracy=0.66, worst_case_accuracy=0.66, **interval("worst_case_accuracy", 0.592, 0.722)),
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on 66.0% [59.2%, 72.2%]: each of these is proved, and each "
+        "of the others is broken or misclassified. Nothing is left open at this budget.",
+    ),
+    "open": (
+        summary(certified_accuracy=0.41, worst_case_accuracy=0.66),
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at least 41.0%, which is proved, and on at most 66.0%, "
+        "which no attack that ran broke; 25.0% of the samples are open.",
+    ),
+    "only attacked": (
+        summary(worst_case_accuracy=0.66),
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at most 66.0%: the others are broken or misclassified. "
+        "Nothing was proved, so the true share may be as low as 0%.",
+    ),
+    "only verified": (
+        summary(certified_accuracy=0.66),
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at least 66.0%, which is proved. No attack ran at this "
+        "budget, so what holds of the others is not known.",
+    ),
+    "contradiction": (
+        summary(certified_accuracy=0.7, worst_case_accuracy=0.66, failures=["sample 7 is verified by liar and broken by pgd at Linf"]),
+        "The evaluation contradicts itself: one sample is both proved and broken. Until that is resolved, none of its numbers says "
+        "anything about the model.",
+    ),
+    "hard check": (
+        summary(worst_case_accuracy=0.66, failures=["sanity check B1 failed", "sanity check B4 failed"]),
+        "The evaluation fails 2 hard checks. Until that is resolved, none of its numbers says anything about the model.",
+    ),
+    "no labels": (
+        summary(clean=1.0, worst_case_accuracy=0.66, certified_accuracy=0.41, caveats=NO_LABELS),
+        "There are no labels, so the model's own answers on 200 samples are taken as correct. Under every change within Linf ≤ 0.06 "
+        "it keeps its answer on at least 41.0%, which is proved, and on at most 66.0%, which no attack that ran broke; 25.0% of the "
+        "samples are open.",
+    ),
+    "one sample": (
+        summary(clean=1.0, n=1, worst_case_accuracy=0.0),
+        "Only one sample was assessed, so there are no shares to report: it is classified correctly without any change, and is "
+        "misclassified under a change within Linf ≤ 0.06 that was found.",
+    ),
+    "all broken": (
+        summary(worst_case_accuracy=0.0, certified_accuracy=0.0, **interval("worst_case_accuracy", 0.0, 0.019)),
+        f"{CLEAN} Within Linf ≤ 0.06 it stays right on none: every sample is misclassified or has a known adversarial example "
+        "[0.0%, 1.9%].",
+    ),
+    "nothing ran": (None, "Nothing was assessed: nothing can be said about this model."),
+    "only clean": (
+        summary(),
+        f"{CLEAN} Nothing was attacked and nothing was proved within Linf ≤ 0.06: its robustness is not known.",
+    ),
+    "several budgets": (
+        summary(certified_accuracy=0.66, worst_case_accuracy=0.66, others=[TIGHT, L2]),
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on 66.0%: each of these is proved, and each of the others is "
+        "broken or misclassified. Nothing is left open at this budget. At other budgets: 75.0% to 80.0% at Linf ≤ 8/255; at most "
+        "40.0% at L2 ≤ 0.5.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_sentence_follows_from_the_case(case):
+    found, words = CASES[case]
+    assert verdict(found).replace("\N{NO-BREAK SPACE}", " ") == words
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_sentence_calls_a_model_robust_or_hedges_what_is_proved(case):
+    words = verdict(CASES[case][0])
+    assert "is robust" not in words
+    assert ("open" in words) <= ("Nothing is left open" in words or "samples are open" in words)
+
+
+@pytest.mark.parametrize(
+    ("clean", "row", "words"),
+    [
+        (0.0, {}, "misclassified without any change"),
+        (1.0, {}, "nothing was tried"),
+        (1.0, {"certified_accuracy": 1.0, "worst_case_accuracy": 1.0}, "is proved to stay so"),
+        (1.0, {"worst_case_accuracy": 1.0}, "which proves nothing"),
+    ],
+)
+def test_one_sample_has_no_shares(clean, row, words):
+    text = verdict(summary(clean=clean, n=1, **row))
+    assert words in text
+    assert "%" not in text

@@ -1,0 +1,103 @@
+"""Every number says over what it was taken, in the units that it has."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.reporting.report.conftest import metrics_of
+from windtunnel.assessments.corruptions.assess import _upsampled
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.params.model import Recipe
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.charts.of_visualiser import CHARTS
+from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
+from windtunnel.reporting.report.charts.scene import Label, Line
+from windtunnel.reporting.report.sections.front import _worst_corruption
+from windtunnel.reporting.report.words import region_words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.06, "0.06"), (0.1, "0.1"), (8 / 255, "8/255"), (0.03137254901960784, "8/255"), (1.5 / 255, "1.5/255"), (0.2, "0.2"), (0, "0"),
+     (0.031373, "0.03137"), (1 / 3, "0.3333"), (3.0, "3")],
+)  # fmt: skip
+def test_an_epsilon_is_written_as_people_write_it(value, text):
+    assert epsilon_text(value) == text
+
+
+def suite(severities, accuracies):
+    pairs = [[name, s] for name in accuracies for s in severities]
+    metrics = {"clean_accuracy": 0.96, "worst_corruption": "fog", "worst_corruption_accuracy": 0.217,
+               "accuracy_by_pair": [a for row in accuracies.values() for a in row]}  # fmt: skip
+    kwargs = {"sample_names": [str(i) for i in range(100)], "severities": severities, "corruptions": pairs}
+    perturbation = {"corruption_name": "common", "severity": max(severities)}
+    metadata = {"metrics": metrics, "kwargs": kwargs, "semantics": {"perturbation": perturbation}}
+    return Artifacts("everyday", Path(), {}, metadata)
+
+
+def test_a_mean_over_severities_is_never_called_the_accuracy_at_the_largest():
+    found = suite([1, 3, 5], {"fog": [0.31, 0.17, 0.17], "contrast": [0.51, 0.18, 0.1]})
+    assert region_words(found) == "common, mean of severities 1, 3, 5"
+    words = _worst_corruption(found)
+    assert "from 96.0% to 21.7% (mean of severities 1, 3, 5), on 100 samples" in words
+    assert "lowest is contrast at severity 5 with 10.0%" in words
+    assert region_words(suite([3], {"fog": [0.2]})) == "common at severity 3"
+
+
+def test_a_difference_of_shares_is_in_points():
+    (caveat,) = _upsampled(CorruptionEntry(algorithm="common", upsample=32), {"resizing_change": -0.03})
+    assert "-3.0 points" in caveat.text
+    assert "%" not in caveat.text
+
+
+def test_a_bar_of_the_sandwich_says_its_share_and_not_half_a_point_less():
+    scene = sandwich([Layer("Linf ≤ 0.06", 0.785, 0.855, 0.97)])
+    texts = [mark.text for mark in scene.marks if isinstance(mark, Label)]
+    assert "78.5%" in texts
+    assert "78%" not in texts
+
+
+def test_a_recipe_lists_what_it_read_and_nothing_of_another_one():
+    assert not {"noise_sigma", "epsilon", "steps"} & Recipe().used().keys()
+    assert Recipe(recipe="noise").used().keys() >= {"noise_sigma"}
+    assert Recipe(recipe="adversarial").used().keys() >= {"epsilon", "steps", "epochs"}
+
+
+def test_a_curve_that_ran_out_of_time_is_no_finding():
+    grid = {"curve_epsilons": [0.0, 0.1], "certified_curve": [0.5, 0.0], "certified_curve_ci_low": [0.4, 0.0],
+            "certified_curve_ci_high": [0.6, 0.1], "average_certified_radius": 0.05}  # fmt: skip
+
+    def drawn(timeouts):
+        metadata = {
+            "metrics": {**grid, "timeouts": timeouts},
+            "kwargs": {"sample_names": ["a"] * 8},
+            "assessment_kind": "formal_verification",
+        }
+        (draw,) = CHARTS["CertifiedCurveVisualiser"]
+        scene = draw(Artifacts("v", Path(), {"verdicts": torch.zeros(8)}, metadata), {})
+        curve = next(m for m in scene.marks if isinstance(m, Line) and m.colour in {"certified", "unknown"})
+        return curve, " ".join(m.text for m in scene.marks if isinstance(m, Label))
+
+    curve, words = drawn(timeouts=8)
+    assert curve.dashed
+    assert curve.colour == "unknown"
+    assert "8 of 8 samples out of time" in words
+    curve, words = drawn(timeouts=0)
+    assert not curve.dashed
+    assert "out of time" not in words
+
+
+def test_every_curve_of_a_chart_has_a_colour_of_its_own():
+    from windtunnel.reporting.report.charts.scene import PALETTE
+    from windtunnel.reporting.report.sections.subject import _ATTACKED, _CERTIFIED
+
+    for theme in (0, 1):
+        colours = [PALETTE[role][theme] for role in (*_ATTACKED, *_CERTIFIED)]
+        assert len(set(colours)) == len(colours)
+
+
+def test_the_clean_accuracy_of_the_verdict_is_that_of_metadata(reports):
+    assert f"{metrics_of(reports / 'summary')['clean_accuracy']:.1%} of 20 samples" in build_report(reports).verdict
