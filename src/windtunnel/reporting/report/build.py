@@ -11,6 +11,7 @@ from windtunnel.reporting.report.collect import Found, collect
 from windtunnel.reporting.report.glossary import GLOSSARY
 from windtunnel.reporting.report.guard import ODD_METADATA, guarded
 from windtunnel.reporting.report.model import Finding, Report, Section
+from windtunnel.reporting.report.names import without_names
 from windtunnel.reporting.report.sections import front
 from windtunnel.reporting.report.sections.clean import clean_section
 from windtunnel.reporting.report.sections.families import family_sections
@@ -29,6 +30,8 @@ def build_report(
     `gate`: with the gate's verdict, where there is one.
     """
     options, found = options or Options(), collect(reports, names, gate=gate)
+    if not options.show_sample_names:
+        found = without_names(found)
     try:
         return _report(found, options)
     except ODD_METADATA as error:

@@ -14,6 +14,7 @@ from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Sec
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 from windtunnel.reporting.report.words import (
     block,
+    class_name,
     interval,
     kwargs,
     listed,
@@ -28,7 +29,7 @@ from windtunnel.reporting.report.words import (
 def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> Section:
     """The subsection of one assessment."""
     blocks = [Text(_what_ran(artifacts)), *caveat_blocks(artifacts), *figure_blocks(artifacts, found, options)]
-    blocks += attack_by_attack(artifacts, found, options)
+    blocks += [*_bounds(artifacts), *attack_by_attack(artifacts, found, options)]
     if options.layout == "full":
         blocks += [*_pairs(found, artifacts.name), *_metrics(artifacts)]
     return Section(artifacts.name, tuple(blocks))
@@ -81,6 +82,23 @@ def _what_ran(artifacts: Artifacts) -> str:
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
     options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
+
+
+def _bounds(artifacts: Artifacts) -> Iterator[Table]:
+    """What a verifier proved of the logits, class by class: the mean over the samples that it bounded."""
+    ends = [listed(artifacts.metrics, f"mean_{end}_bound") for end in ("lower", "upper")]
+    if all(ends):
+        names = artifacts.class_names
+        rows = [
+            (class_name(names, i), short(low), short(high)) for i, (low, high) in enumerate(zip(*ends, strict=True))
+        ]
+        of = f"{short(artifacts.metrics.get('n_bounded'))} of {len(artifacts.sample_names)} samples have bounds"
+        yield Table(
+            f"{artifacts.name}: mean proved bounds of the logits; {of}",
+            ("class", "lower", "upper"),
+            tuple(rows),
+            folded=True,
+        )
 
 
 def _metrics(artifacts: Artifacts) -> Iterator[Table]:
