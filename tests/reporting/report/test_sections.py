@@ -49,8 +49,8 @@ def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):
         reports / "robustness" / "fgsm" / "metadata.json",
         lambda m: m["metrics"].update(n_bounded=7, mean_lower_bound=[-1.5, 0.25], mean_upper_bound=[2.0, 3.5]),
     )
-    (table,) = [t for t in blocks_of(build_report(reports), Table) if "bounds of the logits" in t.title]
-    assert table.title == "fgsm: mean proved bounds of the logits; 7 of 20 samples have bounds"
+    (table,) = [t for t in blocks_of(build_report(reports), Table) if "bounds of the logits" in t.caption]
+    assert table.caption == "fgsm: mean proved bounds of the logits; 7 of 20 samples have bounds"
     assert table.rows == (("0", "-1.5", "2"), ("1", "0.25", "3.5"))
 
 

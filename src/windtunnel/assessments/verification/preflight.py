@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.libraries import require_library
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Smoothing, VerificationEntry
@@ -62,10 +62,10 @@ def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: 
     steps = steps_of(algorithm, entry)
     if entry.radius and bound_step(steps) is None:
         raise UserError(f"{where}.radius: no step here gives bounds ({', '.join(steps)}); add crown, or remove it")
-    if "marabou" in steps and importlib.util.find_spec("maraboupy") is None:
-        raise IncompatibleError(
-            f"{where}: maraboupy is not installed; it has wheels for Python 3.11 at most. Leave out marabou"
-        )
+    if "marabou" in steps:
+        require_library(where, "Marabou")
+    if any(step in BOUND_METHODS for step in steps):
+        require_library(where, "auto-LiRPA")
     if len(dataset):
         _try_bounds(where, [step for step in steps if step in BOUND_METHODS], region, classifier, dataset)
 
