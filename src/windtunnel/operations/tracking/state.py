@@ -44,10 +44,13 @@ class ChildState:
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity, success by queries, parts of a suite."""
+        """Series as stepped metrics: accuracy and critical epsilons by epsilon (step: epsilon x 1e6), accuracy by severity,
+        success by queries, parts of a suite.
+        """
         metrics = cast(dict[str, Json], self.metadata["metrics"])
         found: dict[str, list[tuple[int, float]]] = {}
         axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
+        axes += [("critical_epsilon_histogram", "critical_epsilon_bins", 1e6)]
         axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
         for key, axis, scale in axes:
             values, steps = metrics.get(key), metrics.get(axis)
@@ -67,6 +70,12 @@ class ChildState:
             for (corruption, severity), value in zip(pairs, values, strict=True):
                 found.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, value))
         return found
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Every metric that is a word, such as the verdict of a sweep: MLflow takes them as tags."""
+        metrics = cast(dict[str, Json], self.metadata["metrics"])
+        return {key: value for key, value in metrics.items() if isinstance(value, str)}
 
     @property
     def caveats(self) -> list[Caveat]:

@@ -28,7 +28,17 @@ from windtunnel.reporting.report.charts.plots import (
     stacks,
 )
 from windtunnel.reporting.report.charts.scene import Scene
-from windtunnel.reporting.report.words import Row, block, class_name, interval, number, numbers, rows_in, suite_pairs
+from windtunnel.reporting.report.words import (
+    Row,
+    block,
+    class_name,
+    interval,
+    number,
+    numbers,
+    rows_in,
+    short,
+    suite_pairs,
+)
 
 Children = Mapping[str, Row]
 Draw = Callable[[Artifacts, Children], "Scene | None"]
@@ -158,13 +168,16 @@ def _confidence(a: Artifacts, _: Children) -> Scene | None:
 
 
 def _class_accuracy(a: Artifacts, _: Children) -> Scene | None:
-    values = a.metrics.get("per_class_accuracy_at_median_epsilon")
-    if not values:
+    classes = rows_in(a.metrics, "per_class_at_median_epsilon")
+    if not classes:
         return None
-    rows = list(zip(a.class_names, numbers(values), strict=True))
-    shown = sorted(rows, key=lambda r: r[1])[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
-    label = f"top-1 accuracy per class at the median epsilon, {number(a.metrics, 'median_epsilon'):.4g}"
-    return bars([Bar(name, v, "broken") for name, v in shown], label, label, width=HALF)
+    rows = [
+        Bar(f"{name}, n {short(row.get('n'))}", number(row, "accuracy"), "broken", interval(row, "accuracy"))
+        for name, row in zip(a.class_names, classes, strict=True)
+    ]
+    shown = sorted(rows, key=lambda r: r.value)[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
+    label = f"top-1 accuracy per class at the median epsilon, {number(a.metrics, 'median_epsilon'):.4g}, 95 % intervals"
+    return bars(shown, label, label, width=HALF)
 
 
 def _verdicts(a: Artifacts, _: Children) -> Scene | None:
