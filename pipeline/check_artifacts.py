@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.errors import UserError, user_errors
+from windtunnel.core.endings import user_errors
+from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import CLEAN, GATE, METRICS, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.params.load import entries, load_params

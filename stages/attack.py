@@ -8,7 +8,7 @@ import time
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.survivors import read_prior
 from windtunnel.assessments.run import finish, prepare_entry
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import ROBUSTNESS
 from windtunnel.inputs.models.others import named_classifier
 from windtunnel.params.attacks import AttackEntry

@@ -12,15 +12,16 @@ from windtunnel.assessments.clean.table import VISUALISERS
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import CLEAN, DATA, MODEL, PLOTS
+from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.load import load_params
 
 
 def main() -> None:
     """Write reports/robustness/clean and the series of its plots."""
     started, params = time.time(), load_params()
-    subject = fresh_subject(DATA, MODEL, params.device, params.seed)
+    subject = fresh_subject(DATA, MODEL, params.device, params.seed, trust_of(params.model))
     artifacts = write_artifacts(assess_clean(params.clean, subject), CLEAN, subject, started=started)
     draw_figures(
         artifacts,

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from windtunnel.assessments.run import finish, prepare_entry
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import PLOTS, ROBUSTNESS
 
 if TYPE_CHECKING:

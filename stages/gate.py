@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.files import METADATA_FILE, read_json, write_json
 from windtunnel.core.layout import CHAMPION, GATE, METRICS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, read_record

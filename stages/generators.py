@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import DATA, GENERATORS
 from windtunnel.inputs.data.load import read_assessed, read_train
@@ -17,7 +17,7 @@ def main() -> None:
     params, train = load_params(), read_train(DATA)
     make_generators(params.generators, train, params.seed, params.device, GENERATORS)
     device = pick_device(params.device)
-    generators = load_generators(GENERATORS, device, read_assessed(DATA))
+    generators = load_generators(GENERATORS, device, read_assessed(DATA), params.generators)
     facts = quality(generators, train, params.seed, device) if generators else {}
     write_json(facts, GENERATORS / "quality.json")
 

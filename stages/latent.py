@@ -10,7 +10,7 @@ from windtunnel.assessments.latent.assess import assess
 from windtunnel.assessments.latent.models import load_models
 from windtunnel.assessments.run import finish, prepare_entry
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import GENERATORS
 from windtunnel.inputs.generators.load import load_generators
@@ -24,7 +24,7 @@ def main(name: str) -> None:
     entry, subject = prepare_entry(params, "latent", name)
     assert isinstance(entry, LatentEntry)
     others = load_models(f"latent.{name}", entry, subject.dataset, params.device, params.tracking.uri)
-    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset)
+    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, params.generators)
     quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
     finish(params, "latent", assess(name, entry, subject, generators, quality, others), subject, started)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import DATA
 from windtunnel.inputs.data.load import load_dataset, save_datasets
 from windtunnel.params.load import load_params

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import REPORT, REPORTS
 from windtunnel.params.load import entries, load_params
 from windtunnel.reporting.report.build import build_report

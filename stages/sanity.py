@@ -6,7 +6,7 @@ import time
 
 from windtunnel.assessments.run import load_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import CLEAN, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect

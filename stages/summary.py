@@ -9,7 +9,7 @@ from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
 from windtunnel.assessments.run import load_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import CLEAN, METRICS, PLOTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record

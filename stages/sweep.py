@@ -7,7 +7,7 @@ import sys
 from windtunnel.assessments.run import run_assessment
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.series import write_curve_series
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import PLOTS
 
 

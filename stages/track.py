@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.cli.track import report_outcome
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.operations.tracking.track import track
 
 if __name__ == "__main__":

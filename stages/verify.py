@@ -8,7 +8,7 @@ import time
 from windtunnel.assessments.run import finish, prepare_entry
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.examples import read_examples
-from windtunnel.core.errors import user_errors
+from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import ROBUSTNESS
 from windtunnel.params.load import load_params
 from windtunnel.params.verification import VerificationEntry

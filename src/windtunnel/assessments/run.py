@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel.assessments.catalogue import visualisers_of
-from windtunnel.core.errors import UserError, unknown_word, user_errors
+from windtunnel.core.endings import user_errors
+from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.layout import CLEAN, DATA, MODEL, ROBUSTNESS
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries, load_params
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 def load_subject(params: Params) -> Subject:
     """The model and the samples under assessment, with the clean logits that `clean` computed."""
     from windtunnel.assessments.clean.subject import load_subject as load
+    from windtunnel.inputs.models.trust import trust_of
 
-    return load(DATA, MODEL, CLEAN, params.device, params.seed)
+    return load(DATA, MODEL, CLEAN, params.device, params.seed, trust_of(params.model))
 
 
 def entry_of(params: Params, family: str, name: str) -> Entry:

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params
@@ -32,6 +33,11 @@ def check(*, path: Path) -> None:
       windtunnel check
       windtunnel check --params experiments/wide.yaml
     """  # noqa: D301
+    run_watched(_check, path)
+
+
+def _check(path: Path) -> None:
+    """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     console = Console()
     raw = read_params(path)
     params = validate(raw, str(path))

@@ -10,7 +10,7 @@ from typing import cast
 
 import click
 
-from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError
+from windtunnel.core.endings import handle_signals, user_errors
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
@@ -64,12 +64,9 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; a UserError is its line on stderr and exit code 2, or 30 for an InfrastructureError."""
-        try:
+        """Run a command; what goes wrong in it is one line on stderr and an exit code."""
+        with user_errors():
             return super().invoke(ctx)
-        except UserError as error:
-            click.echo(f"windtunnel: {error}", err=True)
-            ctx.exit(INFRASTRUCTURE if isinstance(error, InfrastructureError) else USER_ERROR)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,5 +85,6 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
+    handle_signals()
     sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     cli(args=list(arguments) if arguments is not None else None, prog_name="windtunnel")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.credentials import without_credentials
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.params.load import PARAMS_FILE
 from windtunnel.params.schema import Params
@@ -30,11 +31,11 @@ def params(*, schema: bool, as_json: bool, path: Path) -> None:
     """  # noqa: D301
     content: dict[str, Json] = Params.model_json_schema() if schema else validated_params(path).model_dump(mode="json")
     if as_json:
-        click.echo(json.dumps(content, indent=2))
+        click.echo(without_credentials(json.dumps(content, indent=2)))
     elif schema:
         Console().print(_schema_tree(content))
     else:
-        Console().print_json(json.dumps(content))
+        Console().print_json(without_credentials(json.dumps(content)))
 
 
 def _schema_tree(schema: dict[str, Json]) -> Tree:

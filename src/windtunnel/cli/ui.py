@@ -14,8 +14,9 @@ import webbrowser
 
 import click
 
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.mlflow_server import main_root, public_address, tracking_uri
+from windtunnel.inputs.mlflow_server import main_root, tracking_uri
 from windtunnel.params.load import load_params
 
 _PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two cores
@@ -25,7 +26,8 @@ _PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two core
 @click.option("--port", type=int, default=5000, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--open/--no-open", "open_it", default=True, help="Open a browser, where there is a screen.")
-def ui(*, port: int, host: str, open_it: bool) -> None:
+@click.pass_context
+def ui(ctx: click.Context, *, port: int, host: str, open_it: bool) -> None:
     """Serve the MLflow UI on this project's store, or find it on its server, and open the list of runs.
 
     The list shows the headline metrics, the budget and the verdicts as columns.
@@ -42,26 +44,28 @@ def ui(*, port: int, host: str, open_it: bool) -> None:
     try:
         page = share_headline_view(uri, tracking.experiment)
     except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
-        raise UserError(f"tracking: {public_address(uri)} cannot be reached ({type(error).__name__})") from error
+        raise UserError(f"tracking: {without_credentials(uri)} cannot be reached ({type(error).__name__})") from error
     if uri.startswith("http"):
-        _announce(uri.rstrip("/") + page, open_it)
+        _announce(without_credentials(uri).rstrip("/") + page, open_it)
         return
     root = f"http://{host}:{port}"
     if _answers(root):
         raise UserError(f"ui: something is served on {root} already; choose another --port")
-    click.echo(f"starting MLflow on {uri} (about 20 s)")
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port),
+    click.echo(f"starting MLflow on {without_credentials(uri)} (about 20 s)")
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port),
                "--workers", "1", "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]  # fmt: skip
     # A session of its own: MLflow's server starts processes, and all of them are to end with this one.
-    server = subprocess.Popen(command, start_new_session=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # The store by the environment: everybody on the machine can read a command line, and an address may hold a password.
+    server = subprocess.Popen(command, start_new_session=True, env={**os.environ, "MLFLOW_BACKEND_STORE_URI": uri})
+    for number in (signal.SIGINT, signal.SIGTERM):  # the way to end a server is no interruption
+        signal.signal(number, signal.default_int_handler)
     try:
         _wait(root, server)
         _announce(root + page, open_it)
         click.echo("Ctrl-C ends it")
-        raise SystemExit(server.wait())
+        ctx.exit(server.wait())
     except KeyboardInterrupt:
-        raise SystemExit(0) from None
+        ctx.exit(0)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 USER_ERROR = 2
@@ -25,16 +23,6 @@ class UnsoundError(UserError):
 
 class InfrastructureError(UserError):
     """Something outside did not do its part: a server, a lock, a stage that failed. Exit code 30 in place of 2."""
-
-
-@contextmanager
-def user_errors() -> Iterator[None]:
-    """Print a UserError as its line and exit with code 2, without a traceback."""
-    try:
-        yield
-    except UserError as error:
-        print(f"windtunnel: {error}", file=sys.stderr)
-        raise SystemExit(USER_ERROR) from error
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str | None:

@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.watched import limited
+
+# What code of the user's may raise. SystemExit too: `sys.exit(0)` in it must not look like a success of ours.
+FOREIGN = (Exception, SystemExit)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text, cut where it is long; its type where it has none."""
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({error.code!r})"
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+@contextmanager
+def users_code(what: str, seconds: float | None = None, key: str = "") -> Iterator[None]:
+    """Run code of the user's: what it raises becomes a UserError of one line that begins with `what`.
+
+    `windtunnel check` gives it `seconds`, which `key` of params.yaml raises.
+    """
+    try:
+        with limited(what, seconds, key) if seconds is not None else nullcontext():
+            yield
+    except UserError:
+        raise
+    except FOREIGN as error:
+        raise UserError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
 
 
 def resolve(reference: str, where: str) -> Callable[..., object]:
@@ -23,8 +50,10 @@ def resolve(reference: str, where: str) -> Callable[..., object]:
         sys.path.insert(0, here)
     try:
         module = import_module(module_name)
-    except Exception as error:  # whatever the user's module raises at import
-        raise UserError(f"{where}: cannot import '{module_name}' ({type(error).__name__}: {error})") from error
+    except FOREIGN as error:  # whatever the user's module raises at import
+        raise UserError(
+            f"{where}: cannot import '{module_name}' ({type(error).__name__}: {first_line(error)})"
+        ) from error
     found = getattr(module, name, None)
     if not callable(found):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

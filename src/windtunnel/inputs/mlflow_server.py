@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from windtunnel.inputs.sqlite_store import whole_store
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+_SQLITE = "sqlite:///"
 
 
 def main_root() -> Path:
@@ -34,16 +38,10 @@ def tracking_uri(configured: str | None) -> str:
     """MLFLOW_TRACKING_URI, else `tracking.uri`, else SQLite in the main work tree by its absolute path."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or configured
     if not uri:
-        return f"sqlite:///{main_root() / 'mlflow.db'}"
-    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-        return f"sqlite:///{main_root() / uri.removeprefix('sqlite:///')}"
+        return f"{_SQLITE}{main_root() / 'mlflow.db'}"
+    if uri.startswith(_SQLITE) and not uri.startswith(f"{_SQLITE}/"):
+        return f"{_SQLITE}{main_root() / uri.removeprefix(_SQLITE)}"
     return uri
-
-
-def public_address(uri: str) -> str:
-    """A store's address without a name and password that may be in it."""
-    scheme, separator, rest = uri.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def connect(uri: str) -> MlflowClient:
@@ -56,6 +54,8 @@ def connect(uri: str) -> MlflowClient:
     os.environ.pop("MLFLOW_RUN_ID", None)
     import mlflow
 
+    if uri.startswith(_SQLITE):
+        whole_store(Path(uri.removeprefix(_SQLITE)))
     mlflow.set_tracking_uri(uri)
     return mlflow.MlflowClient(tracking_uri=uri)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Block, Entry
+from windtunnel.params.model import OtherModel
 
 
 class On(Block):
@@ -20,9 +21,9 @@ class AttackEntry(Entry):
         None, description="targeted: one class, a list (one per sample), or least_likely, random, next"
     )
     restarts: PositiveInt = Field(1, description="runs under further seeds, each on the samples not broken yet")
-    transfer_to: dict[str, str] = Field(
+    transfer_to: dict[str, str | OtherModel] = Field(
         default_factory=dict,
-        description="further models the examples are tried on: {name: an earlier reports/model, or an MLflow URI}",
+        description="further models the examples are tried on: {name: an earlier reports/model or an MLflow URI, or {model, factory, ...}}",
     )
     invoker: str | None = Field(
         None, description="module:function that builds and calls the library's attack itself; see docs/extending.md"

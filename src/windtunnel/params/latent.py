@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Entry, Value
+from windtunnel.params.model import OtherModel
 from windtunnel.params.numbers import Number
 
 Positive = Annotated[Number, Field(gt=0)]
@@ -99,8 +100,9 @@ class LatentEntry(Entry):
     bounded: Search = Search(rho=0.3)
     minimum: Search = Search(rho=2.5)
     conventional: Conventional | None = Field(Conventional(), description="null to leave the counterparts out")
-    models: list[str] = Field(
-        default_factory=list, description="further classifiers: model directories of earlier runs, or MLflow URIs"
+    models: list[str | OtherModel] = Field(
+        default_factory=list,
+        description="further classifiers: model directories of earlier runs or MLflow URIs, or {model, factory, ...}",
     )
 
     @field_validator("noise_levels")

@@ -43,4 +43,24 @@ class Model(Block):
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory or function")
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")
-    allow_pickle: bool = Field(False, description="mlflow models may hold pickles; say true to load them")
+    allow_pickle: bool = Field(
+        False, description="mlflow, export: the file may be a pickle, which runs code; see docs/security.md"
+    )
+    time_limit: Number = Field(
+        60, gt=0, description="seconds that windtunnel check gives the factory, and the model for one sample"
+    )
+
+
+class OtherModel(Block):
+    """A further model, and what of it may run: nothing unless it is said here."""
+
+    model: str = Field(description="reports/model of an earlier run, or an MLflow URI")
+    factory: str | None = Field(None, description="module:function that builds the module, where it is a state dict")
+    function: str | None = Field(None, description="module:function, where it is a predict function")
+    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory or function")
+    allow_pickle: bool = Field(False, description="the file may be a pickle, which runs code; see docs/security.md")
+
+    @classmethod
+    def of(cls, given: str | OtherModel) -> OtherModel:
+        """The long form of what may be written as the place alone."""
+        return given if isinstance(given, OtherModel) else cls(model=given)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Block, Value
+from windtunnel.params.model import OtherModel
 from windtunnel.params.numbers import Number
 
 
@@ -34,8 +35,8 @@ class Sanity(Block):
     expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
         None, description="what the model is known to reach on this data (A8)"
     )
-    surrogate: str | None = Field(
-        None, description="directory of a second model for transfer (C6): an earlier reports/model"
+    surrogate: str | OtherModel | None = Field(
+        None, description="a second model for transfer (C6): an earlier reports/model, or {model, factory, ...}"
     )
     benchmark: Literal["cifar10", "cifar100", "imagenet"] | None = Field(
         None, description="whose best known robust accuracy is the ceiling (C21)"

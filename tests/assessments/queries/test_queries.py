@@ -28,6 +28,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.subject import subject_of
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction
 from windtunnel.inputs.models.load import export_onnx, import_model, load_classifier
+from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model
 from windtunnel.params.queries import QueryEntry
@@ -375,7 +376,7 @@ def test_a_forest_behind_a_predict_function_is_attacked(digits, tmp_path, monkey
     model = Model(source="function", function="forest_model:predict")
     import_model(model, None, 0, "cpu", tmp_path / "model")
     assessed = digits[0].subset(torch.arange(12))
-    classifier = load_classifier(tmp_path / "model", "cpu", assessed)
+    classifier = load_classifier(tmp_path / "model", "cpu", assessed, trust_of(model))
     entry = QueryEntry(algorithm="EvoBA", params={"generation_size": 10, "generations": 60})
     preflight("queries.q", entry, BUDGET, classifier, assessed)
     result = run(entry, subject_of(classifier, assessed))

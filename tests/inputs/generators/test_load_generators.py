@@ -48,7 +48,7 @@ def test_generated_digits_are_classified_as_their_class(algorithm, steps, digits
 
 def test_a_range_of_minus_one_to_one_is_mapped_to_the_models(digits, tmp_path):
     make_generators(own("WithEncoder"), None, 0, "cpu", tmp_path)
-    found = load_generators(tmp_path, CPU, digits[0])
+    found = load_generators(tmp_path, CPU, digits[0], own("WithEncoder"))
     codes, classes = torch.randn(30, 5), torch.arange(30) % 10
     images = found.decode(codes, classes)
     assert images.min() >= 0
@@ -66,7 +66,7 @@ def test_weights_of_the_users_are_copied_and_loaded(digits, tmp_path):
     check_generators(block, None, "cpu", digits[0])
     make_generators(block, None, 0, "cpu", tmp_path / "kept")
     (tmp_path / "mine.pt").unlink()
-    found = load_generators(tmp_path / "kept", CPU, digits[0])
+    found = load_generators(tmp_path / "kept", CPU, digits[0], block)
     assert torch.equal(found.model.layer.weight, model.layer.weight)
     assert not found.has_encoder
 
@@ -113,7 +113,7 @@ def test_without_generators_there_is_nothing_and_it_is_no_error(digits, tmp_path
 
 def test_searched_codes_reconstruct_and_do_not_depend_on_their_neighbours(digits, tmp_path):
     make_generators(own("Own"), None, 0, "cpu", tmp_path)
-    found = load_generators(tmp_path, CPU, digits[0])
+    found = load_generators(tmp_path, CPU, digits[0], own("Own"))
     classes = torch.zeros(6, dtype=torch.int64)
     wanted = found.decode(torch.randn(6, 5), classes)
     settings = Encoding(steps=150)
@@ -126,7 +126,7 @@ def test_searched_codes_reconstruct_and_do_not_depend_on_their_neighbours(digits
 
 def test_of_the_restarts_of_a_code_search_the_best_is_kept(digits, tmp_path):
     make_generators(own("Own"), None, 0, "cpu", tmp_path)
-    found = load_generators(tmp_path, CPU, digits[0])
+    found = load_generators(tmp_path, CPU, digits[0], own("Own"))
     classes = torch.zeros(40, dtype=torch.int64)
     wanted = found.decode(torch.randn(40, 5), classes)
     errors = []

@@ -27,6 +27,7 @@ from windtunnel.inputs.models.load import (
     pick_device,
     preview_classifier,
 )
+from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
 
@@ -61,7 +62,7 @@ def module(mlp_subject) -> nn.Module:
 
 def imported(model: Model, dataset: Dataset, folder: Path) -> Classifier:
     import_model(model, None, 0, "cpu", folder)
-    return load_classifier(folder, "cpu", dataset)
+    return load_classifier(folder, "cpu", dataset, trust_of(model))
 
 
 def the_line(model: Model, dataset: Dataset) -> str:
@@ -104,7 +105,10 @@ def test_the_kept_model_needs_no_file_of_the_users(here, module, mlp_subject):
     model = Model(source="state_dict", path="w.pt", factory="their_model:small")
     import_model(model, None, 0, "cpu", here / "kept")
     (here / "w.pt").unlink()
-    assert load_classifier(here / "kept", "cpu", mlp_subject.dataset).digest == mlp_subject.classifier.digest
+    assert (
+        load_classifier(here / "kept", "cpu", mlp_subject.dataset, trust_of(model)).digest
+        == mlp_subject.classifier.digest
+    )
 
 
 def test_gradients_flow_to_the_inputs_of_an_exported_program(here, module, mlp_subject):

@@ -12,15 +12,16 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
 from windtunnel.inputs.data.load import read_assessed
 from windtunnel.inputs.models.load import load_classifier
+from windtunnel.inputs.models.trust import NOTHING, Trust
 
 
-def fresh_subject(data: Path, model: Path, device: str, seed: int) -> Subject:
+def fresh_subject(data: Path, model: Path, device: str, seed: int, trust: Trust = NOTHING) -> Subject:
     """Model and samples from disk, with clean logits computed now: for `clean`."""
     dataset = read_assessed(data)
-    return subject_of(load_classifier(model, device, dataset), dataset, seed)
+    return subject_of(load_classifier(model, device, dataset, trust), dataset, seed)
 
 
-def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int) -> Subject:
+def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int, trust: Trust = NOTHING) -> Subject:
     """Model and samples from disk, with the clean logits of the clean assessment: for everything after it.
 
     Raises UserError where the clean assessment is of other samples or of another model.
@@ -29,7 +30,7 @@ def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int) -
     artifacts = read_artifacts(clean)
     if not torch.equal(artifacts.tensor("clean_inputs"), dataset.inputs):
         raise UserError(f"{clean}: is of other samples than {data}; run dvc repro")
-    classifier = load_classifier(model, device, dataset)
+    classifier = load_classifier(model, device, dataset, trust)
     provenance = artifacts.metadata.get("provenance")
     if isinstance(provenance, dict) and provenance.get("model_digest") != classifier.digest:
         raise UserError(f"{clean}: is of another model than {model}; run dvc repro")

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 
 from windtunnel.assessments.corruptions.corrupt import Job, run_job
+from windtunnel.core.endings import deaf_children
 from windtunnel.core.errors import UserError
 
 # How much a job should be, in pixels: enough to outweigh handing it over, few enough for all to finish together.
@@ -42,12 +43,16 @@ def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[np.ndarray]:
                     busy = sum(not result.done() for _, result in pending) >= 2 * (workers - 1)
                     if (busy and pending[0][1].done()) or (job := next(todo, None)) is None:
                         break
-                    pending.append((job, _done(job) if busy else pool.submit(run_job, job)))
+                    with deaf_children():  # a process may be started for it
+                        pending.append((job, _done(job) if busy else pool.submit(run_job, job)))
                 if not pending:
                     return
                 job, result = pending.popleft()
                 where = f"{job.corruption} at severity {job.severity}"
                 yield result.result()
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)  # what is queued may take minutes
+            raise
         except BrokenProcessPool as error:
             raise UserError(
                 f"a process that corrupts images died ({where}): killed, perhaps for want of memory. What is finished is "

@@ -8,6 +8,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.inputs.models.others import named_classifier
 from windtunnel.params.latent import LatentEntry
+from windtunnel.params.model import OtherModel
 
 
 def load_models(
@@ -18,10 +19,10 @@ def load_models(
     Raises UserError, naming the key, for one that is not there, does not fit the data or cannot be differentiated.
     """
     found: dict[str, Classifier] = {}
-    for index, name in enumerate(entry.models):
-        key = f"{where}.models[{index}]"
+    for index, place in enumerate(entry.models):
+        key, name = f"{where}.models[{index}]", OtherModel.of(place).model
         if name in found:
             raise UserError(f"{key}: '{name}' is named twice; each classifier once")
-        found[name] = named_classifier(key, name, dataset, device, server)
+        found[name] = named_classifier(key, place, dataset, device, server)
         found[name].require(LATENT_PGD, key)
     return found

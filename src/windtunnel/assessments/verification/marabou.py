@@ -21,6 +21,7 @@ from windtunnel.assessments.verification.solver_process import Answer, Query, so
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
+from windtunnel.core.endings import deaf_children
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 
@@ -79,7 +80,7 @@ def solve_all(
                 process: BaseProcess = context.Process(
                     target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True
                 )
-                with _no_main_module():
+                with _no_main_module(), deaf_children():
                     process.start()
                 theirs.close()
                 running[ours] = (process, query, time.monotonic())

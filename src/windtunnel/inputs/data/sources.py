@@ -16,12 +16,13 @@ from PIL import Image
 
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.references import resolve
+from windtunnel.core.references import resolve, users_code
 from windtunnel.params.data import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 
-
+# PIL goes by the content of a file, not by its name, and would start Ghostscript for one that is PostScript.
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 # Pictures of more than 8 bits a channel: PIL clips them when it converts them.
 _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
 
@@ -197,7 +198,7 @@ def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
 
 def _image(path: Path, channels: int | None, resize: tuple[int, int] | None) -> np.ndarray:
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             if image.mode in _DEEP_MODES:
                 raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
             mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
@@ -215,13 +216,8 @@ def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset |
     if data.function is None:
         raise UserError("data.function: is required for source: function (module:function)")
     function = resolve(data.function, "data.function")
-    try:
+    with users_code(f"data.function: {data.function}", data.time_limit, "data.time_limit"):
         found = function(**data.kwargs)
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's function raises
-        reason = " ".join(str(error).split())
-        raise UserError(f"data.function: {data.function} raised {type(error).__name__}: {reason}") from error
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple | Dataset):
         return _from_function(found[0], data.function), _from_function(found[1], data.function)
     return _from_function(found, data.function), None

@@ -16,12 +16,11 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, write_json
-from windtunnel.core.references import resolve
+from windtunnel.core.references import FOREIGN, first_line, resolve, users_code
 from windtunnel.inputs.generators.builtin import BUILTIN
 from windtunnel.inputs.generators.interface import GenerativeModel, Generators
 from windtunnel.inputs.generators.training import train_generators
 from windtunnel.inputs.models.load import pick_device
-from windtunnel.inputs.models.loaders import first_line
 from windtunnel.params.latent import Generators as GeneratorsBlock
 
 FACTS, WEIGHTS = "generators.json", "weights.pt"
@@ -53,8 +52,13 @@ def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, de
     write_json(facts, directory / FACTS)
 
 
-def load_generators(directory: Path, device: torch.device, dataset: Dataset) -> Generators | None:
-    """What `make_generators` kept, tried on the data (see `fit`); None where `generators.source` is none."""
+def load_generators(
+    directory: Path, device: torch.device, dataset: Dataset, block: GeneratorsBlock | None = None
+) -> Generators | None:
+    """What `make_generators` kept, tried on the data (see `fit`); None where `generators.source` is none.
+
+    The function that builds a model of the user's is the one of `block`, from params.yaml, never one that a file names.
+    """
     facts = cast(dict[str, Json], read_json(directory / FACTS))
     if facts["source"] == "none":
         return None
@@ -66,7 +70,9 @@ def load_generators(directory: Path, device: torch.device, dataset: Dataset) -> 
         cast(nn.Module, model).load_state_dict(cast(dict[str, Tensor], load_tensors(directory / WEIGHTS)))
         return fit(model, f"{recipe['algorithm']} per class", None, device, dataset)
     span = cast(list[float] | None, facts.get("value_range"))
-    return _own(str(facts["function"]), cast(dict[str, object], facts["kwargs"]),
+    if block is None or block.source != "function":
+        raise UserError(f"{directory / FACTS}: names a function, and generators of params.yaml does not; run dvc repro")
+    return _own(_function(block), dict(block.kwargs),
                 directory / WEIGHTS if "original" in facts else None, span, device, dataset)  # fmt: skip
 
 
@@ -110,14 +116,9 @@ def _own(
     dataset: Dataset,
 ) -> Generators:
     """The user's model, its weights loaded, tried on the data."""
-    try:
-        model = resolve(reference, "generators.function")(**kwargs)
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's function raises
-        raise UserError(
-            f"generators.function: {reference} raised {type(error).__name__}: {first_line(error)}"
-        ) from error
+    function = resolve(reference, "generators.function")
+    with users_code(f"generators.function: {reference}"):
+        model = function(**kwargs)
     if not isinstance(model, GenerativeModel):
         lacking = [name for name in ("decode", "latent_dim") if not hasattr(model, name)]
         raise UserError(
@@ -129,7 +130,7 @@ def _own(
             raise UserError(f"generators.path: {reference} returned no torch module that weights can be loaded into")
         try:
             model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-        except Exception as error:  # damaged files, pickles, keys or shapes that do not fit
+        except FOREIGN as error:  # damaged files, pickles, keys or shapes that do not fit
             raise UserError(
                 f"generators.path: does not load into what {reference} returned ({first_line(error)})"
             ) from error
@@ -191,7 +192,7 @@ def fit(
 def _tried(work: Callable[[], object], complaint: str, advice: str) -> Tensor:
     try:
         found = work()
-    except Exception as error:  # whatever the user's model raises on what does not fit it
+    except FOREIGN as error:  # whatever the user's model raises on what does not fit it
         raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
     if not isinstance(found, Tensor):
         raise IncompatibleError(f"{complaint} to a tensor but to a {type(found).__name__}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.references import users_code
 
 _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 # Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
@@ -95,22 +96,26 @@ class OnnxModule(nn.Module):
 class PredictFunction(nn.Module):
     """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs."""
 
-    def __init__(self, predict: Callable[[np.ndarray], object]) -> None:
+    def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
-        self.predict = predict
+        self.predict, self.name = predict, name
 
     def forward(self, x: Tensor) -> Tensor:
         """Log of the probabilities, clipped away from 0 so that every logit is finite."""
-        probabilities = np.asarray(self.predict(x.detach().cpu().numpy()), dtype=np.float32)
+        with users_code(self.name):
+            given = np.asarray(self.predict(x.detach().cpu().numpy().copy()))
+        if given.dtype.kind not in "fiub":
+            raise UserError(f"{self.name} returned {given.dtype}; (N, K) probabilities are needed")
+        probabilities = given.astype(np.float32)
         if probabilities.ndim != 2 or len(probabilities) != len(x):
             raise UserError(
-                f"model.function: returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
+                f"{self.name} returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
             )
         low, high, sums = probabilities.min(initial=0), probabilities.max(initial=1), probabilities.sum(1)
         off = np.abs(sums - 1).max(initial=0)  # NaN passes: it is a prediction of nothing, told apart later
         if low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE or off > _PROBABILITY_TOLERANCE:
             raise UserError(
-                f"model.function: returned values from {low:g} to {high:g}, rows summing to {sums.min():g} to "
+                f"{self.name} returned values from {low:g} to {high:g}, rows summing to {sums.min():g} to "
                 f"{sums.max():g}; probabilities are needed (softmax the logits)"
             )
         return torch.from_numpy(probabilities).clamp_min(1e-12).log().to(x.device)

@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
-from windtunnel.inputs.mlflow_server import connect, public_address, tracking_uri
+from windtunnel.inputs.mlflow_server import connect, tracking_uri
 
 # What MLflow's flavours write, the safe forms first: (file in the model's folder, the form it is loaded as).
 _FORMS = (("model.onnx", "onnx"), ("data/model.pt2", "export"), ("data/model.pth", "pickle"))
@@ -36,7 +37,7 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
             card = MlflowModel.load(str(local))
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "cannot be had"
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"model.uri: {uri} cannot be had from {public_address(address)} ({reason})") from error
+            raise UserError(f"model.uri: {uri} cannot be had from {without_credentials(address)} ({reason})") from error
         found = next(((local / name, form) for name, form in _FORMS if (local / name).is_file()), None)
         if found is None:
             flavours = ", ".join(sorted(card.flavors)) or "none"

@@ -14,13 +14,16 @@ from torch import Tensor
 
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Json
+from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, write_json
+from windtunnel.core.references import first_line
+from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded, first_line
+from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded
 from windtunnel.inputs.models.training import train_classifier
+from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
 from windtunnel.params.model import Model
 
 MODEL_JSON = "model.json"
@@ -96,12 +99,22 @@ def import_model(
     write_json(facts, directory / MODEL_JSON)
 
 
-def load_classifier(directory: Path, device: str, dataset: Dataset) -> Classifier:
-    """The model that `import_model` kept, checked against the data it is to classify (see `fit`)."""
+def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
+    """The model that `import_model` kept, checked against the data it is to classify (see `fit`).
+
+    What of the user's may be called for it is in `trust`, which comes from params.yaml; model.json decides nothing of it.
+    Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
+    """
     facts = read_json(directory / MODEL_JSON)
     if not isinstance(facts, dict) or facts.get("source") not in LOADERS:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
-    return fit(LOADERS[str(facts["source"])](dict(facts), directory), pick_device(device), dataset)
+    try:
+        loaded = LOADERS[str(facts["source"])](dict(facts), directory, trust)
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{directory / MODEL_JSON}: is not what `train` wrote: {error} is missing or damaged"
+        ) from error
+    return fit(loaded, pick_device(device), dataset, trust)
 
 
 def preview_classifier(
@@ -115,10 +128,10 @@ def preview_classifier(
         return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
     with tempfile.TemporaryDirectory() as folder:
         import_model(model, train, 0, device, Path(folder), server)
-        return load_classifier(Path(folder), device, dataset)
+        return load_classifier(Path(folder), device, dataset, trust_of(model))
 
 
-def fit(loaded: Loaded, device: torch.device, dataset: Dataset) -> Classifier:
+def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
     """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
 
     Raises IncompatibleError, in one line that says both sides.
@@ -128,8 +141,14 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset) -> Classifier:
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
     sample = dataset.inputs[:1].to(device)
-    logits = _tried(module, sample, f"model: {loaded.source} does not take inputs of shape {shape}",
-                    "data.resize and data.channels change them")  # fmt: skip
+    fed = sample.clone()
+    logits = _tried(module, fed, f"model: {loaded.source} does not take inputs of shape {shape}",
+                    "data.resize and data.channels change them", trust)  # fmt: skip
+    if not torch.equal(fed, sample):
+        raise IncompatibleError(
+            f"model: {loaded.source} changes its input in place, so what is measured is not what it was given; let its "
+            f"forward pass work on a copy (x = x.clone())"
+        )
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise IncompatibleError(
@@ -141,21 +160,45 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset) -> Classifier:
             f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} ({names}); "
             f"data.class_names says how many there are"
         )
+    if logits.shape[1] < 2:
+        raise IncompatibleError(
+            f"model: {loaded.source} has one class, so no answer of it can be wrong; two logits make a yes and a no"
+        )
+    if not logits.dtype.is_floating_point:
+        raise IncompatibleError(f"model: {loaded.source} gives {logits.dtype}; logits are real numbers (float32)")
+    if logits.isnan().any():
+        raise IncompatibleError(
+            f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be had of a model that answers "
+            f"nothing: look for a division by zero, or for weights that training has ruined"
+        )
     _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
-           "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples")  # fmt: skip
-    return Classifier(
-        module, logits.shape[1], shape, loaded.capabilities, loaded.digest, loaded.source, device, loaded.onnx_path
-    )
+           "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples", trust)  # fmt: skip
+    capabilities, source = loaded.capabilities, loaded.source
+    if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
+        capabilities = capabilities - {Capability.AUTOGRAD}
+        source = f"{source}, whose forward pass cuts off the gradient (no_grad, detach)"
+    return Classifier(module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path)
 
 
-def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str) -> object:
+def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str, trust: Trust) -> object:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), limited(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit"):
             return module(inputs)
     except UserError:
         raise
+    except SystemExit as error:
+        raise IncompatibleError(
+            f"{trust.key}: the model called sys.exit({error.code!r}) in its forward pass"
+        ) from error
     except Exception as error:  # whatever the user's model raises on inputs that do not fit it
         raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
+
+
+def _differentiable(module: torch.nn.Module, sample: Tensor) -> bool:
+    """Whether a gradient reaches the input at all; not whether it is of use, which the sanity checks ask."""
+    with torch.enable_grad():
+        logits = module(sample.clone().requires_grad_())
+        return isinstance(logits, Tensor) and logits.requires_grad
 
 
 def _labelled(train: Dataset | None) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import sys
@@ -16,11 +17,13 @@ from torch import Tensor, nn
 
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Capability, Json
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
-from windtunnel.core.references import resolve
+from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
+from windtunnel.inputs.models.programs import Refused, read_program
+from windtunnel.inputs.models.trust import Trust
 
 TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
 ONNX = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
@@ -41,7 +44,7 @@ class Loaded:
     onnx_path: Path | None = None
 
 
-def load_trained(facts: dict[str, Json], directory: Path) -> Loaded:
+def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """What a recipe of ours trained."""
     shape = cast(list[int], facts["input_shape"])
     module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
@@ -50,24 +53,27 @@ def load_trained(facts: dict[str, Json], directory: Path) -> Loaded:
     return Loaded(module, TORCH, module_digest(module), f"{recipe['recipe']} {facts['architecture']}")
 
 
-def load_state_dict(facts: dict[str, Json], directory: Path) -> Loaded:
+def load_state_dict(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The user's factory with the user's weights."""
-    factory = resolve(str(facts["factory"]), "model.factory")
-    try:
-        module = factory(**cast(dict[str, object], facts["kwargs"]))
-    except Exception as error:  # whatever the user's factory raises
-        line = first_line(error)
-        raise UserError(f"model.factory: {facts['factory']} raised {type(error).__name__}: {line}") from error
+    name = trust.required("factory", "the model is a state dict")
+    factory = resolve(name, f"{trust.key}.factory")
+    with users_code(f"{trust.key}.factory: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+        module = factory(**trust.kwargs)
     if not isinstance(module, nn.Module):
-        raise UserError(f"model.factory: {facts['factory']} returned a {type(module).__name__}, not a torch.nn.Module")
+        raise UserError(f"{trust.key}.factory: {name} returned a {type(module).__name__}, not a torch.nn.Module")
     _load_weights(module, directory / str(facts["file"]), str(facts["original"]))
     return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
 
 
-def load_export(facts: dict[str, Json], directory: Path) -> Loaded:
-    """A torch.export program."""
+def load_export(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """A torch.export program: only what can run nothing, unless the user's params allow pickles."""
     try:
-        module = torch.export.load(directory / str(facts["file"])).module()
+        module = read_program(directory / str(facts["file"]), allow_pickle=trust.allow_pickle)
+    except Refused as error:
+        raise UserError(
+            f"{trust.key}: {facts['original']} {error}, which can run any code when loaded; {trust.key}.allow_pickle: true "
+            f"loads it if you trust it"
+        ) from error
     except Exception as error:  # torch.export.load raises many kinds for what is no program
         raise UserError(
             f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})"
@@ -75,22 +81,28 @@ def load_export(facts: dict[str, Json], directory: Path) -> Loaded:
     return Loaded(Program(module), TORCH, str(facts["sha256"]), f"torch.export program ({facts['original']})")
 
 
-def load_onnx(facts: dict[str, Json], directory: Path) -> Loaded:
+def load_onnx(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """An ONNX graph, run by onnxruntime."""
     path = directory / str(facts["file"])
     return Loaded(OnnxModule(path), ONNX, str(facts["sha256"]), f"ONNX ({facts['original']})", path)
 
 
-def load_function(facts: dict[str, Json], directory: Path) -> Loaded:
+def load_function(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The user's predict(batch) -> probabilities."""
-    function = resolve(str(facts["function"]), "model.function")
-    kwargs = cast(dict[str, object], facts["kwargs"])
-    predict = cast(Callable[[np.ndarray], object], (lambda batch: function(batch, **kwargs)) if kwargs else function)
-    return Loaded(PredictFunction(predict), FUNCTION, _source_digest(function), f"function {facts['function']}")
+    name = trust.required("function", "the model is a predict function")
+    function = resolve(name, f"{trust.key}.function")
+    predict = cast(Callable[[np.ndarray], object], functools.partial(function, **trust.kwargs))
+    module = PredictFunction(predict, f"{trust.key}.function: {name}")
+    return Loaded(module, FUNCTION, _source_digest(function), f"function {name}")
 
 
-def load_pickle(facts: dict[str, Json], directory: Path) -> Loaded:
-    """A whole module as MLflow pickles it. `allow_pickle` was asked for when it was fetched."""
+def load_pickle(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """A whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
+    if not trust.allow_pickle:
+        raise UserError(
+            f"{trust.key}: {facts.get('uri', facts['file'])} is a pickle, which can run any code when loaded; "
+            f"{trust.key}.allow_pickle: true loads it if you trust it"
+        )
     if (here := str(Path.cwd())) not in sys.path:  # where `resolve` finds the user's modules too
         sys.path.insert(0, here)
     try:
@@ -102,12 +114,15 @@ def load_pickle(facts: dict[str, Json], directory: Path) -> Loaded:
     return Loaded(module, TORCH, module_digest(module), f"pickle ({facts['uri']})")
 
 
-def load_mlflow(facts: dict[str, Json], directory: Path) -> Loaded:
+def load_mlflow(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """What MLflow kept, in whichever form it did."""
-    return MLFLOW_FORMS[str(facts["form"])](facts, directory)
+    form = str(facts["form"])
+    if form not in MLFLOW_FORMS:
+        raise UserError(unknown_word(f"{trust.key}: model.json: form", form, MLFLOW_FORMS, what="a form of a model"))
+    return MLFLOW_FORMS[form](facts, directory, trust)
 
 
-Loader = Callable[[dict[str, Json], Path], Loaded]
+Loader = Callable[[dict[str, Json], Path, Trust], Loaded]
 MLFLOW_FORMS: dict[str, Loader] = {"onnx": load_onnx, "export": load_export, "pickle": load_pickle}
 LOADERS: dict[str, Loader] = {
     "train": load_trained,
@@ -117,11 +132,6 @@ LOADERS: dict[str, Loader] = {
     "function": load_function,
     "mlflow": load_mlflow,
 }
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an exception's text, cut where it is long; its type where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _load_weights(module: nn.Module, path: Path, original: str) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
-from windtunnel.inputs.mlflow_server import connect, public_address, tracking_uri
+from windtunnel.inputs.mlflow_server import connect, tracking_uri
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver
 from windtunnel.params.outcome import Tracking
@@ -77,7 +78,9 @@ class Registry:
         known = {version.number: version for version in self.versions()}
         if number not in known:
             there = ", ".join(known) or "none: windtunnel promote makes the first"
-            raise UserError(f"registry: {self.model} has no version {number} on {public_address(self.uri)} ({there})")
+            raise UserError(
+                f"registry: {self.model} has no version {number} on {without_credentials(self.uri)} ({there})"
+            )
         return known[number]
 
     def versions(self, tag: str | None = None, value: str = "") -> list[Version]:
@@ -116,7 +119,7 @@ class Registry:
         with self._asked():
             experiment = self.client.get_run(run_id).info.experiment_id
             if self.uri.startswith("http"):
-                tags["assessment.link"] = f"{public_address(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
+                tags["assessment.link"] = f"{without_credentials(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
             source, model_id = _log_model(run_id, model, cast(list[int], state.dataset["shape"]))
             if not self.client.search_registered_models(f"name = '{self.model}'"):
                 self.client.create_registered_model(self.model)
@@ -147,7 +150,7 @@ class Registry:
         """(the champion that is none any more, the one before it that is champion again). Raises UserError for no way back."""
         champion = self.alias(CHAMPION)
         if champion is None:
-            raise UserError(f"registry: {self.model} has no champion on {public_address(self.uri)}")
+            raise UserError(f"registry: {self.model} has no champion on {without_credentials(self.uri)}")
         if _REPLACED not in champion.tags:
             raise UserError(f"registry: {champion} is the first champion; there is none before it")
         restored = self.version(champion.tags[_REPLACED])
@@ -176,7 +179,9 @@ class Registry:
             raise
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "did not answer"
             reason = " ".join(str(error).split())[:200]
-            raise RegistryError(f"registry: {public_address(self.uri)}: {type(error).__name__}: {reason}") from error
+            raise RegistryError(
+                f"registry: {without_credentials(self.uri)}: {type(error).__name__}: {reason}"
+            ) from error
 
 
 def open_registry(tracking: Tracking) -> Registry:
@@ -209,8 +214,10 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
     import torch
 
     from windtunnel.inputs.models.loaders import LOADERS
+    from windtunnel.inputs.models.trust import trust_of
+    from windtunnel.params.load import load_params
 
-    loaded = LOADERS[str(facts["source"])](facts, directory)
+    loaded = LOADERS[str(facts["source"])](facts, directory, trust_of(load_params().model))
     # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
-from windtunnel.inputs.mlflow_server import connect, public_address
+from windtunnel.inputs.mlflow_server import connect
 
 FILES = ("params.yaml", "metrics.json", "dvc.lock")
 
@@ -24,7 +25,7 @@ def fetch_run(name: str, folder: Path, uri: str, experiment: str) -> str | None:
     try:
         return _fetch(name.removeprefix("runs:/"), folder, uri, experiment)
     except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds
-        raise UserError(f"{name}: {public_address(uri)} cannot be asked ({type(error).__name__})") from error
+        raise UserError(f"{name}: {without_credentials(uri)} cannot be asked ({type(error).__name__})") from error
 
 
 def _fetch(name: str, folder: Path, uri: str, experiment: str) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from windtunnel.core.contracts import Caveat, Json
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
 from windtunnel.core.layout import CLEAN, DATA, GATE, METRICS, MODEL, REPORT, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE
@@ -161,7 +162,7 @@ def read_state(*, tensors: bool = True) -> State:
         # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
         metrics={**metrics, "epsilon": float(str(params.budget.epsilon))},
-        tags={key: value[:MAX_TAG] for key, value in tags.items()},
+        tags={key: without_credentials(value)[:MAX_TAG] for key, value in tags.items()},
         description=describe(metrics, assessments, caveats, failures, figures),
         children=children,
         files=[path for path in files if path.is_file()],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.files import DATA_FILE
 from windtunnel.core.layout import REPORTS
 from windtunnel.inputs.mlflow_server import connect, main_root, store_lock
@@ -17,6 +19,7 @@ from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+_TEXT = {".yaml", ".lock", ".json"}
 _PARAMS_AT_ONCE = 100  # MLflow's limit for one batch
 
 
@@ -109,7 +112,18 @@ def _log_parent(client: MlflowClient, run: str, state: State) -> None:
     _log_inputs(client, run, state)
     for path in state.files:
         below = path.parent.relative_to(REPORTS).as_posix() if path.is_relative_to(REPORTS) else "."
-        client.log_artifact(run, str(path), artifact_path=None if below == "." else below)
+        _log_file(client, run, path, None if below == "." else below)
+
+
+def _log_file(client: MlflowClient, run: str, path: Path, below: str | None) -> None:
+    """Upload a file; one of text without the credentials that may stand in it (`tracking.uri` in params.yaml and dvc.lock)."""
+    shown = without_credentials(path.read_text(encoding="utf-8")) if path.suffix in _TEXT else None
+    if shown is None or shown == path.read_text(encoding="utf-8"):
+        client.log_artifact(run, str(path), artifact_path=below)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / path.name).write_text(shown, encoding="utf-8")
+        client.log_artifact(run, str(Path(folder) / path.name), artifact_path=below)
 
 
 def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State) -> None:
@@ -128,7 +142,7 @@ def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: Ch
     _log_params(client, run, {key: str(value) for key, value in facts.items()})
     _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
     for path in child.files:
-        client.log_artifact(run, str(path))
+        _log_file(client, run, path, None)
     if state.log_tensors:
         client.log_artifact(run, str(child.directory / DATA_FILE))
     _complete(client, run)

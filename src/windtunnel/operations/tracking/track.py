@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.mlflow_server import public_address, tracking_uri
+from windtunnel.inputs.mlflow_server import tracking_uri
 from windtunnel.operations.tracking.outbox import keep, kept, waiting
 from windtunnel.operations.tracking.state import read_state, volatile_tags
 from windtunnel.operations.tracking.store import deliver, is_logged
@@ -70,4 +71,4 @@ def _deliver_waiting(entries: list[Path], uri: str) -> tuple[int, list[str]]:
 
 
 def _reason(uri: str, error: Exception) -> str:
-    return f"{public_address(uri)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return without_credentials(f"{uri}: {type(error).__name__}: {' '.join(str(error).split())}")[:300]

@@ -1,0 +1,42 @@
+"""What may run for the sake of one model: only what the user's own params.yaml says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from windtunnel.core.errors import UserError
+from windtunnel.params.entry import Value
+from windtunnel.params.model import Model, OtherModel
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The word of params.yaml on one model: modules of the user's to call, and whether its file may be a pickle.
+
+    Nothing of it is ever read from a file beside a model, which may come from a stranger. `key` is where it stands;
+    `time_limit` is how long the model may take for an answer in `windtunnel check`, in seconds.
+    """
+
+    factory: str | None = None
+    function: str | None = None
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    allow_pickle: bool = False
+    key: str = "model"
+    time_limit: float = 60.0
+
+    def required(self, name: str, why: str) -> str:
+        """`factory` or `function`. Raises UserError where params.yaml does not say it."""
+        value: str | None = getattr(self, name)
+        if value is None:
+            raise UserError(f"{self.key}.{name}: is required: {why}, and what is called is never taken from a file")
+        return value
+
+
+NOTHING = Trust()
+
+
+def trust_of(model: Model | OtherModel, key: str = "model") -> Trust:
+    """What params.yaml says at `key`."""
+    limit = model.time_limit if isinstance(model, Model) else Model().time_limit
+    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, key, limit)

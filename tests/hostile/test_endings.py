@@ -1,0 +1,216 @@
+"""No run ends unseen: code of the user's that ends or hangs the process, Ctrl-C, SIGTERM, a disk that is full."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from tests.hostile.harness import params, stage, windtunnel, write_params
+
+REPOSITORY = Path(__file__).parents[2]
+ENDS = {
+    "sys.exit(0)": "sys.exit(0)",
+    "sys.exit(3)": "sys.exit(3)",
+    "os._exit(0)": "with exit code 0",
+    "ctypes.string_at(0)": "by SIGSEGV",
+    "time.sleep(100)": "has not answered in 1 s",
+}
+MODULE = """
+import ctypes, os, sys, time
+import numpy as np
+from torch import nn
+
+{at_import}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        {in_forward}
+        return self.linear(x.flatten(1))
+
+def make():
+    {in_factory}
+    return Net()
+
+def predict(x):
+    {in_predict}
+    return np.full((len(x), 10), 0.1)
+
+def data():
+    {in_data}
+    return np.zeros((20, 1, 8, 8), np.float32), np.arange(20) % 10
+"""
+PLACES = {
+    "at_import": {"model": {"source": "function", "function": "mine:predict"}},
+    "in_forward": {"model": {"source": "state_dict", "path": "w.pt", "factory": "mine:make"}},
+    "in_factory": {"model": {"source": "state_dict", "path": "w.pt", "factory": "mine:make"}},
+    "in_predict": {"model": {"source": "function", "function": "mine:predict"}},
+    "in_data": {"data": {"source": "function", "function": "mine:data"}},
+}
+
+
+def hostile(project: Path, place: str, code: str, **changes: object) -> None:
+    """A project whose module runs `code` at `place`."""
+    (project / "mine.py").write_text(MODULE.format(**{**dict.fromkeys(PLACES, "pass"), place: code}))
+    torch.save({f"linear.{key}": value for key, value in nn.Linear(64, 10).state_dict().items()}, project / "w.pt")
+    blocks = {key: {**block, "time_limit": 1} for key, block in PLACES[place].items()}
+    write_params(project, params(**{**blocks, "attacks": {}, **changes}))
+
+
+@pytest.mark.parametrize("code", [c for c in ENDS])
+@pytest.mark.parametrize("place", PLACES)
+def test_check_never_ends_with_0_without_having_checked(project, place, code):
+    if place == "at_import" and "sleep" in code:
+        pytest.skip("an import may take its time")
+    hostile(project, place, code)
+    ended = windtunnel("check", cwd=project)
+    assert ended.code == 2
+    assert ENDS[code] in ended.line
+    assert "fits the model" not in ended.out
+
+
+@pytest.mark.parametrize("place", ["in_forward", "in_factory", "in_predict"])
+def test_a_stage_never_ends_with_0_for_a_model_that_ends_it(project, place):
+    hostile(project, place, "sys.exit(0)")
+    assert stage("prepare", cwd=project).code == 0
+    ended = stage("train", cwd=project)
+    assert ended.code == 2
+    assert "sys.exit(0)" in ended.line
+
+
+def test_a_model_that_ends_the_process_later_ends_the_stage_with_a_line(project):
+    """It passed when it was tried on two samples."""
+    hostile(project, "in_forward", "if len(x) > 2: sys.exit(0)")
+    assert [stage(name, cwd=project).code for name in ("prepare", "train")] == [0, 0]
+    ended = stage("clean", cwd=project)
+    assert ended.code == 2
+    assert "mine.py, line 14: called sys.exit(0)" in ended.line
+
+
+@pytest.mark.parametrize(
+    ("place", "key"), [("in_predict", "model.function: mine:predict"), ("in_forward", "mine.py, line")]
+)
+def test_a_model_that_raises_later_is_one_line_with_its_own_words(project, place, key):
+    hostile(project, place, "if len(x) > 2: raise ConnectionError('api down')")
+    assert [stage(name, cwd=project).code for name in ("prepare", "train")] == [0, 0]
+    ended = stage("clean", cwd=project)
+    assert ended.code == 2
+    assert key in ended.line
+    assert "ConnectionError: api down" in ended.line
+    assert "resize" not in ended.line
+
+
+# --- signals ---
+
+ENDLESS = {
+    "data": {"samples": {"n": 60}},
+    "attacks": {"a": {"library": "torchattacks", "algorithm": "PGD", "batch_size": 4, "params": {"steps": 5000}}},
+    "corruptions": {"c": {"algorithm": "glass_blur", "upsample": 512, "severities": [5]}},
+    "verification": {"v": {"library": "Marabou", "algorithm": "linf-box", "timeout": 100, "budget": {"epsilon": 0.2}}},
+}
+
+
+@pytest.fixture(scope="module")
+def long_project(tmp_path_factory) -> Path:
+    """A project whose stages up to `clean` have run, and whose assessments take minutes."""
+    folder = tmp_path_factory.mktemp("long")
+    write_params(folder, params(**ENDLESS))
+    assert [stage(name, cwd=folder).code for name in ("prepare", "train", "clean")] == [0, 0, 0]
+    return folder
+
+
+def start(folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=folder, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        start_new_session=True, env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}", **env},
+    )  # fmt: skip
+
+
+def wait_until_it_works(process: subprocess.Popen[str], children: int) -> None:
+    """Until it has imported everything: it has had CPU time for the work, and its processes run."""
+    shown = psutil.Process(process.pid)
+    for _ in range(600):
+        assert process.poll() is None, process.stderr.read()
+        if sum(shown.cpu_times()[:2]) > 6 or (children and len(shown.children(recursive=True)) >= children):
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not begin to work")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "children", "number"),
+    [
+        ("attack a", 0, signal.SIGTERM),
+        ("corrupt c", 2, signal.SIGINT),
+        ("corrupt c", 2, signal.SIGTERM),
+        ("verify v", 3, signal.SIGINT),
+    ],
+)
+def test_an_interrupted_stage_says_one_line_and_leaves_nobody_behind(long_project, name, children, number):
+    process = start(long_project, *f"stages.{name}".split())
+    wait_until_it_works(process, children)
+    time.sleep(0.5)
+    everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    # A terminal sends Ctrl-C to all of them; a scheduler sends SIGTERM to the one it started.
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert [line for line in err.splitlines() if line] == [
+        "windtunnel: interrupted; what is finished is kept, `dvc repro` continues"
+    ]
+    assert psutil.wait_procs(everybody, timeout=10)[1] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("stages.attack", "a"), ("windtunnel", "check"), ("stages.corrupt", "c")])
+def test_ctrl_c_while_it_imports_is_one_line_too(long_project, words):
+    for delay in (0.3, 1.0):
+        process = start(long_project, *words)
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert err.count("interrupted") == 1
+
+
+@pytest.mark.slow
+def test_an_interruption_that_something_swallows_ends_the_run_all_the_same(project):
+    hostile(
+        project,
+        "in_data",
+        "\n    while True:\n        try:\n            time.sleep(60)\n        except BaseException:\n            pass",
+    )
+    process = start(project, "stages.prepare")
+    time.sleep(5)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.count("interrupted") == 1
+
+
+@pytest.mark.slow
+def test_a_stage_does_not_outlive_dvc(long_project):
+    """DVC runs a stage through a shell; killed with SIGKILL it cannot say a word to it."""
+    words = f"{sys.executable} -m stages.attack a; echo"
+    dvc = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess; subprocess.run({words!r}, shell=True)"], cwd=long_project,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}", "DVC_STAGE": "attack@a"},
+    )  # fmt: skip
+    time.sleep(4)
+    everybody = psutil.Process(dvc.pid).children(recursive=True)
+    assert everybody
+    dvc.kill()
+    dvc.wait()
+    assert psutil.wait_procs(everybody, timeout=20)[1] == []
