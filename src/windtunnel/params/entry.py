@@ -35,7 +35,9 @@ class Budget(Block):
     """The perturbation budget that every worst-case assessment uses unless it overrides it, key by key."""
 
     norm: InputNorm = Field(Norm.LINF, description="Linf, L2, L1 or L0")
-    epsilon: Annotated[Number, Field(gt=0)] = Field(description="size in the norm's units on [0, 1] pixels, e.g. 8/255")
+    epsilon: Annotated[Number, Field(gt=0)] = Field(
+        description="size in the norm's units: of [0, 1] pixels, e.g. 8/255; of the features where data are tabular"
+    )
 
 
 class BudgetOverride(Block):

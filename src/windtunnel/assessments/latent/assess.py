@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -34,6 +35,12 @@ from windtunnel.core.subject import Subject
 from windtunnel.inputs.generators.interface import Generators
 from windtunnel.params.latent import LatentEntry
 
+# What `examine` calls otherwise than robustness_data.pt.
+_RENAMED = {
+    "inputs": "reconstructed_inputs",
+    "predictions": "reconstructed_predictions",
+    "distances": "perturbation_distance",
+}
 RECONSTRUCTION_GAP = 0.05  # LRA this far under clean accuracy: the generator, not the classifier, is what is measured
 BATCH_PROBE, BATCH_TOLERANCE = 16, 1e-3
 
@@ -228,6 +235,23 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings
     }  # fmt: skip
 
 
+def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[str, Json]:
+    """The metrics of the subject's classifier from robustness_data.pt alone, as `assess` made them."""
+    made, known = (cast(dict[str, Tensor], data[key]) for key in ("generated", "generated_accuracy"))
+    codes = Codes(
+        cast(Tensor, data["latents"]), made["latents"], made["classes"], made["latents"][:0], known["classes"]
+    )
+    reconstruction = {
+        key: cast(Tensor, data[_RENAMED.get(key, key)]) for key in made if key not in {"latents", "classes"}
+    }
+    return _metrics(
+        entry,
+        subject,
+        codes,
+        Findings(reconstruction, made, known["predictions"], cast(dict[str, Tensor], data["conventional"])),
+    )
+
+
 def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
     core = _core_metrics(entry, subject, codes, found)
     return {"model": label, **{key: value for key, value in core.items() if not isinstance(value, list)}}
@@ -236,15 +260,10 @@ def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: 
 def _data(entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes, found: Findings) -> Tensors:
     mine = found.reconstruction
     broken = within(mine["distances"], entry.bounded.rho)
-    renamed = {
-        "inputs": "reconstructed_inputs",
-        "predictions": "reconstructed_predictions",
-        "distances": "perturbation_distance",
-    }
     likelihood = log_likelihood(mine["distances"], entry.decay_epsilon, generators.latent_dim)
     return {
         **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
-        **{renamed.get(key, key): value for key, value in mine.items()},
+        **{_RENAMED.get(key, key): value for key, value in mine.items()},
         "latents": codes.latents,
         "llar_log_likelihood": likelihood,
         "generated": {"classes": codes.generated_classes, "latents": codes.generated, **found.generation},

@@ -156,7 +156,7 @@ def _confidence(a: Artifacts, _: Children) -> Scene | None:
         Series("flips", "broken", flips, line=False),
         Series("never flips in this menu", "certified", never, line=False),
     ]
-    alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
+    alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest." + _groups(a)
     return lines(
         [s for s in series if s.points],
         "critical epsilon",
@@ -164,6 +164,16 @@ def _confidence(a: Artifacts, _: Children) -> Scene | None:
         alt,
         (0, 1.1 * largest),
         (0, 1.02),
+    )
+
+
+def _groups(a: Artifacts) -> str:
+    """How many samples flip earliest and last longest, and how sure the model was of them."""
+    words = {"earliest": "flip earliest", "longest": "last longest"}
+    return "".join(
+        f" {short(a.metrics[f'n_{group}'])} {what}, mean confidence {number(a.metrics, f'confidence_{group}'):.1%}."
+        for group, what in words.items()
+        if f"confidence_{group}" in a.metrics and f"n_{group}" in a.metrics
     )
 
 

@@ -87,8 +87,7 @@ FAMILIES = (
         "Sweeps: accuracy against epsilon", _WORST, "broken", _has("accuracy_curve"),
         (*_columns("plain", verdict="verdict", median_critical_epsilon="median_critical_epsilon", area_under_curve="area_under_curve"),
          *_columns("share", drop_at_the_median_epsilon="accuracy_drop_at_median_epsilon", never_flips="never_flips",
-                   confidence_earliest="confidence_earliest", confidence_longest="confidence_longest"),
-         *_columns("plain", n_earliest="n_earliest", n_longest="n_longest")),
+                   confidence_earliest="confidence_earliest", confidence_longest="confidence_longest")),
     ),
     Family(
         "Latent space: changes that stay on the data manifold",
