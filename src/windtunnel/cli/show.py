@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -96,9 +97,34 @@ def _show_one(metadata: dict[str, Json], console: Console) -> None:
     for key, value in _block(metadata, "metrics").items():
         table.add_row(key, _number(value) if not isinstance(value, list) else f"{len(value)} values")
     console.print(table)
+    for table in _classifiers(_block(metadata, "metrics")):
+        console.print(table)
     if "critical_epsilon_histogram" in _block(metadata, "metrics"):
         print_report(metadata, console)
     _print_caveats(str(metadata["name"]), metadata, console)
+
+
+def _classifiers(metrics: dict[str, Json]) -> Iterator[Table]:
+    """The metrics of every classifier of a latent assessment, a column each; nothing where there is one."""
+    rows = [row for row in _list(metrics.get("models")) if isinstance(row, dict)]
+    if not rows:
+        return
+    table = Table(title="Every classifier on the same codes", header_style="bold")
+    table.add_column("metric")
+    for row in rows:
+        table.add_column(str(row["model"]), justify="right")
+    keys = dict.fromkeys(
+        key for row in rows for key in row if not key.endswith(("_ci_low", "_ci_high")) and key != "model"
+    )
+    for key in keys:
+        cells = (f"{_number(row[key])}{_limits(row, key)}" if key in row else "-" for row in rows)
+        table.add_row(key, *cells)
+    yield table
+
+
+def _limits(row: dict[str, Json], key: str) -> str:
+    low, high = row.get(f"{key}_ci_low"), row.get(f"{key}_ci_high")
+    return f" [{_number(low)}, {_number(high)}]" if low is not None and high is not None else ""
 
 
 def _print_caveats(name: str, metadata: dict[str, Json], console: Console) -> None:

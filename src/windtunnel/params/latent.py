@@ -105,6 +105,10 @@ class LatentEntry(Entry):
         description="further classifiers: model directories of earlier runs or MLflow URIs, or {model, factory, ...}",
     )
 
+    def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
+        """With two further classifiers there are correlations to draw."""
+        return (*of_family, "LatentCorrelationVisualiser") if len(self.models) > 1 else of_family
+
     @field_validator("noise_levels")
     @classmethod
     def _once(cls, value: tuple[float, ...]) -> tuple[float, ...]:

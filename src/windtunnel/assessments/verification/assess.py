@@ -42,7 +42,8 @@ def assess(
 
     A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. `results`: of the
     attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
-    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,); with `entry.radius`
+    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,), `subdomains` int64 (N,), those
+    of branch and bound; with `entry.radius`
     `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
@@ -80,6 +81,7 @@ def assess(
             **base_kwargs(subject),
             "decided_by_names": names,
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
+            **({"params": dict(entry.params)} if entry.params else {}),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
         call_kwargs=called_with(steps, task),
@@ -123,6 +125,7 @@ def _data(ledger: Ledger, task: Task) -> Tensors:
         "lower_margins": ledger.lower_margins,
         "decided_by": ledger.decided_by,
         "timed_out": ledger.timed_out,
+        "subdomains": ledger.subdomains,
     }
 
 

@@ -8,6 +8,7 @@ from windtunnel.assessments.verification.falsifier import QUICK_RESTARTS, QUICK_
 from windtunnel.assessments.verification.lirpa import call_of_bounds
 from windtunnel.assessments.verification.marabou import box
 from windtunnel.assessments.verification.steps import Task
+from windtunnel.params.verification import BranchAndBound
 
 _SEARCH = {"quick-attack": (QUICK_STEPS, QUICK_RESTARTS), "attack": (STEPS, RESTARTS)}
 
@@ -32,6 +33,9 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
             "steps": iterations,
             "restarts": restarts,
         }
+    if step == "branch-and-bound":
+        limits = BranchAndBound.model_validate(entry.params).model_dump(mode="json")
+        return {"inputs": data.inputs, "targets": data.targets, "epsilon": task.epsilon, **limits}
     if step == "marabou":
         lower, upper = box(data.inputs, task.epsilon)
         rivals = {"rivals": entry.rivals, "output_bounds": entry.output_bounds}
@@ -39,7 +43,7 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
             "lower": lower,
             "upper": upper,
             "epsilon": task.epsilon,
-            "timeoutInSeconds": entry.timeout,
+            "timeoutInSeconds": entry.solver_timeout,
             "verbosity": 0,
             **rivals,
         }

@@ -20,7 +20,7 @@ class Ledger:
     verdicts: int64 (N,), UNKNOWN until decided. decided_by: int64 (N,), index into `names`. lower_margins: float32
     (N,), best proven lower bound of the smallest margin, NaN where none was computed. examples: float32 (N, ...), NaN
     rows where there is no counter-example. seconds: float32 (N,). lower, upper: float32 (N, K), NaN where no bound.
-    timed_out: bool (N,), left undecided because time was over.
+    timed_out: bool (N,), left undecided because time was over. subdomains: int64 (N,), that branch and bound has bounded.
     """
 
     verdicts: Tensor
@@ -31,6 +31,7 @@ class Ledger:
     lower: Tensor
     upper: Tensor
     timed_out: Tensor
+    subdomains: Tensor
     names: list[str] = field(default_factory=list)
     caveats: list[Caveat] = field(default_factory=list)
 
@@ -47,6 +48,7 @@ class Ledger:
             lower=torch.full((n, k), torch.nan),
             upper=torch.full((n, k), torch.nan),
             timed_out=torch.zeros(n, dtype=torch.bool),
+            subdomains=torch.zeros(n, dtype=torch.int64),
         )
         wrong = (~subject.clean_correct).nonzero().flatten()
         ledger.falsify(wrong, subject.dataset.inputs[wrong], "clean")

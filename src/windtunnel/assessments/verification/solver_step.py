@@ -48,7 +48,7 @@ def solve(
         shape = tuple(data.inputs.shape[1:])
 
         def ask(some: list[Query]) -> list[Answer]:
-            return solve_all(onnx, some, entry.timeout, entry.workers, deadline, name)
+            return solve_all(onnx, some, entry.solver_timeout, entry.workers, deadline, name)
 
         answers = ask(asked)
         ties = [a.index for a in answers if (example := a.counter_example) is not None

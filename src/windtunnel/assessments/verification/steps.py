@@ -12,9 +12,11 @@ from torch import Tensor
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.falsifier import QUICK_RESTARTS, QUICK_STEPS, RESTARTS, STEPS, falsify
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
+from windtunnel.assessments.verification.search_step import search
 from windtunnel.assessments.verification.solver_step import solve
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.contracts import Caveat, Norm
+from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
@@ -110,9 +112,20 @@ def _marabou(step: str, ledger: Ledger, task: Task) -> None:
     solve(step, ledger, task.name, task.subject, task.epsilon, task.entry, task.deadline)
 
 
+def _search(step: str, ledger: Ledger, task: Task) -> None:
+    try:
+        search(ledger, task.subject, task.norm, task.epsilon, task.entry, task.deadline, task.name)
+    except IncompatibleError as error:
+        # As among the bound methods: what has no bound for an operator gives way to the next one down.
+        left = tuple(task.subject.dataset.ids[i] for i in ledger.undecided.tolist())
+        ledger.caveats.append(Caveat("weaker_method", f"alpha-crown was used instead of {step}: {error}.", left))
+        _bound("alpha-crown", ledger, task)
+
+
 _STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {
     "quick-attack": _attack,
     "attack": _attack,
+    "branch-and-bound": _search,
     "marabou": _marabou,
 }
 

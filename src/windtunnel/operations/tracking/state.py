@@ -41,7 +41,8 @@ class ChildState:
     @property
     def metrics(self) -> dict[str, float]:
         """Every plain number of the assessment's metrics."""
-        return flatten(cast(dict[str, Json], self.metadata["metrics"]))
+        metrics = cast(dict[str, Json], self.metadata["metrics"])
+        return flatten({**metrics, **_by_name(metrics)})
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
@@ -208,6 +209,21 @@ def _child(
     data = file_digest(directory / DATA_FILE)
     digest = hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
     return ChildState(name, directory, metadata, digest, stage)
+
+
+def _by_name(metrics: Mapping[str, Json]) -> dict[str, Json]:
+    """The tables of a latent assessment as groups: `models/<classifier>/<metric>`, `correlations/<metric>/<with>/<coefficient>`."""
+    models = {str(row["model"]): row for row in _table_rows(metrics, "models")}
+    pairs: dict[str, dict[str, Json]] = {}
+    for row in _table_rows(metrics, "correlations"):
+        pairs.setdefault(str(row["x"]), {})[str(row["y"])] = {k: v for k, v in row.items() if k not in {"x", "y"}}
+    return {key: group for key, group in (("models", models), ("correlations", pairs)) if group}
+
+
+def _table_rows(metrics: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
+    """The rows of a metric that is a table; none where it is absent."""
+    rows = metrics.get(key, [])
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _caveats(metadata: Mapping[str, Json]) -> list[Caveat]:

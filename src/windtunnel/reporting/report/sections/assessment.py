@@ -11,6 +11,7 @@ from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.collect import Found, picture_files
 from windtunnel.reporting.report.guard import ODD_METADATA
 from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Section, Table, Text
+from windtunnel.reporting.report.sections.classifiers import classifier_tables
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 from windtunnel.reporting.report.words import (
     block,
@@ -29,7 +30,7 @@ from windtunnel.reporting.report.words import (
 def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> Section:
     """The subsection of one assessment."""
     blocks = [Text(_what_ran(artifacts)), *caveat_blocks(artifacts), *figure_blocks(artifacts, found, options)]
-    blocks += [*_bounds(artifacts), *attack_by_attack(artifacts, found, options)]
+    blocks += [*_bounds(artifacts), *classifier_tables(artifacts), *attack_by_attack(artifacts, found, options)]
     if options.layout == "full":
         blocks += [*_pairs(found, artifacts.name), *_metrics(artifacts)]
     return Section(artifacts.name, tuple(blocks))

@@ -53,13 +53,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One section. A column that no assessment fills is left out."""
+    """One section. A column that no assessment fills is left out. `beside`: columns of a second table, of what the first rests on."""
 
     title: str
     words: str
     role: str
     owns: Callable[[Artifacts], bool]
     columns: tuple[Column, ...]
+    beside: tuple[Column, ...] = ()
 
 
 def _kind(kind: AssessmentKind) -> Callable[[Artifacts], bool]:
@@ -96,6 +97,9 @@ FAMILIES = (
         "corrupted", in_latent_space,
         (*_columns("rate", LRA="lra", LGA="lga"), *_columns("share", LLNA="llna_reconstruction"),
          *_columns("plain", LARS="lars", LAGS="lags"), *_columns("rate", LARA="lara", LAGA="laga")),
+        _columns("plain", decay_epsilon="decay_epsilon", reconstruction_error="reconstruction_error", code_norm="code_norm",
+                   Frechet_distance="frechet_distance", of_real_images="frechet_distance_of_real",
+                   severity_scaled_L2="adversarial_severity_scaled_l2", severity_Linf="adversarial_severity_linf"),
     ),
     Family(
         "Verification: what was proved",
@@ -146,10 +150,21 @@ def family_sections(found: Found, options: Options) -> Iterator[Section]:
 
 def _overview(family: Family, mine: list[Artifacts]) -> Section:
     blocks: list[Block] = [Text(family.words)]
-    columns = [c for c in family.columns if any(c.metric in a.metrics for a in mine)]
+    columns, beside = (
+        [c for c in some if any(c.metric in a.metrics for a in mine)] for some in (family.columns, family.beside)
+    )
     header = ("assessment", "algorithm", "region", *(c.words for c in columns))
     rows = tuple((a.name, _algorithm(a), region_words(a), *(c.show(a) for c in columns)) for a in mine)
     blocks.append(Table("The assessments and their headline numbers", header, rows))
+    if beside:
+        rows = tuple((a.name, *(c.show(a) for c in beside)) for a in mine)
+        blocks.append(
+            Table(
+                "What these numbers rest on, and their conventional counterparts",
+                ("assessment", *(c.words for c in beside)),
+                rows,
+            )
+        )
     if len(mine) > 1 and (chart := _comparison(family, mine)):
         blocks.append(chart)
     return Section(family.title, tuple(blocks))
