@@ -17,8 +17,7 @@ def main() -> None:
     """Write reports/report.pdf, reports/report.html and reports/report."""
     started, params = time.time(), load_params()
     names = [name for _, name, _ in entries(params)]
-    # The gate comes after the report; `windtunnel report` shows its verdict too.
-    report = build_report(REPORTS, params.report, names, gate=False)
+    report = build_report(REPORTS, params.report, names)
     files = REPORTS / "report.pdf", REPORTS / "report.html"
     for render, file in zip((render_pdf, render_html), files, strict=True):
         render(report, file)

@@ -28,6 +28,7 @@ COMMANDS = {
     "rollback": "make the champion before this one champion again",
     "retrain": "run what changed and promote the model if it is not worse than the champion",
     "sweep": "the same assessment at several budgets, side by side",
+    "view": "every sample of one run or several, in the browser",
     "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "ui": "open the MLflow UI on the right store",
 }

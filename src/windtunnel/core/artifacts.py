@@ -25,6 +25,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, read_json, write_json
 from windtunnel.core.randomness import one_random_run
+from windtunnel.core.revision import commit
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -226,7 +227,8 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         "provenance": {**provenance(subject, packages), **result.provenance},
     }
     write_json(metadata, directory / METADATA_FILE)
-    runtime = {"started": started, "seconds": round(time.time() - started, 3), "host": socket.gethostname()}
+    seconds = round(time.time() - started, 3)
+    runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
     write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
     return Artifacts(result.name, directory, result.data, metadata)
 
@@ -271,12 +273,15 @@ def save_tensors(data: Tensors, path: Path) -> None:
     temporary.parent.rmdir()
 
 
-def load_tensors(path: Path) -> Tensors:
-    """Read what `save_tensors` wrote, with weights_only. Raises UserError where missing or damaged."""
+def load_tensors(path: Path, *, mapped: bool = False) -> Tensors:
+    """Read what `save_tensors` wrote, with weights_only. Raises UserError where missing or damaged.
+
+    `mapped`: leave the values on disk until they are used, for a few rows of a large file.
+    """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises many kinds for a damaged file; all mean the same to the user
         raise UserError(f"{path}: cannot be read ({type(error).__name__}): damaged or not a tensor file") from error
     if not isinstance(loaded, dict):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from windtunnel.core.artifacts import load_tensors, save_tensors
@@ -23,6 +23,7 @@ from windtunnel.core.seeds import derive_seed
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
 KEEP_EVERY = 1.0  # seconds: what takes less is sooner done again than written
+TELL_EVERY = 20.0  # seconds between lines of progress where there is no terminal
 KEEP_AT_MOST = 4  # batches that wait in memory to be written
 
 
@@ -119,10 +120,27 @@ def run_batches(
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
+class _Told(Progress):
+    """A bar on a terminal; elsewhere (a log, a scheduler) a line now and then, for work that takes long."""
+
+    _told: float | None = None
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """As rich's, and the line where one is due."""
+        super().advance(task_id, advance)
+        if not self.disable:
+            return
+        task, now = self._tasks[task_id], time.perf_counter()
+        self._told = now if self._told is None else self._told
+        if now - self._told > TELL_EVERY:
+            self._told = now
+            print(f"{task.description}: {task.completed:.0f} of {task.total or 0:.0f}", file=sys.stderr, flush=True)
+
+
 def progress_bar() -> Progress:
-    """The one progress bar of the project: name, bar, samples done, time left. Silent where there is no terminal."""
+    """The one progress bar of the project: name, bar, samples done, time left; a line now and then where there is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True))
+    return _Told(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True))
 
 
 @functools.cache

@@ -43,6 +43,9 @@ class Generators(Block):
     )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
     path: str | None = Field(None, description="function: weights to load into what it returns, a torch module")
+    decay: Annotated[Number, Field(gt=0, le=1)] = Field(
+        1, description="codes are drawn from N(0, decay^2 I): below 1 more typical images, of less variety"
+    )
     value_range: tuple[Number, Number] | None = Field(
         None, description="function: what its images span, e.g. [-1, 1]; its own value_range where absent"
     )

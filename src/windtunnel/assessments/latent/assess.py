@@ -114,7 +114,8 @@ def assess(
         metrics=metrics,
         caveats=(*_caveats(entry, subject, generators, findings, metrics), *few_classifiers(rows)),
         kwargs={**base_kwargs(subject), "models": ["this run", *(others or {})], "noise_levels": list(entry.noise_levels),
-                "decay_epsilon": entry.decay_epsilon, "rho": entry.bounded.rho},
+                "decay_epsilon": entry.decay_epsilon, "rho": entry.bounded.rho,
+                "decay": generators.decay},
         call_kwargs={"latents": codes.latents, "classes": subject.dataset.targets, "generated": codes.generated,
                      **entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"})},
         provenance={"generators": generators.source, "generators_digest": generators.digest,
@@ -139,7 +140,7 @@ def _codes(name: str, entry: LatentEntry, subject: Subject, generators: Generato
     latents = run_batches(batches, work, name=f"{name}: encode")["latents"]
     generator = torch.Generator().manual_seed(derive_seed(subject.seed, name, "generate"))
     n_classes = data.num_classes
-    drawn = [torch.randn(n, generators.latent_dim, generator=generator) for n in (entry.generated, entry.codes)]
+    drawn = [generators.draw(n, generator) for n in (entry.generated, entry.codes)]
     classes = [by_frequency(data.targets, n_classes, n) for n in (entry.generated, entry.codes)]
     return Codes(latents, drawn[0], classes[0], drawn[1], classes[1])
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from windtunnel.assessments.verification.falsifier import QUICK_RESTARTS, QUICK_STEPS, RESTARTS, STEPS
+from windtunnel.assessments.verification.falsifier import (
+    QUICK_RESTARTS,
+    QUICK_STEPS,
+    RESTARTS,
+    STEPS,
+    TARGETED_RESTARTS,
+    TARGETED_STEPS,
+)
 from windtunnel.assessments.verification.lirpa import call_of_bounds
 from windtunnel.assessments.verification.marabou import box
 from windtunnel.assessments.verification.steps import Task
@@ -32,6 +39,7 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
             "epsilon": task.epsilon,
             "steps": iterations,
             "restarts": restarts,
+            **({"targeted": [TARGETED_STEPS, TARGETED_RESTARTS]} if step == "attack" else {}),
         }
     if step == "branch-and-bound":
         limits = BranchAndBound.model_validate(entry.params).model_dump(mode="json")

@@ -12,7 +12,7 @@ from windtunnel.assessments.verification.branch_and_bound.decide import Outcome,
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
-from windtunnel.assessments.verification.falsifier import ROUNDING, leads
+from windtunnel.assessments.verification.falsifier import confirmed
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
@@ -41,9 +41,18 @@ def limits_of(params: BranchAndBound, network: Network) -> Limits:
 
 
 def search(
-    ledger: Ledger, subject: Subject, norm: Norm, epsilon: float, entry: VerificationEntry, deadline: float, name: str
+    ledger: Ledger,
+    subject: Subject,
+    norm: Norm,
+    epsilon: float,
+    entry: VerificationEntry,
+    deadline: float,
+    name: str,
+    lead: float,
 ) -> None:
     """Let branch and bound decide the undecided samples until `deadline` (time.monotonic(), inf for none).
+
+    lead: by how much the target must be proved to lead every other class.
 
     Raises IncompatibleError for a model that it has no bounds for.
     """
@@ -63,7 +72,7 @@ def search(
             late = min(deadline, started + (entry.timeout or float("inf")) * len(rows))
             region = Region.around(data.inputs[rows], norm, epsilon, network.device)
             targets = data.targets[rows]
-            goals = torch.full((len(rows),), ROUNDING, dtype=torch.float64)
+            goals = torch.full((len(rows),), lead, dtype=torch.float64)
             found = decide(network, region, targets, goals, _confirms(network, subject.classifier, targets), limits,
                            _after(late))  # fmt: skip
             _enter(found, rows, step, ledger, data.inputs)
@@ -90,16 +99,15 @@ def _after(late: float) -> Callable[[], bool]:
 
 
 def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """A counter-example leads in float64, and clearly in float32, by the classifier itself."""
+    """What leads in float64 here is a counter-example if it is one by the classifier itself, in the precision it has."""
 
     def check(points: Tensor, sample: Tensor) -> Tensor:
         inputs = points.view(-1, *network.input_shape)
         own = targets.to(sample.device)[sample][:, None]
         logits = network.logits(inputs)
-        lead = logits.scatter(1, own, -torch.inf).amax(1) - logits.gather(1, own).squeeze(1)
-        found = lead > ROUNDING
+        found = logits.scatter(1, own, -torch.inf).amax(1) > logits.gather(1, own).squeeze(1)
         if bool(found.any()):
-            found[found.clone()] = leads(classifier, inputs[found].float(), own[found, 0].cpu()).to(found.device)
+            found[found.clone()] = confirmed(classifier, inputs[found].float(), own[found, 0].cpu()).to(found.device)
         return found
 
     return check

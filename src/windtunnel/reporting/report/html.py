@@ -14,6 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from windtunnel.reporting.report.charts.axes import HALF
 from windtunnel.reporting.report.charts.scene import PALETTE
 from windtunnel.reporting.report.model import Report, Samples
 from windtunnel.reporting.report.png import data_uri
@@ -39,6 +40,7 @@ def render_html(report: Report, path: Path) -> None:
     page = environment.get_template("report.html").render(
         report=report,
         palette=PALETTE,
+        half=HALF,
         css=Markup(css),  # our own files: nothing of a run is in them
         script=Markup(script),
         script_hash=f"sha256-{digest}",
