@@ -10,11 +10,11 @@ from torch import Tensor
 
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.corruptions.metrics import Interval, SuiteData, accuracy_metrics, suite_metrics
 from windtunnel.assessments.corruptions.reference import reference_of
 from windtunnel.assessments.latent.assess import metrics_from as latent_metrics
 from windtunnel.assessments.queries.metrics import query_metrics
-from windtunnel.assessments.run import load_subject
 from windtunnel.assessments.sweeps.curve import Sweep, sweep_metrics
 from windtunnel.assessments.verification.assess import verification_metrics
 from windtunnel.assessments.verification.smoothing import smoothing_metrics
@@ -55,7 +55,7 @@ def of_entry(family: str, entry: Entry, artifacts: Artifacts, algorithm: Algorit
 
 def of_clean(params: Params) -> Recomputed:
     """The metrics of the clean evaluation, from its logits."""
-    return assess_clean(params.clean, load_subject(params)).metrics
+    return assess_clean(params.clean, current_subject(params.device, params.seed, params.model)).metrics
 
 
 def of_corruption(entry: CorruptionEntry, artifacts: Artifacts) -> Recomputed:
@@ -157,7 +157,7 @@ def _latent(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params: Pa
 
 
 def _same_samples(artifacts: Artifacts, params: Params) -> Subject:
-    subject = load_subject(params)
+    subject = current_subject(params.device, params.seed, params.model)
     place = {name: i for i, name in enumerate(subject.dataset.ids)}
     return subject.subset(torch.tensor([place[name] for name in artifacts.sample_names], dtype=torch.int64))
 

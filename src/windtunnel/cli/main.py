@@ -16,6 +16,7 @@ from windtunnel.core.endings import handle_signals, user_errors
 # `windtunnel --help` does not wait for torch.
 COMMANDS = {
     "check": "validate params, data, model and every assessment before anything is computed",
+    "status": "what `dvc repro` would run, why, and how long that took before",
     "params": "the schema of params.yaml, or the values in force",
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",

@@ -148,9 +148,12 @@ def _accelerator(device: torch.device) -> dict[str, Json]:
 
 
 def package_version(name: str) -> str | None:
-    """Version of an installed distribution, None where it is not installed."""
+    """Public version of an installed distribution, None where it is not installed.
+
+    Without the local part (`2.13.0+cpu`): a colleague's build of the same version gives equal metadata.
+    """
     try:
-        return importlib.metadata.version(name)
+        return importlib.metadata.version(name).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
         return None
 
@@ -229,6 +232,7 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     write_json(metadata, directory / METADATA_FILE)
     seconds = round(time.time() - started, 3)
     runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
+    runtime["resolved"] = subject.resolved
     write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
     return Artifacts(result.name, directory, result.data, metadata)
 

@@ -13,10 +13,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params
 
-PARAMS_FILE = Path("params.yaml")
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 
 
