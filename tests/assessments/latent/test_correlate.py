@@ -1,12 +1,16 @@
 """Coefficients over classifiers, on planted rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr
+from torch import nn
 
 from windtunnel.assessments.latent.correlate import PAIRS, correlations, few_classifiers
+from windtunnel.inputs.generators.interface import Generators
 from windtunnel.operations.tracking.state import _by_name
 
 
@@ -54,3 +58,12 @@ def test_mlflow_gets_every_classifier_and_every_coefficient_by_name():
     assert _by_name({"models": rows, "correlations": lines})["correlations"]["clean_accuracy"]["lga"]["pearson"] == 0.4
     assert _by_name({"models": rows})["models"]["runs/noise"]["lga"] == 0.6
     assert _by_name({"lga": 0.5}) == {}
+
+
+def test_codes_are_drawn_with_the_decay_of_the_generators():
+    model = nn.Linear(4, 4)
+    model.latent_dim, model.decode = 4, lambda latents, classes: latents
+    whole = Generators(model, 10, (0, 1), (0, 1), "digest", "test")
+    drawn = [replace(whole, decay=decay).draw(5000, torch.Generator().manual_seed(0)) for decay in (1.0, 0.5)]
+    assert torch.equal(drawn[0] * 0.5, drawn[1])
+    assert float(drawn[1].std()) == pytest.approx(0.5, rel=0.02)

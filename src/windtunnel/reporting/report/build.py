@@ -11,7 +11,6 @@ from windtunnel.reporting.report.collect import Found, collect
 from windtunnel.reporting.report.glossary import GLOSSARY
 from windtunnel.reporting.report.guard import ODD_METADATA, guarded
 from windtunnel.reporting.report.model import Report, Section
-from windtunnel.reporting.report.names import without_names
 from windtunnel.reporting.report.sections.clean import CLEAN, clean_section
 from windtunnel.reporting.report.sections.families import family_sections
 from windtunnel.reporting.report.sections.front import front
@@ -27,9 +26,8 @@ def build_report(
 
     `dated`: with the date and the commit of the results, where runtime.json has them; without, equal artifacts give equal files.
     """
-    options, found = options or Options(), collect(reports, names)
-    if not options.show_sample_names:
-        found = without_names(found)
+    options = options or Options()
+    found = collect(reports, names, named=options.show_sample_names)
     if not dated:
         found = replace(found, run=None)
     try:

@@ -8,30 +8,16 @@ from dataclasses import replace
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json
-from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.words import kwargs, listed
 
 
-def without_names(found: Found) -> Found:
-    """`found` with every sample called `sample 1`, `sample 2` and so on, in the order of the run, wherever it is named."""
-    if found.base is None:
-        return found
-    numbered = {name: f"sample {i + 1}" for i, name in enumerate(found.base.sample_names)}
-    pictures = found.pictures
-    if pictures:
-        pictures = replace(pictures, names=[numbered[name] for name in pictures.names])
-    return replace(
-        found,
-        pictures=pictures,
-        clean=_renamed(found.clean, numbered),
-        summary=_renamed(found.summary, numbered),
-        assessments=tuple(a for one in found.assessments if (a := _renamed(one, numbered))),
-    )
+def numbers_of(base: Artifacts | None) -> dict[str, str]:
+    """`sample 1`, `sample 2` and so on for the samples of `base`, in its order; nothing without it."""
+    return {name: f"sample {i + 1}" for i, name in enumerate(base.sample_names)} if base else {}
 
 
-def _renamed(artifacts: Artifacts | None, numbered: Mapping[str, str]) -> Artifacts | None:
-    if artifacts is None:
-        return None
+def numbered_samples(artifacts: Artifacts, numbered: Mapping[str, str]) -> Artifacts:
+    """`artifacts` with every sample called by its number, in its options, its caveats and its hard failures."""
     options = dict(kwargs(artifacts))
     options["sample_names"] = [numbered.get(name, "a sample of another run") for name in artifacts.sample_names]
     options["hard_failures"] = [_in_text(line, numbered) for line in listed(options, "hard_failures")]
