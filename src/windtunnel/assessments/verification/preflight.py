@@ -19,7 +19,7 @@ from windtunnel.assessments.verification.canonical.subject import canonical_subj
 from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
 from windtunnel.assessments.verification.search_step import network_of
 from windtunnel.assessments.verification.solver_step import graph_for_marabou
-from windtunnel.assessments.verification.steps import FALSIFIERS
+from windtunnel.assessments.verification.steps import BOUND_METHODS, FALSIFIERS
 from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, SMOOTHING
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
