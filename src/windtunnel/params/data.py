@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number
+from windtunnel.params.words import one_of
+
+Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", plugins="windtunnel.data")]
 
 
 class Data(Block):
     """Where the samples come from, and what is done to them before the model sees [0, 1] inputs."""
 
-    source: Literal["digits", "npz", "idx", "folder", "function"] = "digits"
+    source: Source = "digits"
     path: str | None = Field(None, description="npz: the file; idx: the test images; folder: the folder")
     labels: str | None = Field(
         None, description="idx: the label file; folder: a CSV of file,label; 'none' for no labels"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from windtunnel.assessments.attacks.calls import invoker_of
+from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
 from windtunnel.assessments.attacks.plan import plan_of
-from windtunnel.assessments.attacks.profiles import PROFILES
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.attacks.targets import check_chosen_targets

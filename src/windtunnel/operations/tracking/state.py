@@ -27,6 +27,7 @@ from windtunnel.core.layout import (
     SANITY,
     SUMMARY,
 )
+from windtunnel.core.metadata import read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
@@ -213,7 +214,7 @@ def _git(*arguments: str) -> str:
 def _child(
     directory: Path, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
 ) -> ChildState:
-    metadata = with_caveats(cast(dict[str, Json], read_json(directory / METADATA_FILE)), checks)
+    metadata = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
     stage = next((s for s in stages if directory.as_posix() in s.outs), None)
     if not tensors:
         return ChildState(name, directory, metadata, "", stage)

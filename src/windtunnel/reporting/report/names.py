@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json
+from windtunnel.core.metadata import parse_metadata
 from windtunnel.reporting.report.words import kwargs, listed
 
 
@@ -27,10 +28,11 @@ def numbered_samples(artifacts: Artifacts, numbered: Mapping[str, str]) -> Artif
             "text": _in_text(row.get("text"), numbered),
             "samples": [numbered.get(str(s), "") for s in listed(row, "samples")],
         }
-        for row in listed(artifacts.metadata, "caveats")
+        for row in listed(artifacts.plain, "caveats")
         if isinstance(row, Mapping)
     ]
-    return replace(artifacts, metadata={**artifacts.metadata, "kwargs": options, "caveats": caveats})
+    content = {**artifacts.plain, "kwargs": options, "caveats": caveats}
+    return replace(artifacts, metadata=parse_metadata(content, artifacts.name))
 
 
 def _in_text(value: Json, numbered: Mapping[str, str]) -> str:
