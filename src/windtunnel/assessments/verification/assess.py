@@ -17,7 +17,7 @@ from windtunnel.assessments.verification.canonical.subject import Canonical, can
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
-from windtunnel.assessments.verification.rates import runtime_metrics, verdict_rates
+from windtunnel.assessments.verification.rates import bounds_metrics, runtime_metrics, verdict_rates
 from windtunnel.assessments.verification.smoothing import assess_smoothing
 from windtunnel.assessments.verification.steps import (
     BOUND_METHODS,
@@ -185,7 +185,8 @@ def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
 def verification_metrics(
     data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], largest_radius: float | None = None
 ) -> dict[str, Json]:
-    """The contract's rates with their intervals, certified accuracy, who decided, solver times, and the radii's curves.
+    """The contract's rates with their intervals, certified accuracy, who decided, solver times, mean bounds of the logits, and the
+    radii's curves.
 
     `unknown_rate` counts every sample without a verdict, `timeout_rate` those of them for which time was over.
     """
@@ -203,6 +204,9 @@ def verification_metrics(
         **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
         **runtime_metrics(seconds),
     }
+    bounds = data.get("output_bounds")
+    if isinstance(bounds, dict):
+        metrics |= bounds_metrics(bounds["lower"], bounds["upper"])
     if largest_radius is not None:
         broken = cast("Tensor | None", data.get("broken_radius"))
         radii, finished = cast(Tensor, data["certified_radius"]), "radius_unfinished" not in data

@@ -174,6 +174,7 @@ def _child_tags(child: ChildState) -> dict[str, str]:
         "assessment_kind": str(child.metadata["assessment_kind"]),
         "threat_model": str(semantics["threat_model"]),
         "tensors": f"{child.directory / DATA_FILE} (in DVC)",
+        **{f"metric.{key}": word for key, word in child.words.items()},
         **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
     }
     if child.stage:
