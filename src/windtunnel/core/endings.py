@@ -26,15 +26,9 @@ KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 GRACE = 5.0
 # Of the disk or the rights on it, not of our making.
 _DISK = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENAMETOOLONG,
-}
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENAMETOOLONG,
+    errno.EFBIG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
+}  # fmt: skip
 
 
 class Interrupted(KeyboardInterrupt):

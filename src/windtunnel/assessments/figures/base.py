@@ -93,7 +93,7 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     from matplotlib import pyplot
 
     from windtunnel.assessments.figures.style import plotting_style
-    from windtunnel.core.files import METADATA_FILE, write_json
+    from windtunnel.core.files import METADATA_FILE, replacing, write_json
 
     paths: list[Path] = []
     rows: list[Json] = []
@@ -102,7 +102,8 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
         with plotting_style():
             figure = visualiser.draw(artifacts)
             # No software version in the file: equal figures must be equal bytes.
-            figure.savefig(path, metadata={"Software": None})
+            with replacing(path) as temporary:
+                figure.savefig(temporary, metadata={"Software": None})
             pyplot.close(figure)
         paths.append(path)
         rows.append(recorded(visualiser, path, str(figure.get_label())))

@@ -17,7 +17,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import file_digest, read_json, write_json
+from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
@@ -92,7 +92,8 @@ def import_model(
         digest = file_digest(path)
         _check_sha256(model, digest, str(path))
         kept = f"weights{path.suffix}"
-        shutil.copyfile(path, directory / kept)
+        with replacing(directory / kept) as temporary:
+            shutil.copyfile(path, temporary)
         facts |= {"file": kept, "sha256": digest, "original": path.name}
         if model.source == "state_dict":
             facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}

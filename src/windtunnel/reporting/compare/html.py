@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from windtunnel.core.files import replacing
 from windtunnel.reporting.compare.comparison import Comparison
 from windtunnel.reporting.compare.document import document, title
 from windtunnel.reporting.compare.pictures import flipped
@@ -27,5 +28,5 @@ def render_html(comparison: Comparison, path: Path) -> None:
     page = environment.get_template("compare.html").render(
         title=title(comparison), parts=document(comparison), pictures=pictures
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")

@@ -22,6 +22,7 @@ from reportlab.platypus import (
 from reportlab.platypus import Table as PdfTable
 from reportlab.platypus.tableofcontents import TableOfContents
 
+from windtunnel.core.files import replacing
 from windtunnel.reporting.report.model import Chart, Figure, PictureGrid, Report, Samples, Section, Table, Tile
 from windtunnel.reporting.report.pdf_parts import (
     BODY,
@@ -56,8 +57,8 @@ _VALUE = style("value", 20, fontName=BOLD, leading=25)
 def render_pdf(report: Report, path: Path) -> None:
     """Write `report` as PDF."""
     register_fonts()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _Document(str(path), report).multiBuild(list(_story(report)), canvasmaker=_canvas)
+    with replacing(path) as temporary:
+        _Document(str(temporary), report).multiBuild(list(_story(report)), canvasmaker=_canvas)
 
 
 def _canvas(*args: object, **kwargs: object) -> Canvas:
