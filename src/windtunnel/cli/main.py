@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,4 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
     handle_signals()
     sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
-    cli(args=list(arguments) if arguments is not None else None, prog_name="windtunnel")
+    try:
+        code = cli(list(arguments) if arguments is not None else None, "windtunnel", standalone_mode=False)
+    except click.ClickException as error:  # a mistake in the command line; click would take three lines for it
+        where = getattr(error, "ctx", None)
+        hint = f"; {where.command_path} --help" if where is not None else ""
+        click.echo(f"windtunnel: {' '.join(error.format_message().split())}{hint}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, BrokenPipeError):  # a question that was not answered; a reader such as `head` that has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

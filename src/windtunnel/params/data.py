@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number
+
+MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
+Side = Annotated[PositiveInt, Field(le=16_384)]
 
 
 class Data(Block):
@@ -24,13 +27,26 @@ class Data(Block):
         None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)"
     )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
-    class_names: list[str] | PositiveInt | None = Field(None, description="names of the classes, or how many there are")
-    resize: PositiveInt | tuple[PositiveInt, PositiveInt] | None = Field(None, description="side, or (height, width)")
+    class_names: list[str] | Annotated[PositiveInt, Field(le=MOST_CLASSES)] | None = Field(
+        None, description="names of the classes, or how many there are"
+    )
+    resize: Side | tuple[Side, Side] | None = Field(None, description="side, or (height, width)")
     channels: Literal[1, 3] | None = Field(None, description="convert to grey or to colour")
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
     samples: Samples = Samples()
     time_limit: Number = Field(600, gt=0, description="function: seconds that windtunnel check gives it")
+
+    @field_validator("class_names")
+    @classmethod
+    def _different(cls, value: list[str] | int | None) -> list[str] | int | None:
+        if isinstance(value, list):
+            twice = [name for name in dict.fromkeys(value) if value.count(name) > 1]
+            if twice:
+                raise ValueError(f"'{twice[0]}' stands there twice; each class has a name of its own")
+            if not value:
+                raise ValueError("an empty list; the names of the classes, or how many there are")
+        return value
 
     @property
     def size(self) -> tuple[int, int] | None:

@@ -21,6 +21,7 @@ from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
+from windtunnel.inputs.models.backends import copy_graph
 from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
@@ -42,8 +43,10 @@ def pick_device(name: str) -> torch.device:
         try:
             device = torch.device(name)
             torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
             raise UserError(f"device: '{name}' is unavailable here ({first_line(error)}); auto picks one") from error
+    if device.type == "meta":
+        raise UserError("device: 'meta' holds no numbers; auto picks one that does")
     if device.type not in TESTED_DEVICES:
         _warn_untested(device.type)
     return device
@@ -89,12 +92,11 @@ def import_model(
         path = Path(_required(model.path, "path"))
         if not path.is_file():
             raise UserError(f"model.path: {path}: no such file")
-        digest = file_digest(path)
-        _check_sha256(model, digest, str(path))
+        _check_sha256(model, file_digest(path), str(path))
         kept = f"weights{path.suffix}"
         with replacing(directory / kept) as temporary:
-            shutil.copyfile(path, temporary)
-        facts |= {"file": kept, "sha256": digest, "original": path.name}
+            (copy_graph if model.source == "onnx" else shutil.copyfile)(path, temporary)
+        facts |= {"file": kept, "sha256": file_digest(directory / kept), "original": path.name}
         if model.source == "state_dict":
             facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
     write_json(facts, directory / MODEL_JSON)
