@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 
-# Not jeffreys: an equal-tailed posterior interval leaves out the estimate at 0/n and n/n.
-METHODS = ("wilson", "clopper_pearson", "agresti_coull")
+METHODS = ("wilson", "clopper_pearson", "jeffreys", "agresti_coull")
 
 
 def test_wilson_of_none_in_a_hundred_is_the_published_bound():
@@ -24,8 +23,9 @@ def test_nothing_is_known_without_samples():
 def test_the_interval_holds_the_estimate_and_stays_in_the_unit_interval(method, n, share, level):
     successes = round(share * n)
     low, high = binomial_interval(successes, n, level, method)
-    assert 0 <= low <= successes / n + 1e-9
-    assert successes / n - 1e-9 <= high <= 1
+    assert 0 <= low <= successes / n <= high <= 1
+    assert (low == 0) >= (successes == 0)
+    assert (high == 1) >= (successes == n)
 
 
 def test_more_successes_than_samples_are_refused():

@@ -43,7 +43,7 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
 
 def register_figures() -> None:
     """Make the visualisers of every family known: importing a family's figures registers them."""
-    for family in FAMILIES:
+    for family in ("clean", *FAMILIES):
         import_module(f"windtunnel.assessments.{family}.figures")
 
 

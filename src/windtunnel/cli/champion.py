@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from windtunnel.params.load import load_params
@@ -13,7 +14,7 @@ from windtunnel.params.load import load_params
 @click.option("--fetch", is_flag=True, help="Put the champion's outcomes into champion/, for the gate to compare with.")
 @click.option("--reassess", is_flag=True, help="Assess the champion anew, on today's samples under today's params.")
 def champion(*, fetch: bool, reassess: bool) -> None:
-    """Show the versions that have an alias in the model registry.
+    """Show the versions that have an alias in the model registry, and the newest one where it has none.
 
     The gate talks to no server: it compares with the outcomes in champion/, which --fetch and --reassess put there.
 
@@ -27,6 +28,7 @@ def champion(*, fetch: bool, reassess: bool) -> None:
     from windtunnel.core.errors import UserError
     from windtunnel.operations.retrain.champion import fetch_champion
     from windtunnel.operations.retrain.champion import reassess as assess_anew
+    from windtunnel.operations.retrain.flow import OUTCOME, REASONS
     from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
 
     params = load_params()
@@ -40,10 +42,15 @@ def champion(*, fetch: bool, reassess: bool) -> None:
         click.echo(f"champion: the outcomes of {found} are in champion/")
         return
     table = Table(header_style="bold")
-    for column in ("alias", "version", "gate", "why", "assessment run"):
-        table.add_column(column)
-    for alias in (CHAMPION, CHALLENGER, PREVIOUS):
-        version = registry.alias(alias)
+    for column in ("alias", "version", "gate", "last retraining", "why", "assessment run"):
+        table.add_column(column, overflow="fold")
+    named = {alias: registry.alias(alias) for alias in (CHAMPION, CHALLENGER, PREVIOUS)}
+    newest = registry.versions()[:1]  # an unsound one has no alias
+    if newest and newest[0].number not in {version.number for version in named.values() if version}:
+        named["-"] = newest[0]
+    for alias, version in named.items():
         if version:
-            table.add_row(alias, version.number, version.decision, version.tags.get("gate.reasons", ""), version.run_id)
-    Console().print(table if table.row_count else f"{registry.model}: no version has an alias yet")
+            ended, why = version.tags.get(OUTCOME, "-").replace("_", " "), version.tags.get(REASONS, "")
+            reasons = escape(why or version.tags.get("gate.reasons", ""))
+            table.add_row(alias, version.number, version.decision, ended, reasons, version.run_id)
+    Console().print(table if table.row_count else f"{registry.model}: no version yet")

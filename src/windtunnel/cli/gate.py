@@ -24,9 +24,9 @@ def gate(ctx: click.Context, *, as_markdown: bool) -> None:
 
     \b
     Exit codes:
-      0   promoted: every condition holds
-      10  not promoted
-      20  the evaluation is not sound: a hard failure
+      0   passed: every condition holds
+      10  failed: a condition does not hold
+      20  unsound: a hard failure, so that the numbers say nothing about the model
       30  no verdict: the run is missing or damaged
 
     \b
@@ -66,4 +66,4 @@ def show_verdict(verdict: dict[str, Json], console: Console) -> None:
     champion = verdict.get("champion")
     if isinstance(champion, dict):
         console.print(f"champion: {champion['model']} version {champion['version']}")
-    console.print(f"decision: [bold]{verdict['decision']}[/bold] ({escape(sentence(verdict))})")
+    console.print(f"gate: {escape(sentence(verdict))}", style="bold")

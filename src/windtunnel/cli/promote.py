@@ -12,9 +12,9 @@ from windtunnel.params.load import load_params
 @click.option("--force", is_flag=True, help="Against the gate's decision; the version is tagged so.")
 @click.option("--allow-dirty", is_flag=True, help="Although the work tree has changes that are not committed.")
 def promote(*, number: str | None, force: bool, allow_dirty: bool) -> None:
-    """Register the model of the last run and make it the champion, if the gate promoted it.
+    """Register the model of the last run and make it the champion, if it passed the gate.
 
-    The champion before it becomes `previous`. An evaluation that is not sound promotes nothing, forced or not.
+    The champion before it becomes `previous`. An unsound evaluation promotes nothing, forced or not.
 
     \b
     Examples:

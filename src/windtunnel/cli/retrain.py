@@ -17,19 +17,20 @@ from windtunnel.params.load import load_params
 
 @click.command()
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary, as Markdown, to this file.")
-@click.option("--again", is_flag=True, help="Although nothing changed.")
+@click.option("--again", is_flag=True, help="Run it although nothing changed.")
 @click.option("--allow-dirty", is_flag=True, help="Although the work tree has changes that are not committed.")
 @click.pass_context
 def retrain(ctx: click.Context, *, summary: Path | None, again: bool, allow_dirty: bool) -> None:
     """Train on the data of now, assess, and promote the model if it passes the gate and is not worse than the champion.
 
-    Does nothing where neither data nor code nor params changed. A retraining that was killed is finished by the next.
+    Where neither data nor code nor params changed nothing runs, and the end of last time is said again, with its exit code. A
+    retraining that was killed is finished by the next.
 
     \b
     Exit codes:
-      0   promoted, or nothing to do
+      0   promoted, or the champion's own weights again
       10  not promoted: the champion stays
-      20  the evaluation is not sound: the champion stays
+      20  the evaluation is unsound: the champion stays
       30  no verdict: no registry, a stage that failed, or another retraining is running
       2   params.yaml, data or work tree need mending
 

@@ -14,7 +14,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.layout import SANITY
 from windtunnel.evaluation.sanity.check import GROUPS, Status
-from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in
+from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.check import Check
@@ -50,7 +50,8 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
     found = read_sanity(SANITY)
     if found is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
-    rows = _asked_now(rows_in(found))
+    recorded = rows_in(found)
+    rows = _asked_now(recorded)
     console.print(
         _table(
             [
@@ -61,11 +62,15 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
             ]
         )
     )
-    number = counts(rows)
-    console.print(
-        f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: "
-        + ", ".join(f"{n} {s.replace('_', ' ')}" for s, n in number.items() if n)
-    )
+    # The counts are those of the run's record, as in `show`, the report and MLflow; what is asked now is said beside them.
+    number = counts(recorded)
+    console.print(f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
+    now = [
+        f"{row['id']} {str(row['status']).replace('_', ' ')}"
+        for row, old in zip(rows, recorded, strict=True)
+        if row is not old
+    ]
+    console.print(f"asked now, and not counted: {', '.join(now)}")
     console.print(escape(str(cast(dict[str, Json], found["kwargs"]).get("meaning", ""))))
 
 

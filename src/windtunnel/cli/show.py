@@ -14,7 +14,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.evaluation.sanity.findings import counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.sanity.findings import counts, in_words, overall, read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
 
 
@@ -45,8 +45,7 @@ def show(*, name: str | None, caveats: bool) -> None:
     console.print(_assessments(rows))
     if checks:
         number = counts(checks)
-        words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in number.items() if count)
-        console.print(f"sanity: [bold]{overall(number)}[/bold], {words}  (windtunnel sanity)")
+        console.print(f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)")
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)

@@ -39,7 +39,9 @@ class Rate:
 def binomial_interval(
     successes: float, n: int, level: float = 0.95, method: IntervalMethod = "wilson"
 ) -> tuple[float, float]:
-    """Two-sided interval of a binomial rate, as fractions in [0, 1]; (0, 1) for n = 0.
+    """Two-sided interval of a binomial rate, as fractions in [0, 1] that hold the estimate; (0, 1) for n = 0.
+
+    The lower end at 0 and the upper end at n are exactly 0 and 1, as Brown, Cai and DasGupta set Jeffreys' too.
 
     `successes` may be a sum of n values in [0, 1], such as accuracies per image over many corruptions: no such mean varies
     more than a binomial rate of the same value, so the interval is never too narrow for it.
@@ -53,7 +55,11 @@ def binomial_interval(
     if n == 0:
         return 0.0, 1.0
     low, high = proportion_confint(successes, n, alpha=1 - level, method=_STATSMODELS_NAME[method])
-    return max(0.0, float(low)), min(1.0, float(high))
+    # Rounding leaves 1.7e-18 for Wilson's lower end at 0 of 200: above the estimate, so that a figure's error bar is negative.
+    value = successes / n
+    low = 0.0 if successes == 0 else max(0.0, min(float(low), value))
+    high = 1.0 if successes == n else min(1.0, max(float(high), value))
+    return low, high
 
 
 def binomial_rate(successes: int, n: int, level: float = 0.95, method: IntervalMethod = "wilson") -> Rate:

@@ -117,10 +117,14 @@ class PerturbationBudget:
 
 @dataclass(frozen=True, slots=True)
 class PerturbationDistribution:
-    """Average-case perturbation region: a named random corruption at a severity (0 = none)."""
+    """Average-case perturbation region: a named random corruption at a severity (0 = none).
+
+    A suite of corruptions has `severities` in place of one severity: all that it ran at, ascending.
+    """
 
     corruption_name: str
-    severity: int
+    severity: int | None = None
+    severities: tuple[int, ...] | None = None
 
 
 PerturbationRegion: TypeAlias = PerturbationBudget | PerturbationDistribution

@@ -80,7 +80,9 @@ def plain_json(value: object) -> Json:
         return {"shape": list(value.shape), "dtype": str(value.dtype), "device": str(value.device)}
     if isinstance(value, Mapping):
         return {str(key): plain_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):  # their order differs between processes, and equal results are equal bytes
+        return [plain_json(item) for item in sorted(value, key=str)]
+    if isinstance(value, list | tuple):
         return [plain_json(item) for item in value]
     if hasattr(value, "item"):  # numpy scalars
         return plain_json(value.item())

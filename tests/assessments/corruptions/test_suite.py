@@ -12,6 +12,7 @@ from windtunnel.assessments.corruptions.series import write_severity_series
 from windtunnel.assessments.corruptions.table import SUITES
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.contracts import PerturbationDistribution, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.params.corruptions import CorruptionEntry
 
@@ -41,6 +42,9 @@ def test_a_suite_has_a_child_per_corruption_and_severity_and_agrees_with_them(su
     assert torch.equal(whole.data["corruption_predictions"], predictions)
     accuracy = (predictions == subject.dataset.targets).double().mean()
     assert whole.metrics["corrupted_accuracy"] == pytest.approx(float(accuracy))
+    assert whole.metrics["n_correct"] == sum(child.metrics["n_correct"] for child in children)
+    for end in ("low", "high"):
+        assert whole.metrics[f"accuracy_ci_{end}"] == whole.metrics[f"corrupted_accuracy_ci_{end}"]
     for child in children:
         hits = (child.data["perturbed_predictions"] == subject.dataset.targets).double().mean()
         assert child.metrics["corrupted_accuracy"] == float(hits)
@@ -54,6 +58,19 @@ def test_the_minimal_severity_is_the_mildest_that_breaks(suite):
     for i in range(24):
         broken = severities[wrong[:, i]]
         assert whole.data["minimal_severity"][i] == (broken.min() if len(broken) else NEVER)
+
+
+def test_a_suite_declares_every_severity_it_ran_at_and_what_its_verdicts_mean(suite, tmp_path):
+    subject, _, (whole, children) = suite
+    read = read_artifacts(write_artifacts(whole, tmp_path / "noise", subject, started=0).directory)
+    assert read.metadata["semantics"]["perturbation"] == {"corruption_name": "noise", "severities": [1, 5]}
+    assert children[0].semantics.perturbation == PerturbationDistribution("gaussian_noise", 1)
+    right = (read.tensor("corruption_predictions") == read.tensor("targets")).all(0)
+    verdicts = read.tensor("verdicts")
+    assert torch.equal(verdicts == Verdict.CORRECT_UNDER_PERTURBATION, right)
+    assert torch.equal(verdicts == Verdict.MISCLASSIFIED_UNDER_PERTURBATION, ~right)
+    assert float(right.double().mean()) == read.metrics["never_broken"]
+    assert "under every corruption at every severity" in read.metadata["kwargs"]["verdict_definition"]
 
 
 def test_processes_give_the_same_bytes_as_one(suite):

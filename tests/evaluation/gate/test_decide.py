@@ -34,27 +34,27 @@ def test_flat_names_join_group_and_metric():
 
 
 @pytest.mark.parametrize(
-    ("threshold", "decision"), [(0.39, Decision.PROMOTED), (0.4, Decision.PROMOTED), (0.41, Decision.NOT_PROMOTED)]
+    ("threshold", "decision"), [(0.39, Decision.PASSED), (0.4, Decision.PASSED), (0.41, Decision.FAILED)]
 )
 def test_a_minimum_is_the_smallest_value_allowed(threshold, decision):
     verdict = judged(Gate(minimum={WORST: threshold}))
     assert verdict.decision is decision
     assert verdict.conditions[-1].interval == (0.33, 0.47)
-    assert verdict.conditions[-1].holds is (decision is Decision.PROMOTED)
+    assert verdict.conditions[-1].holds is (decision is Decision.PASSED)
 
 
-def test_too_few_samples_are_not_promoted():
-    assert judged(Gate(minimum_samples=201)).decision is Decision.NOT_PROMOTED
+def test_too_few_samples_fail_the_gate():
+    assert judged(Gate(minimum_samples=201)).decision is Decision.FAILED
 
 
 def test_a_hard_failure_outweighs_every_good_number():
     verdict = judged(Gate(minimum={"clean/accuracy": 0.5}), failures=("digits-7 verified and broken",))
-    assert verdict.decision is Decision.NOT_SOUND
+    assert verdict.decision is Decision.UNSOUND
 
 
 def test_a_metric_that_this_run_lacks_fails_its_condition_and_breaks_no_graph():
     verdict = judged(Gate(minimum={"worst_case/acuracy": 0.3}))
-    assert verdict.decision is Decision.NOT_PROMOTED
+    assert verdict.decision is Decision.FAILED
     assert "did you mean worst_case/accuracy?" in verdict.conditions[-1].reason
 
 
@@ -63,33 +63,33 @@ def test_a_metric_that_this_run_lacks_fails_its_condition_and_breaks_no_graph():
 REGRESSION = Gate(maximum_regression={WORST: 0.05})
 
 
-def test_an_equal_model_is_promoted_and_a_worse_one_is_not_with_the_reason():
+def test_an_equal_model_passes_and_a_worse_one_is_not_with_the_reason():
     champion = record("1" * 150 + "0" * 50, model="m", version="3")
     equal = judged(REGRESSION, "1" * 148 + "0" * 2 + "1" * 2 + "0" * 48, champion)
-    assert equal.decision is Decision.PROMOTED
+    assert equal.decision is Decision.PASSED
     assert equal.conditions[-1].value == 0
     assert equal.conditions[-1].reason == "2 gained, 2 lost of 200"
     worse = judged(REGRESSION, "1" * 120 + "0" * 80, champion)
-    assert worse.decision is Decision.NOT_PROMOTED
+    assert worse.decision is Decision.FAILED
     assert worse.conditions[-1].value == pytest.approx(-0.15)
     assert worse.conditions[-1].reason.startswith("0 gained, 30 lost of 200: a loss of ")
     assert worse.champion == {"model": "m", "version": "3"}
 
 
-def test_a_better_model_is_promoted():
-    assert judged(REGRESSION, "1" * 200, record("1" * 150 + "0" * 50)).decision is Decision.PROMOTED
+def test_a_better_model_passes():
+    assert judged(REGRESSION, "1" * 200, record("1" * 150 + "0" * 50)).decision is Decision.PASSED
 
 
 def test_the_same_point_estimate_on_too_few_samples_shows_nothing_and_says_how_many_would():
     verdict = judged(REGRESSION, "1" * 40, record("1" * 40))
-    assert verdict.decision is Decision.NOT_PROMOTED
+    assert verdict.decision is Decision.FAILED
     assert "even equal outcomes need 52 samples" in verdict.conditions[-1].reason
-    assert judged(REGRESSION, "1" * 52, record("1" * 52)).decision is Decision.PROMOTED
+    assert judged(REGRESSION, "1" * 52, record("1" * 52)).decision is Decision.PASSED
 
 
 def test_the_first_model_has_nobody_to_lose_against():
     verdict = judged(REGRESSION)
-    assert verdict.decision is Decision.PROMOTED
+    assert verdict.decision is Decision.PASSED
     assert verdict.champion is None
     assert verdict.conditions[-1].reason == "no champion to compare with"
 
@@ -100,7 +100,7 @@ def test_the_first_model_has_nobody_to_lose_against():
 )
 def test_a_champion_of_another_protocol_is_refused_and_never_compared(champion):
     verdict = judged(REGRESSION, champion=champion)
-    assert verdict.decision is Decision.NOT_PROMOTED
+    assert verdict.decision is Decision.FAILED
     assert verdict.conditions[-1].value is None
     assert "--reassess" in verdict.conditions[-1].reason
     assert regression_mismatch(REGRESSION, record("1" * 200), champion) == [WORST]

@@ -15,6 +15,8 @@ from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import read_json
+from windtunnel.evaluation.sanity.run import before_any_assessment
+from windtunnel.evaluation.validate import validate
 from windtunnel.inputs.data.load import load_dataset
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.load import (
@@ -133,6 +135,21 @@ def test_an_exported_program_can_be_exported_to_onnx_for_the_verifiers(here, mod
     path = export_onnx(classifier, here / "again.onnx")
     again = imported(Model(source="onnx", path=str(path)), mlp_subject.dataset, here / "again")
     assert torch.equal(again.predict(mlp_subject.dataset.inputs), mlp_subject.clean_predictions)
+
+
+@pytest.mark.parametrize(("training", "status"), [(False, "pass"), (True, "fail")])
+def test_a_program_is_refused_where_it_was_exported_in_training_mode_and_only_there(
+    here, mlp_subject, training, status
+):
+    layers = (nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10))
+    save_export(nn.Sequential(*layers).train(training), here / "w.pt2")
+    classifier = imported(Model(source="export", path="w.pt2"), mlp_subject.dataset, here / "kept")
+    raw = {"data": {}, "budget": {"epsilon": 0.1}, "model": {"source": "export", "path": "w.pt2"}}
+    findings = before_any_assessment(validate(raw), classifier, mlp_subject.dataset)
+    (found,) = [f for f in findings if f.check.id == "A1"]
+    assert found.status == status
+    if training:
+        assert "batch_norm, dropout" in found.reason
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])

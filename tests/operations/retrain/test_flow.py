@@ -27,7 +27,8 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
 
     # Nothing changed: nothing is computed but the samples, which only `prepare` can tell.
     again = project.retrain()
-    assert (again.status, again.exit_code, project.ran) == (Status.NOTHING_NEW, 0, ["prepare"])
+    assert (again.status, again.exit_code, again.remembered, project.ran) == (Status.PROMOTED, 0, True, ["prepare"])
+    assert "nothing changed since windtunnel version 1 was assessed" in summary_markdown(again)
 
     project.data("worse")
     worse = project.retrain()
@@ -37,9 +38,13 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     assert "clean/accuracy vs champion" in reasons
     assert "cannot be ruled out, 0.1 is allowed" in reasons
     text = summary_markdown(worse)
-    assert "windtunnel version 1 stays: windtunnel version 2 did not pass the gate" in text
+    assert "windtunnel version 1 stays the champion: windtunnel version 2 was not promoted" in text
+    assert "**failed: a condition does not hold**" in text
+    again = project.retrain()
+    assert (again.status, again.exit_code, again.remembered) == (Status.KEPT, 10, True)
+    assert "clean/accuracy vs champion" in summary_markdown(again)
     assert "Champion: windtunnel version 1" in text
-    with pytest.raises(UserError, match="the gate did not promote it"):
+    with pytest.raises(UserError, match="it did not pass the gate"):
         promote_version(registry, "2")
 
     project.data("equal")
@@ -53,7 +58,8 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     assert (removed.number, restored.number) == ("3", "1")
     assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("1", None)
     # The schedule does not bring back what somebody took out.
-    assert project.retrain().status is Status.NOTHING_NEW
+    again = project.retrain()
+    assert (again.remembered, again.exit_code, again.reasons[0][:18]) == (True, 10, "it was rolled back")
     assert project.retrain(again=True).status is Status.KEPT
     assert number(registry, CHAMPION) == "1"
     with pytest.raises(UserError, match="version 3 was rolled back"):
@@ -62,6 +68,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
         registry.rollback()
     assert promote_version(registry, "3", force=True).number == "3"
     assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("3", "1")
+    assert project.retrain().exit_code == 0  # overruled, and remembered so
 
 
 def test_a_champion_of_another_protocol_is_assessed_anew_and_then_compared(project):
@@ -134,9 +141,45 @@ def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
 
     monkeypatch.setattr(flow, "failures_before_promotion", lambda _: ["sanity check C8 failed: 3 of 50 survive"])
     found = project.retrain()
-    assert (found.status, found.exit_code) == (Status.NOT_SOUND, 20)
-    assert number(project.registry, CHAMPION) is None
-    assert "C8" in project.registry.version("1").tags["sanity.before_promotion"]
+    assert (found.status, found.exit_code) == (Status.UNSOUND, 20)
+    assert (number(project.registry, CHAMPION), number(project.registry, CHALLENGER)) == (None, None)
+    version = project.registry.version("1")
+    assert version.decision == "unsound"
+    assert "C8" in version.tags["gate.reasons"]
+    assert "there is still no champion: the evaluation of windtunnel version 1 is unsound" in summary_markdown(found)
     assert "C8" in summary_markdown(found)
+    for _ in range(2):  # a schedule that calls it again sees the same, and why
+        again = project.retrain()
+        assert (again.status, again.exit_code, again.remembered, project.ran) == (Status.UNSOUND, 20, True, ["prepare"])
+        assert "C8" in summary_markdown(again)
+    with pytest.raises(UserError, match=r"the evaluation is unsound.*C8"):
+        promote_version(project.registry, "1", force=True)
     with pytest.raises(UserError, match="promote: sanity check C8 failed"):
         promote_last_run(project.registry)
+
+
+def test_an_evaluation_that_became_unsound_is_not_green_because_the_weights_are_the_champions(project, monkeypatch):
+    """Params that do not touch training give the champion's weights again; the evaluation of today decides all the same."""
+    import stages.gate
+    from windtunnel.core.files import read_json, write_json
+    from windtunnel.core.layout import GATE
+
+    sound = stages.gate.main
+
+    def unsound():
+        sound()
+        hard = ["fgsm: the examples are not in the tensors"]
+        write_json({**read_json(GATE), "decision": "unsound", "exit_code": 20, "hard_failures": hard}, GATE)
+
+    assert project.retrain().status is Status.PROMOTED
+    text = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(text.replace("epsilon: 0.03", "epsilon: 0.02"))
+    monkeypatch.setattr(stages.gate, "main", unsound)
+    for remembered in (False, True):
+        found = project.retrain(allow_dirty=True)
+        assert (found.status, found.exit_code, found.remembered) == (Status.UNSOUND, 20, remembered)
+        assert "the examples are not in the tensors" in summary_markdown(found)
+    monkeypatch.setattr(stages.gate, "main", sound)
+    Path("params.yaml").write_text(text)
+    assert project.retrain().exit_code == 0
+    assert number(project.registry, CHAMPION) == "1"

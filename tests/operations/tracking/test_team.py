@@ -188,7 +188,7 @@ def test_champions_change_over_the_server_and_their_weights_come_back_through_it
         write_json(facts, Path("reports/model/model.json"))
         torch.manual_seed(int(10 * accuracy))
         save_tensors(dict(mlp((1, 8, 8), 10).state_dict()), Path("reports/model/weights.pt"))
-        made.append(registry.register(read_state(), Path("reports/model"), {"decision": "promoted"}, []))
+        made.append(registry.register(read_state(), Path("reports/model"), {"decision": "passed"}, []))
         registry.promote(made[-1])
     assert [registry.alias(name).number for name in (CHAMPION, PREVIOUS)] == ["2", "1"]
     assert made[1].tags["assessment.link"].startswith(f"{server.uri}/#/experiments/")

@@ -43,7 +43,7 @@ def write_state(epsilon: str, accuracy: float) -> None:
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"clean": {"accuracy": 0.97}, "worst_case": {"accuracy": accuracy}, "pgd": {"accuracy": accuracy}},
                Path("reports/metrics.json"))  # fmt: skip
-    write_json({"decision": "promoted", "exit_code": 0, "conditions": []}, Path("reports/gate.json"))
+    write_json({"decision": "passed", "exit_code": 0, "conditions": []}, Path("reports/gate.json"))
     write_json({"source": "digits", "digest": "d" * 64, "n": 20}, Path("reports/data/dataset.json"))
     write_json({"source": "train"}, Path("reports/model/model.json"))
 

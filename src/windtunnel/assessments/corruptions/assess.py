@@ -218,7 +218,7 @@ def _suite_result(
     algorithm = find_algorithm(entry.library, entry.algorithm, f"corruptions.{name}", "corruptions")
     return AssessmentResult(
         name=name,
-        semantics=Semantics(algorithm, PerturbationDistribution(entry.algorithm, max(entry.severities))),
+        semantics=Semantics(algorithm, PerturbationDistribution(entry.algorithm, severities=entry.severities)),
         data=data,
         metrics=metrics,
         caveats=tuple(caveats),
@@ -226,6 +226,7 @@ def _suite_result(
             **base_kwargs(subject),
             "corruptions": shown_pairs,
             "severities": list(entry.severities),
+            "verdict_definition": VERDICT_DEFINITION,
             **_options(entry),
             **compared,
         },
@@ -234,6 +235,14 @@ def _suite_result(
         ),
         library_package="imagecorruptions",
     )
+
+
+# A sample has one verdict, a suite many corruptions: the strictest reading, of which `never_broken` is the share.
+VERDICT_DEFINITION = (
+    "correct_under_perturbation: classified as its target under every corruption at every severity of the suite; "
+    "misclassified_under_perturbation: wrong under at least one. Their counts are no accuracy: corrupted_accuracy is the mean "
+    "over corruptions and severities."
+)
 
 
 def _called_with(

@@ -43,7 +43,7 @@ class CorruptionAccuracyVisualiser(Visualiser):
         by, low, high = (
             {**_by_corruption(metrics, end), "clean": _number(metrics, f"clean_accuracy{end}")} for end in _ENDS
         )
-        order = [*sorted(by.keys() - {"clean"}, key=lambda name: by[name]), "clean"]
+        order = [*sorted((name for name in by if name != "clean"), key=lambda name: by[name]), "clean"]
         figure, axes = pyplot.subplots(figsize=(6.8, 0.9 + 0.27 * len(order)))
         errors = [[by[name] - low[name] for name in order], [high[name] - by[name] for name in order]]
         colours = [style.CLEAN if name == "clean" else style.CORRUPTED for name in order]

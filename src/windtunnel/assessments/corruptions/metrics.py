@@ -78,12 +78,16 @@ def suite_metrics(suite: SuiteData, interval: Interval, reference: Reference | N
     severities = sorted(by_severity)
     quantised = interval.of(suite.quantised == targets)
     clean = interval.of(suite.clean == targets)
+    mean = interval.of_mean(float(accuracy.mean()), n)
     flips = suite.predictions != suite.clean
     metrics: dict[str, Json] = {
         **clean.metrics("clean_accuracy"),
-        **_rates("corrupted_accuracy", interval.of_mean(float(accuracy.mean()), n)),
+        **_rates("corrupted_accuracy", mean),
+        "accuracy_ci_low": mean[1],
+        "accuracy_ci_high": mean[2],
         "n_samples": n,
         "n_pairs": len(suite.pairs),
+        "n_correct": int((suite.predictions == targets).sum()),
         "mean_corruption_error": 1 - float(np.mean(list(by_corruption.values()))),
         **_named("accuracy_by_corruption", by_corruption, n, interval),
         **_named("accuracy_by_family", _means_by(lambda p: family_of(p[0]), suite.pairs, accuracy), n, interval),

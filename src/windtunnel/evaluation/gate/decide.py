@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Decision(StrEnum):
-    """What the gate says of a model."""
+    """What the gate says of a model. `promoted` is said of a model in the registry alone."""
 
-    PROMOTED = "promoted"
-    NOT_PROMOTED = "not_promoted"
-    NOT_SOUND = "evaluation_not_sound"
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSOUND = "unsound"
 
 
-EXIT_CODE = {Decision.PROMOTED: 0, Decision.NOT_PROMOTED: 10, Decision.NOT_SOUND: 20}
+EXIT_CODE = {Decision.PASSED: 0, Decision.FAILED: 10, Decision.UNSOUND: 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ def decide(
     """
     conditions = [*_evidence(gate, len(challenger.samples), hard_failures), *_floors(gate, flatten(metrics))]
     if gate.no_hard_failures and hard_failures:
-        return Verdict(Decision.NOT_SOUND, tuple(conditions), hard_failures)
+        return Verdict(Decision.UNSOUND, tuple(conditions), hard_failures)
     conditions += [
         _against_champion(gate, name, margin, challenger, champion) for name, margin in gate.maximum_regression.items()
     ]
-    decision = Decision.PROMOTED if all(c.holds for c in conditions) else Decision.NOT_PROMOTED
+    decision = Decision.PASSED if all(c.holds for c in conditions) else Decision.FAILED
     return Verdict(decision, tuple(conditions), hard_failures, champion.origin if champion else None)
 
 

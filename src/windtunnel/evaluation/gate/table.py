@@ -10,9 +10,9 @@ from windtunnel.core.contracts import Json
 COLUMNS = ("condition", "value", "threshold", "interval", "verdict", "why")
 SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
 _WORDS = {
-    "promoted": "promoted: every condition holds",
-    "not_promoted": "not promoted: a condition fails",
-    "evaluation_not_sound": "no verdict on the model: the evaluation is not sound",
+    "passed": "passed: every condition holds",
+    "failed": "failed: a condition does not hold",
+    "unsound": "unsound: a hard failure, so that the numbers say nothing about the model",
 }
 
 
@@ -28,7 +28,9 @@ def sentence(verdict: Mapping[str, Json]) -> str:
 
 
 def failing(verdict: Mapping[str, Json]) -> list[str]:
-    """`condition: why` of each condition that does not hold."""
+    """`condition: why` of each condition that does not hold; of an unsound evaluation its hard failures alone."""
+    if hard := cast(list[str], verdict.get("hard_failures") or []):
+        return [str(line) for line in hard]
     failed = [c for c in cast(list[Mapping[str, Json]], verdict["conditions"]) if not c["holds"]]
     return [f"{c['name']}: {c.get('reason') or 'fails'}" for c in failed]
 

@@ -21,6 +21,7 @@ from windtunnel.evaluation.sanity.probes import (
     onnx_logits,
     several_passes,
 )
+from windtunnel.inputs.models.backends import Program
 
 BATCH = 64
 DRAWS = 5
@@ -35,12 +36,12 @@ RANDOMNESS = 1e-4  # of L2-normalised logits; AutoAttack's check_randomized
 def evaluation_mode(evidence: Evidence, limit: float) -> Outcome:
     """A module in training mode drops units at random or normalises by the batch: another model than the one deployed.
 
-    Flags when any submodule has `.training` set. A torch.export program has no modes and passes.
+    Flags when any submodule has `.training` set, or an operation of a torch.export program was exported as in training.
     """
     module = evidence.subject.classifier.module
-    if isinstance(module, torch.fx.GraphModule):
-        return Outcome(flagged=False, value=0, note="an exported program has no training mode")
     training = [name or type(part).__name__ for name, part in module.named_modules() if part.training]
+    if isinstance(module, Program):
+        training += module.training_operations()
     return Outcome(bool(training), len(training), reason=f"in training mode: {', '.join(training[:5])}")
 
 

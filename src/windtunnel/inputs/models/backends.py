@@ -27,7 +27,15 @@ class Program(nn.Module):
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
         self.program = program
-        self.training = False
+        # torch.export unflattens every program as if it were in training; what it was exported in stands in its graph.
+        for part in self.modules():
+            part.training = False
+
+    def training_operations(self) -> list[str]:
+        """The operations that were exported as they are in training: dropout that drops, normalisation by the batch."""
+        assert isinstance(self.program, torch.fx.GraphModule)
+        calls = [node for node in self.program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+        return [node.target._schema.name.removeprefix("aten::") for node in calls if _in_training(node)]
 
     def train(self, mode: bool = True) -> Program:
         """Itself, unchanged: a program was exported in one mode and has no other. Attacks call this around every run."""
@@ -37,6 +45,13 @@ class Program(nn.Module):
         """The logits, (N, K)."""
         logits: Tensor = self.program(inputs)
         return logits
+
+
+def _in_training(node: torch.fx.Node) -> bool:
+    """Whether a call of an operation has its `train` (dropout) or `training` (batch_norm) set."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+    return any({**given, **node.kwargs}.get(name) is True for name in ("train", "training"))
 
 
 class OnnxModule(nn.Module):

@@ -23,7 +23,9 @@ from windtunnel.operations.tracking.state import MAX_TAG, read_state
 from windtunnel.params.load import load_params
 from windtunnel.params.schema import Params
 
-INPUTS = "windtunnel.inputs"
+# Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.
+INPUTS, OUTCOME, REASONS = "windtunnel.inputs", "windtunnel.outcome", "windtunnel.outcome_reasons"
+_ROLLED_BACK = "it was rolled back; windtunnel promote --version N --force promotes it all the same"
 # (stages, force) -> brings the stages up to date with what they need; no stages for all.
 RunPipeline = Callable[..., None]
 
@@ -33,34 +35,44 @@ class Status(StrEnum):
 
     PROMOTED = "promoted"
     KEPT = "kept"
-    NOT_SOUND = "evaluation not sound"
-    SAME_MODEL = "same model"
-    NOTHING_NEW = "nothing new"
+    UNSOUND = "unsound"
+    SAME_MODEL = "same_model"
 
 
-_EXIT = {Status.KEPT: EXIT_CODE[Decision.NOT_PROMOTED], Status.NOT_SOUND: EXIT_CODE[Decision.NOT_SOUND]}
+# The champion's own weights again: nothing to promote, yet today's evaluation of them may fail or be unsound.
+_OF_SAME_MODEL = {
+    Decision.PASSED: Status.SAME_MODEL,
+    Decision.FAILED: Status.KEPT,
+    Decision.UNSOUND: Status.UNSOUND,
+}
+_EXIT = {Status.KEPT: EXIT_CODE[Decision.FAILED], Status.UNSOUND: EXIT_CODE[Decision.UNSOUND]}
 
 
 @dataclass(frozen=True, slots=True)
 class Retrained:
-    """The end of a retraining. `champion`: who is in service now, None where nobody is; `verdict`: gate.json."""
+    """The end of a retraining. `champion`: who is in service now, None where nobody is; `verdict`: gate.json.
+
+    `reasons`: what stands against the model, a line each. `remembered`: nothing changed since it ended so, and nothing ran.
+    """
 
     status: Status
     version: Version
     champion: Version | None
     verdict: Mapping[str, Json] | None = None
     note: str = ""
+    reasons: tuple[str, ...] = ()
+    remembered: bool = False
 
     @property
     def exit_code(self) -> int:
-        """0 promoted or nothing to do, 10 not promoted, 20 not sound."""
+        """0 promoted or the champion's own weights again, 10 not promoted, 20 unsound; the same when remembered."""
         return _EXIT.get(self.status, 0)
 
 
 def retrain(
     registry: Registry, pipeline: RunPipeline, run_stage: RunStage, *, allow_dirty: bool = False, again: bool = False
 ) -> Retrained:
-    """Bring everything up to date and promote the model if it passes the gate; nothing where nothing changed.
+    """Bring everything up to date and promote the model if it passes the gate; where nothing changed, the end of last time.
 
     `pipeline(stages, force)` runs the stages named (all for none); `run_stage` runs one stage in another folder, to
     assess the champion anew. Idempotent: a retraining that was killed is finished by the next. Raises RegistryError
@@ -74,29 +86,31 @@ def retrain(
     registry.versions()  # before hours are spent
     _prepare(params, pipeline)
     inputs = inputs_digest(params)
-    known = registry.versions(INPUTS, inputs)
+    known = [version for version in registry.versions(INPUTS, inputs) if OUTCOME in version.tags]
     champion = fetch_champion(registry)
     if known and not again:
-        return Retrained(Status.NOTHING_NEW, known[0], champion)
+        return _as_remembered(known[0], champion)
     pipeline(["summary"])
     note = _same_protocol(params, champion, run_stage)
     pipeline([])
     state, verdict = read_state(), cast(dict[str, Json], read_json(GATE))
     if champion and champion.tags.get("windtunnel.model_digest") == state.model_digest:
-        registry.tag(champion, INPUTS, inputs)
-        return Retrained(Status.SAME_MODEL, champion, champion, verdict, note)
-    version = registry.register(state, MODEL, verdict, failing(verdict))
-    status, failures = _settle(registry, version, verdict)
+        version, status, reasons = champion, _OF_SAME_MODEL[Decision(str(verdict["decision"]))], failing(verdict)
+    else:
+        version = registry.register(state, MODEL, verdict, failing(verdict))
+        status, reasons = _settle(registry, version, verdict)
+    registry.tag(version, OUTCOME, status.value)
+    registry.tag(version, REASONS, "\n".join(reasons)[:MAX_TAG])
     # Last, so that a retraining killed before it is done again, from the cache.
     registry.tag(version, INPUTS, inputs)
     now = version if status is Status.PROMOTED else champion
-    return Retrained(status, version, now, verdict, "\n".join(filter(None, [note, *failures])))
+    return Retrained(status, version, now, verdict, note, tuple(reasons))
 
 
 def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bool = False) -> Version:
     """Register the model of the last run and make it the champion, if the gate says so or `force` does.
 
-    Raises UserError where the gate did not promote it, where it was compared with another champion than the present
+    Raises UserError where it did not pass the gate, where it was compared with another champion than the present
     one, where a sanity check that runs attacks anew fails, and for a dirty work tree (unless `allow_dirty`).
     """
     if not allow_dirty:
@@ -111,7 +125,7 @@ def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bo
 
 
 def promote_version(registry: Registry, number: str, *, force: bool = False) -> Version:
-    """Make a registered version the champion, if the gate promoted it or `force` is given."""
+    """Make a registered version the champion, if it passed the gate or `force` is given."""
     version = registry.version(number)
     _require_promotable({"decision": version.decision, "reasons": version.tags.get("gate.reasons", "")}, force=force)
     return _promote(registry, version, force=force)
@@ -139,17 +153,27 @@ def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage
     return f"{champion} was assessed anew under the protocol of today."
 
 
+def _as_remembered(version: Version, champion: Version | None) -> Retrained:
+    """The end of the retraining on these very inputs. A rollback since then outweighs it; a promotion by hand rewrote it."""
+    status, reasons = Status(version.tags[OUTCOME]), tuple(version.tags.get(REASONS, "").splitlines())
+    if was_rolled_back(version):
+        status, reasons = Status.KEPT, (_ROLLED_BACK,)
+    return Retrained(status, version, champion, reasons=reasons, remembered=True)
+
+
 def _settle(registry: Registry, version: Version, verdict: Mapping[str, Json]) -> tuple[Status, list[str]]:
-    """How it ends, and what the checks before a promotion found against it."""
-    if verdict["decision"] == Decision.NOT_SOUND:
-        return Status.NOT_SOUND, []
-    registry.challenge(version)
-    if verdict["decision"] != Decision.PROMOTED or was_rolled_back(version):
-        return Status.KEPT, []
+    """How it ends, and what stands against the model. One whose evaluation is unsound is no challenger."""
+    if verdict["decision"] == Decision.UNSOUND:
+        return Status.UNSOUND, failing(verdict)
+    if verdict["decision"] == Decision.FAILED or was_rolled_back(version):
+        registry.challenge(version)
+        return Status.KEPT, failing(verdict) or [_ROLLED_BACK]
     _require_compared(registry, verdict)  # it may have changed while this ran
     if failures := failures_before_promotion(load_params()):
-        registry.tag(version, "sanity.before_promotion", "; ".join(failures)[:MAX_TAG])
-        return Status.NOT_SOUND, failures
+        registry.tag(version, "gate.decision", Decision.UNSOUND.value)
+        registry.tag(version, "gate.reasons", "; ".join(failures)[:MAX_TAG])
+        return Status.UNSOUND, failures
+    registry.challenge(version)  # in place of an older one, and until it is champion
     registry.promote(version)
     return Status.PROMOTED, []
 
@@ -160,6 +184,7 @@ def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
     if force:
         registry.tag(version, "gate.overridden", "true")
     registry.promote(version)
+    registry.tag(version, OUTCOME, Status.PROMOTED.value)
     return version
 
 
@@ -175,10 +200,8 @@ def _require_compared(registry: Registry, verdict: Mapping[str, Json]) -> None:
 
 
 def _require_promotable(verdict: Mapping[str, Json], *, force: bool) -> None:
-    if verdict["decision"] == Decision.NOT_SOUND:
-        raise UserError(
-            "promote: the evaluation is not sound, so nothing is known of this model; windtunnel gate says why"
-        )
-    if verdict["decision"] != Decision.PROMOTED and not force:
-        reasons = "; ".join(failing(verdict)) if "conditions" in verdict else str(verdict["reasons"])
-        raise UserError(f"promote: the gate did not promote it ({reasons}); --force promotes it all the same")
+    reasons = "; ".join(failing(verdict)) if "conditions" in verdict else str(verdict["reasons"])
+    if verdict["decision"] == Decision.UNSOUND:
+        raise UserError(f"promote: the evaluation is unsound, so nothing is known of this model ({reasons})")
+    if verdict["decision"] != Decision.PASSED and not force:
+        raise UserError(f"promote: it did not pass the gate ({reasons}); --force promotes it all the same")

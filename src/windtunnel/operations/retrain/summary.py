@@ -8,22 +8,27 @@ from windtunnel.operations.tracking.registry import Version
 
 _WORDS = {
     Status.PROMOTED: "{version} is the champion now",
-    Status.KEPT: "{champion} stays: {version} did not pass the gate",
-    Status.NOT_SOUND: "{champion} stays: the evaluation of {version} is not sound",
-    Status.SAME_MODEL: "{champion} stays: the retraining gave the same weights",
-    Status.NOTHING_NEW: "{champion} stays: nothing changed since {version} was made",
+    Status.KEPT: "{champion}: {version} was not promoted",
+    Status.UNSOUND: "{champion}: the evaluation of {version} is unsound",
+    Status.SAME_MODEL: "{champion}: the retraining gave the same weights",
 }
 
 
 def headline(result: Retrained) -> str:
     """The end in one sentence."""
-    champion = result.champion or "no champion"
-    return _WORDS[result.status].format(version=result.version, champion=champion)
+    champion = f"{result.champion} stays the champion" if result.champion else "there is still no champion"
+    words = _WORDS[result.status].format(version=result.version, champion=champion)
+    if not result.remembered:
+        return words
+    if result.status is Status.PROMOTED:
+        words = f"{result.version} was promoted then"
+    return f"nothing changed since {result.version} was assessed; {words}"
 
 
 def summary_markdown(result: Retrained) -> str:
-    """Headline, the gate's table, and where to look further."""
+    """Headline, what stands against the model, the gate's table, and where to look further."""
     lines = [f"## Retraining: {headline(result)}", ""]
+    lines += [*(f"- {reason}" for reason in result.reasons), ""] if result.reasons else []
     lines += [result.note, ""] if result.note else []
     lines += [markdown(result.verdict)] if result.verdict else []
     lines += [f"Assessment of {result.version}: {_where(result.version)}"]

@@ -140,6 +140,8 @@ class Registry:
                 # What a rollback needs comes first, so that a kill in between loses no way back.
                 self.client.set_model_version_tag(self.model, version.number, _REPLACED, champion.number)
                 self.client.set_registered_model_alias(self.model, PREVIOUS, champion.number)
+            if was_rolled_back(version):  # overruled
+                self.client.delete_model_version_tag(self.model, version.number, _ROLLED_BACK)
             self.client.set_registered_model_alias(self.model, CHAMPION, version.number)
             if challenger and challenger.number == version.number:
                 self.client.delete_registered_model_alias(self.model, CHALLENGER)

@@ -45,7 +45,7 @@ class ChildState:
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity, success by queries."""
+        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity, success by queries, parts of a suite."""
         metrics = cast(dict[str, Json], self.metadata["metrics"])
         found: dict[str, list[tuple[int, float]]] = {}
         axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
@@ -55,6 +55,18 @@ class ChildState:
             if isinstance(values, list) and isinstance(steps, list):
                 pairs = zip(steps, values, strict=True)
                 found[key] = [(round(float(str(s)) * scale), float(str(v))) for s, v in pairs if v is not None]
+        return found | self._parts
+
+    @property
+    def _parts(self) -> dict[str, list[tuple[int, float]]]:
+        """`<corruption>/corrupted_accuracy` by severity, with its interval, of each part of a suite."""
+        metrics, kwargs = (cast(dict[str, Json], self.metadata.get(key, {})) for key in ("metrics", "kwargs"))
+        pairs = cast(list[tuple[str, int]], kwargs.get("corruptions", []))
+        found: dict[str, list[tuple[int, float]]] = {}
+        for end in ("", "_ci_low", "_ci_high"):
+            values = cast(list[float], metrics.get(f"accuracy_by_pair{end}", []))
+            for (corruption, severity), value in zip(pairs, values, strict=True):
+                found.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, value))
         return found
 
     @property

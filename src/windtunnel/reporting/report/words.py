@@ -96,7 +96,7 @@ def region_words(artifacts: Artifacts) -> str:
         return budget(where) if "epsilon" in where else f"{where['norm']}, no bound"
     if suite := mean_over(artifacts):
         return f"{where.get('corruption_name', '-')}, {suite}"
-    severity = where.get("severity")
+    severity = where.get("severity") or next(iter(listed(where, "severities")), None)
     return str(where.get("corruption_name", "-")) + (f" at severity {severity}" if severity else "")
 
 

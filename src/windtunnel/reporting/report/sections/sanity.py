@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from windtunnel.evaluation.gate.table import SIGN
+from windtunnel.evaluation.sanity.findings import counts, in_words
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.reporting.report.words import Row, listed, number, rows_in, short
 
@@ -21,9 +21,9 @@ _GROUPS = {
     "G": "G. Provenance",
 }
 _DECISIONS: dict[str, tuple[Severity, str]] = {
-    "promoted": ("info", "The model meets every condition of the gate."),
-    "not_promoted": ("warning", "The model does not meet every condition of the gate."),
-    "evaluation_not_sound": ("invalid", "The evaluation is not sound, so the gate says nothing about the model."),
+    "passed": ("info", "The model meets every condition of the gate."),
+    "failed": ("warning", "The model does not meet every condition of the gate."),
+    "unsound": ("invalid", "The evaluation is not sound, so the gate says nothing about the model."),
 }
 
 
@@ -39,12 +39,10 @@ def warnings_of(checks: tuple[Row, ...] | None) -> list[str]:
 
 def sanity_section(checks: tuple[Row, ...]) -> Section:
     """Every check, by group, those that flagged first."""
-    counts = Counter(str(row["status"]) for row in checks)
-    total = ", ".join(f"{counts[status]} {_words(status)}" for status in _ORDER if counts[status])
     blocks: list[Block] = [
         Text(
-            f"{len(checks)} checks: {total}. Passing them is necessary, not sufficient: a number that passes every check may "
-            "still be too good, and a check that was not run says nothing."
+            f"{len(checks)} checks: {in_words(counts(checks))}. Passing them is necessary, not sufficient: a number that passes "
+            "every check may still be too good, and a check that was not run says nothing."
         )
     ]
     blocks += _tables(checks)
