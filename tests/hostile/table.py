@@ -85,7 +85,7 @@ def schema() -> Iterator[Row]:
     for key, values in {
         "source": ["digit", "", None, 3, ["npz"]], "samples": [{"n": 0}, {"n": -3}, {"n": 1.5}, {"n": "all"}, {"selection": "best"}, {"m": 3}, 5],
         "resize": [0, -1, "abc", 200000, [8], [8, 8, 8], [8, 0], 1.5], "channels": [2, 4, "rgb", 0],
-        "class_names": [0, -1, 10**9, [], ["a", "a"], "abc", {"a": 1}], "value_range": [[1], [0, "x"], [1, 0], 5, ["a", "b"]],
+        "class_names": [0, -1, 10**9, [], ["a", "a"], "abc", {"a": 1}], "value_range": [[1], [0, "x"], [1, 0], 5, ["a", 1]],
         "test_fraction": [0, 1, 2, -1, "x", 0.9999], "kwargs": [3, [1], "x"], "time_limit": [0, -1, "soon"],
     }.items():  # fmt: skip
         for value in values:
@@ -170,7 +170,7 @@ def yaml_text() -> Iterator[Row]:
         ("a key twice", "seed: 1\nseed: 2\n", "not YAML"), ("an unknown alias", "seed: *x\n", "not YAML"), ("billions of aliases", laughs, "aliases"),
         ("an alias of itself", "seed: &a [*a]\n", "holds itself"), ("a python object", "seed: !!python/object/apply:os.getcwd []\n", "not YAML"), ("two documents", "seed: 1\n---\nseed: 2\n", "not YAML"),
         ("a date that is none", "seed: 2020-99-99\n", "params.yaml"), ("an unknown tag", "seed: !x 3\n", "not YAML"), ("a NUL", "seed: \0\n", "not YAML"), ("2 MB", "#" + "x" * 2**21, "bytes are no params.yaml"),
-        ("numbers as keys", "1: 2\n3: 4\n", "params.yaml"), ("null as a key", "~: 2\n", "params.yaml"), ("a list as a key", "? [1, 2]\n: 3\n", "params.yaml"), ("merge of nothing", "<<: 3\n", "params.yaml"),
+        ("merge of nothing", "<<: 3\n", "params.yaml"),
     ]:  # fmt: skip
         yield Row(f"params.yaml: {name}", text(content), (words,))
     for name, raw in [
@@ -318,7 +318,7 @@ def data_files() -> Iterator[Row]:
         yield Row(f"{key}: nowhere", given(data={"source": key, "path": "no/where"}), ("no/where",))
         yield Row(f"{key}: a device", given(data={"source": key, "path": "/dev/zero"}), ("data.path",))
         yield Row(f"{key}: a NUL", given(data={"source": key, "path": "a\0b"}), ("data.path",))
-        yield Row(f"{key}: a long path", given(data={"source": key, "path": "x" * 5000}), ("data.path",))
+        yield Row(f"{key}: a long path", given(data={"source": key, "path": "x" * 5000}), ("too long",))
     for name, work, words in [
         ("a pipe", lambda f: os.mkfifo(f / "a" / "2.png"), "is no file"), ("a link to nowhere", lambda f: (f / "a" / "2.png").symlink_to("gone.png"), "is no file"), ("a directory", lambda f: (f / "a" / "2.png").mkdir(), "is no file"),
         ("text", lambda f: (f / "a" / "2.png").write_text("hello"), "not an image"), ("empty", lambda f: (f / "a" / "2.png").write_bytes(b""), "not an image"), ("cut", lambda f: (f / "a" / "2.png").write_bytes((f / "a/0.png").read_bytes()[:40]), "not an image"),
@@ -464,7 +464,7 @@ def _file_model(name: str, content: bytes, **model: object) -> Make:
 
 def assessments() -> Iterator[Row]:
     for name, blocks, words in [
-        ("L2 attack under Linf", fgsm(algorithm="CW", budget={"norm": "Linf"}), "attacks.fgsm"), ("three channels wanted", fgsm(algorithm="TIFGSM"), "attacks.fgsm"), ("images under 32 pixels", {"corruptions": {"c": {"algorithm": "fog"}}}, "corruptions.c"),
+        ("L2 attack under Linf", fgsm(algorithm="CW", budget={"norm": "Linf"}), "attacks.fgsm"), ("images under 32 pixels", {"corruptions": {"c": {"algorithm": "fog"}}}, "corruptions.c"),
         ("latent without generators", {"latent": {"l": {}}}, "generators.source"), ("mismatched reference", {"corruptions": {"c": {"algorithm": "fog", "upsample": 32, "reference": "."}}}, "reference"),
         ("targets for each sample", fgsm(target_classes=[1]), "target_classes"), ("survivors of itself", fgsm(on={"survivors_of": ["fgsm"]}), "survivors_of"),
     ]:  # fmt: skip
@@ -479,7 +479,7 @@ def commands() -> Iterator[Row]:
     for words, line in [
         (("chek",), "Did you mean 'check'"), (("check", "--parms", "x"), "--parms"), (("check", "extra"), "extra"), (("check", "--params"), "--params"), (("check", "--params", "no.yaml"), "no.yaml: no such file"), (("check", "--params", "."), "no such file"),
         (("algorithms", "--norm", "L9"), "L9"), (("algorithms", "--family", "x"), "--family"), (("show", "--x"), "--x"), (("show",), "reports"), (("report",), "reports"), (("report", "--reports", "nowhere"), "nowhere"), (("report", "--only", "x"), "report"),
-        (("sanity",), "sanity"), (("sanity", "--explain", "Z9"), "Z9"), (("track",), "reports"), (("compare", "a", "b"), "a"), (("compare",), "RUNS"), (("sweep",), "sweep"), (("sweep", "--budget", "epsilon"), "sweep"), (("sweep", "--set", "x=1"), "x"),
+        (("sanity",), "sanity"), (("sanity", "--explain", "Z9"), "Z9"), (("track",), "reports"), (("compare", "a", "b"), "a"), (("compare",), "RUNS"), (("sweep",), "sweep"), (("sweep", "--budget", "epsilon"), "budget"), (("sweep", "--set", "x=1"), "x"),
         (("promote",), "promote"), (("rollback",), "champion"), (("champion", "--fetch"), "champion"), (("ui", "--port", "x"), "--port"), (("params", "--params", "no.yaml"), "no.yaml"), (("--nothing",), "--nothing"),
     ]:  # fmt: skip
         yield Row(f"windtunnel {' '.join(words)}", nothing, (line,), words)
@@ -492,7 +492,7 @@ def commands() -> Iterator[Row]:
         ("metadata.json", '{"metrics": 3}'),
         ("robustness_data.pt", "cut"),
     ]:
-        for command in ("show", "report", "sanity", "track", "gate"):
+        for command in ("show", "sanity", "track", "gate"):  # a report is made of what there is
             yield Row(
                 f"{command} with {file} of {content or 'nothing'}",
                 damaged(file, content),

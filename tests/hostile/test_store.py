@@ -19,17 +19,17 @@ MAKE = "import sys; from pathlib import Path; from windtunnel.inputs.sqlite_stor
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory) -> Path:
+def made(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     whole_store(path)
     return path
 
 
 @pytest.fixture
-def store(sound, tmp_path, monkeypatch) -> Path:
+def copied(made, tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(sqlite_store, "_SEEN", set())
     path = tmp_path / "mlflow.db"
-    path.write_bytes(sound.read_bytes())
+    path.write_bytes(made.read_bytes())
     return path
 
 
@@ -55,10 +55,10 @@ RUN = (
 
 
 @pytest.mark.slow
-def test_a_sound_store_is_left_as_it_is(store):
-    before = store.read_bytes()
-    whole_store(store)
-    assert store.read_bytes() == before
+def test_a_sound_store_is_left_as_it_is(copied):
+    before = copied.read_bytes()
+    whole_store(copied)
+    assert copied.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -69,40 +69,40 @@ def test_a_sound_store_is_left_as_it_is(store):
         ["update alembic_version set version_num = '75868b020152'"],
     ],
 )
-def test_a_store_without_runs_that_a_kill_left_half_made_is_made_again(store, damage, capsys):
-    change(store, *damage)
-    whole_store(store)
-    assert experiments(store) == ["Default"]
-    assert Path(f"{store}.damaged").is_file()
+def test_a_store_without_runs_that_a_kill_left_half_made_is_made_again(copied, damage, capsys):
+    change(copied, *damage)
+    whole_store(copied)
+    assert experiments(copied) == ["Default"]
+    assert Path(f"{copied}.damaged").is_file()
     assert "damaged by a kill" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"x" * 500])
-def test_an_empty_store_is_made_and_one_that_is_no_database_is_refused(store, content):
-    store.write_bytes(content)
+def test_an_empty_store_is_made_and_one_that_is_no_database_is_refused(copied, content):
+    copied.write_bytes(content)
     if content:
         with pytest.raises(Exception, match=r"cannot be recovered|not a database"):
-            whole_store(store)
+            whole_store(copied)
     else:
-        whole_store(store)
-        assert experiments(store) == ["Default"]
+        whole_store(copied)
+        assert experiments(copied) == ["Default"]
 
 
 @pytest.mark.slow
-def test_runs_survive_a_recovery(store):
-    change(store, RUN, "create table _alembic_tmp_runs (x int)")
-    whole_store(store)
-    assert experiments(store) == ["Default"]
-    with closing(sqlite3.connect(store)) as database:
+def test_runs_survive_a_recovery(copied):
+    change(copied, RUN, "create table _alembic_tmp_runs (x int)")
+    whole_store(copied)
+    assert experiments(copied) == ["Default"]
+    with closing(sqlite3.connect(copied)) as database:
         assert database.execute("select name from runs").fetchall() == [("mine",)]
 
 
 @pytest.mark.slow
-def test_a_table_that_a_migration_had_dropped_comes_back_from_its_copy(store):
-    change(store, RUN, "alter table runs rename to _alembic_tmp_runs")
-    whole_store(store)
-    with closing(sqlite3.connect(store)) as database:
+def test_a_table_that_a_migration_had_dropped_comes_back_from_its_copy(copied):
+    change(copied, RUN, "alter table runs rename to _alembic_tmp_runs")
+    whole_store(copied)
+    with closing(sqlite3.connect(copied)) as database:
         assert database.execute("select name from runs").fetchall() == [("mine",)]
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.files import METADATA_FILE, read_block, read_metadata
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.evaluation.sanity.findings import counts, in_words, overall, read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
@@ -50,8 +50,7 @@ def show(*, name: str | None, caveats: bool) -> None:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)
     if GATE.is_file():
-        gate = read_json(GATE)
-        assert isinstance(gate, dict)
+        gate = read_block(GATE)
         console.print(
             f"gate: [bold]{escape(str(gate.get('decision', gate.get('verdict', '?'))))}[/bold]  (windtunnel gate)"
         )
@@ -111,9 +110,7 @@ def _metadata(directory: Path) -> dict[str, Json]:
     path = directory / METADATA_FILE
     if not path.is_file():
         raise UserError(f"{path}: no such file. Run dvc repro first, or see windtunnel show for the names there are")
-    content = read_json(path)
-    assert isinstance(content, dict)
-    return content
+    return read_metadata(directory)
 
 
 def _block(metadata: dict[str, Json], key: str) -> dict[str, Json]:

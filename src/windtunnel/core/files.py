@@ -59,6 +59,31 @@ def read_json(path: Path) -> Json:
     return content
 
 
+# What every reader of a metadata.json counts on, and of which kind it is.
+_METADATA = {"name": str, "assessment_kind": str, "algorithm": str, "library": str, "semantics": dict, "metrics": dict,
+             "kwargs": dict, "provenance": dict}  # fmt: skip
+
+
+def read_block(path: Path) -> dict[str, Json]:
+    """Read a JSON file that holds a map. Raises UserError, in one line, where it is missing, damaged or something else."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{path}: is damaged: a map of keys was expected, it holds a {type(content).__name__}; run dvc repro"
+        )
+    return content
+
+
+def read_metadata(directory: Path) -> dict[str, Json]:
+    """metadata.json of an assessment. Raises UserError, in one line, where it is missing, damaged or incomplete."""
+    path = directory / METADATA_FILE
+    content = read_block(path)
+    for key, kind in _METADATA.items():
+        if not isinstance(content.get(key), kind):
+            raise UserError(f"{path}: is damaged: '{key}' is missing or is no {kind.__name__}; run dvc repro")
+    return content
+
+
 def file_digest(path: Path) -> str:
     """sha256 of a file's bytes."""
     with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -54,6 +55,8 @@ def connect(uri: str) -> MlflowClient:
     os.environ.pop("MLFLOW_RUN_ID", None)
     import mlflow
 
+    for name in ("mlflow.store.db.utils", "alembic"):  # fifty lines about tables
+        logging.getLogger(name).setLevel(logging.WARNING)
     if uri.startswith(_SQLITE):
         whole_store(Path(uri.removeprefix(_SQLITE)))
     mlflow.set_tracking_uri(uri)

@@ -149,6 +149,9 @@ def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     by_place: dict[tuple[int | str, ...], list[tuple[int | str, list[ErrorDetails]]]] = {}
     for details in errors:
         location = details["loc"]
+        below = [e for e in errors if len(e["loc"]) > len(location) and e["loc"][: len(location)] == location]
+        if details["type"] == "too_short" and below:
+            continue  # pydantic counts what is left once the wrong items are gone
         at = next((i for i, part in enumerate(location) if _is_union_tag(part)), len(location))
         branches = by_place.setdefault(location[:at], [])
         tag = location[at] if at < len(location) else ""
@@ -171,6 +174,10 @@ def _of_type(details: ErrorDetails) -> bool:
 
 def _line(details: ErrorDetails, where: str) -> str:
     """One line for one of pydantic's errors, in the words of this project."""
+    return " ".join(_said(details, where).split())
+
+
+def _said(details: ErrorDetails, where: str) -> str:
     location = [part for part in details["loc"] if not _is_union_tag(part)]
     key = ".".join(map(str, location))
     given = details["input"]
@@ -191,7 +198,7 @@ def _line(details: ErrorDetails, where: str) -> str:
 def _is_union_tag(part: int | str) -> bool:
     # pydantic names the branch of a union it tried, such as `function-before[parse_number(), float]` or `list[...]`.
     return isinstance(part, str) and (
-        "[" in part or part in {"str", "int", "float", "bool", "EpsilonRange", "OtherModel"}
+        "[" in part or part in {"str", "int", "float", "bool", "constrained-int", "EpsilonRange", "OtherModel"}
     )
 
 

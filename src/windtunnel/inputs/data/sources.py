@@ -146,6 +146,9 @@ def _check_free(path: Path, size: int) -> None:
         raise UserError(f"{path}: needs {size / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free")
 
 
+_MOST_AXES = 4  # samples, channels, rows, columns
+
+
 def load_idx(data: Data, seed: int) -> tuple[Raw, Raw | None]:
     """MNIST-style idx files, gzipped or not."""
     assessed = _idx(_file(data.path, "data.path"), data.labels, "data.labels")
@@ -167,6 +170,8 @@ def read_idx(path: Path) -> np.ndarray:
             start = file.read(4)
             if len(start) < 4 or start[:3] != b"\x00\x00\x08":
                 raise UserError(f"{path}: not an idx file of unsigned bytes (it should begin with 00 00 08)")
+            if start[3] > _MOST_AXES:
+                raise UserError(f"{path}: not an idx file of images or labels (its header says it has {start[3]} axes)")
             header = file.read(4 * start[3])
             if len(header) < 4 * start[3]:
                 raise UserError(f"{path}: ends inside its header")

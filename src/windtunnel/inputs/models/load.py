@@ -174,8 +174,13 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be had of a model that answers "
             f"nothing: look for a division by zero, or for weights that training has ruined"
         )
-    _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
+    pair = _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
            "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples", trust)  # fmt: skip
+    if not isinstance(pair, Tensor) or pair.shape != (2, logits.shape[1]):
+        given = f"shape {tuple(pair.shape)}" if isinstance(pair, Tensor) else type(pair).__name__
+        raise IncompatibleError(
+            f"model: {loaded.source} gives {given} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
+        )
     capabilities, source = loaded.capabilities, loaded.source
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}
