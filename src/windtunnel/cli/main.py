@@ -30,6 +30,7 @@ COMMANDS = {
     "retrain": "run what changed and promote the model if it is not worse than the champion",
     "sweep": "the same assessment at several budgets, side by side",
     "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
+    "repair": "bring back what a kill has damaged of DVC's files",
     "ui": "open the MLflow UI on the right store",
 }
 
