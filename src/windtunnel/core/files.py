@@ -64,13 +64,19 @@ _METADATA = {"name": str, "assessment_kind": str, "algorithm": str, "library": s
              "kwargs": dict, "provenance": dict}  # fmt: skip
 
 
-def read_block(path: Path) -> dict[str, Json]:
-    """Read a JSON file that holds a map. Raises UserError, in one line, where it is missing, damaged or something else."""
+def read_block(path: Path, *keys: str) -> dict[str, Json]:
+    """Read a JSON file that holds a map, whose `keys` hold maps too.
+
+    Raises UserError, in one line, where it is missing, damaged or something else.
+    """
     content = read_json(path)
     if not isinstance(content, dict):
         raise UserError(
             f"{path}: is damaged: a map of keys was expected, it holds a {type(content).__name__}; run dvc repro"
         )
+    for key in keys:
+        if not isinstance(content.get(key), dict):
+            raise UserError(f"{path}: is damaged: '{key}' is missing or no map; run dvc repro")
     return content
 
 

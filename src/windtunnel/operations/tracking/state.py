@@ -120,7 +120,7 @@ def read_state(*, tensors: bool = True) -> State:
             children.append(_child(directory, name, stages, checks, tensors=tensors))
         except UserError as error:  # the others are worth logging; the run says that one is missing
             problems.append(f"{name} is not logged: {error}")
-    summary = read_metadata(SUMMARY)
+    summary = read_block(SUMMARY / METADATA_FILE, "kwargs", "provenance")
     metrics = flatten(read_block(METRICS))
     gate = read_block(GATE)
     figures = sorted(SUMMARY.glob("*.png"))
