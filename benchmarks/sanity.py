@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from windtunnel.assessments.run import load_subject
+from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.layout import CLEAN, ROBUSTNESS
 from windtunnel.evaluation.sanity.evidence import Evidence, Piece, collect
@@ -30,7 +30,9 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="also the attacks run anew (T2)")
     options = parser.parse_args()
     params = load_params()
-    whole = collect(params, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS)
+    whole = collect(
+        params, current_subject(params.device, params.seed, params.model), read_artifacts(CLEAN), ROBUSTNESS
+    )
     registry()
     seconds(whole, "standard")  # imports, and the first pass of everything
     n = len(whole.ids)

@@ -13,8 +13,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.validate import validate
-from windtunnel.params.load import PARAMS_FILE
 
 
 @dataclass(frozen=True, slots=True)

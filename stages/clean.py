@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-import windtunnel.assessments.clean.figures  # noqa: F401  registers them
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject
-from windtunnel.assessments.clean.table import VISUALISERS
-from windtunnel.assessments.figures.base import draw_figures, make_visualiser
+from windtunnel.assessments.run import draw, model_in
 from windtunnel.core.artifacts import write_artifacts
-from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.digests import write_digests
 from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import CLEAN, DATA, MODEL, PLOTS
 from windtunnel.inputs.models.trust import trust_of
-from windtunnel.params.load import load_params
+from windtunnel.params.outcome import Clean
+from windtunnel.params.resolved import read_resolved
 
 
 def main() -> None:
     """Write reports/robustness/clean and the series of its plots."""
-    started, params = time.time(), load_params()
-    subject = fresh_subject(DATA, MODEL, params.device, params.seed, trust_of(params.model))
-    artifacts = write_artifacts(assess_clean(params.clean, subject), CLEAN, subject, started=started)
-    draw_figures(
-        artifacts,
-        [make_visualiser(name, AssessmentKind.STATISTICAL_SAMPLING, "clean", "clean") for name in VISUALISERS],
+    started, resolved = time.time(), read_resolved("clean")
+    work = resolved.work
+    subject = replace(
+        fresh_subject(DATA, MODEL, work.device, resolved.seed, trust_of(model_in(resolved))), resolved=resolved.digest
     )
+    result = assess_clean(Clean.model_validate(work.entry["clean"]), subject)
+    artifacts = write_artifacts(result, CLEAN, subject, started=started)
+    write_digests(CLEAN)
     write_clean_series(artifacts, subject.dataset.class_names, PLOTS / "clean")
+    draw(artifacts, resolved.drawing.figures)
 
 
 if __name__ == "__main__":

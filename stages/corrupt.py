@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from windtunnel.assessments.run import finish, prepare_entry
 from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import PLOTS, ROBUSTNESS
 
 if TYPE_CHECKING:
+    from windtunnel.assessments.run import Task
     from windtunnel.core.artifacts import AssessmentResult
     from windtunnel.params.corruptions import CorruptionEntry
 
 
-def main(name: str) -> None:
-    """Write reports/robustness/<name>, a directory per corruption and severity below it, and the series of its curves."""
-    # Imported here: the processes that corrupt import this module anew, and need no torch.
+def corrupt(task: Task[CorruptionEntry]) -> AssessmentResult:
+    """Run one suite. The children are on disk before it: its sample sheet is drawn from them."""
     from windtunnel.assessments.corruptions.assess import assess_suite
-    from windtunnel.assessments.corruptions.series import write_severity_series
     from windtunnel.core.artifacts import write_artifacts
-    from windtunnel.params.load import load_params
 
-    started, params = time.time(), load_params()
-    entry, subject = prepare_entry(params, "corruptions", name)
+    started = time.time()
 
     def keep(child: AssessmentResult) -> None:
-        write_artifacts(child, ROBUSTNESS / name / child.name, subject, started=started)
+        write_artifacts(child, ROBUSTNESS / task.name / child.name, task.subject, started=started)
 
-    # The children are on disk before the suite: its sample sheet is drawn from them.
-    result = assess_suite(name, cast("CorruptionEntry", entry), subject, keep)
-    write_severity_series(finish(params, "corruptions", result, subject, started), PLOTS / "corrupt" / f"{name}.csv")
+    return assess_suite(task.name, task.entry, task.subject, keep)
+
+
+def main(name: str) -> None:
+    """Write reports/robustness/<name>, a directory per corruption and severity below it, and the series of its curves."""
+    # Imported here: the processes that corrupt import this module too, and need no torch.
+    from windtunnel.assessments.corruptions.preflight import preflight
+    from windtunnel.assessments.corruptions.series import write_severity_series
+    from windtunnel.assessments.run import run_entry
+    from windtunnel.params.corruptions import CorruptionEntry
+
+    suite = run_entry("corruptions", "corrupt", name, CorruptionEntry, preflight, corrupt)
+    write_severity_series(suite, PLOTS / "corrupt" / f"{name}.csv")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from windtunnel.core.files import METADATA_FILE, read_json, write_json
 from windtunnel.core.layout import CHAMPION, GATE, METRICS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.evaluation.gate.decide import decide, gate_json
-from windtunnel.params.load import load_params
+from windtunnel.params.outcome import Gate
+from windtunnel.params.resolved import read_resolved
 
 
 def main() -> None:
@@ -19,7 +20,13 @@ def main() -> None:
     failures = tuple(str(line) for line in cast(list[Json], summary["kwargs"]["hard_failures"]))
     metrics = cast(dict[str, Json], read_json(METRICS))
     champion = read_record(CHAMPION) if CHAMPION.is_file() else None
-    verdict = decide(load_params().gate, metrics, read_record(SUMMARY / OUTCOMES_FILE), champion, failures)
+    verdict = decide(
+        Gate.model_validate(read_resolved("gate").work.entry["gate"]),
+        metrics,
+        read_record(SUMMARY / OUTCOMES_FILE),
+        champion,
+        failures,
+    )
     write_json(gate_json(verdict), GATE)
 
 

@@ -9,16 +9,19 @@ from windtunnel.inputs.data.load import read_assessed, read_train
 from windtunnel.inputs.generators.load import load_generators, make_generators
 from windtunnel.inputs.generators.quality import quality
 from windtunnel.inputs.models.load import pick_device
-from windtunnel.params.load import load_params
+from windtunnel.params.latent import Generators
+from windtunnel.params.resolved import read_resolved
 
 
 def main() -> None:
     """Write reports/generators; with `generators.source: none` only that there is nothing."""
-    params, train = load_params(), read_train(DATA)
-    make_generators(params.generators, train, params.seed, params.device, GENERATORS)
-    device = pick_device(params.device)
-    generators = load_generators(GENERATORS, device, read_assessed(DATA), params.generators)
-    facts = quality(generators, train, params.seed, device) if generators else {}
+    resolved, train = read_resolved("generators"), read_train(DATA)
+    work = resolved.work
+    block = Generators.model_validate(work.entry["generators"])
+    make_generators(block, train, resolved.seed, work.device, GENERATORS)
+    device = pick_device(work.device)
+    generators = load_generators(GENERATORS, device, read_assessed(DATA), block)
+    facts = quality(generators, train, resolved.seed, device) if generators else {}
     write_json(facts, GENERATORS / "quality.json")
 
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import cast
 
 from windtunnel.assessments.latent.assess import assess
 from windtunnel.assessments.latent.models import load_models
-from windtunnel.assessments.run import finish, prepare_entry
+from windtunnel.assessments.latent.preflight import preflight
+from windtunnel.assessments.run import Task, run_entry, stage_main
+from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.contracts import Json
-from windtunnel.core.endings import user_errors
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import GENERATORS
 from windtunnel.inputs.generators.load import load_generators
-from windtunnel.params.latent import LatentEntry
-from windtunnel.params.load import load_params
+from windtunnel.params.latent import Generators, LatentEntry
+from windtunnel.params.server import configured_server
+
+
+def latent(task: Task[LatentEntry]) -> AssessmentResult:
+    """Run one entry for this run's classifier and for its `models`."""
+    subject = task.subject
+    others = load_models(task.where, task.entry, subject.dataset, task.resolved.work.device, configured_server())
+    block = Generators.model_validate(task.resolved.work.inputs["generators"])
+    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, block)
+    quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
+    return assess(task.name, task.entry, subject, generators, quality, others)
 
 
 def main(name: str) -> None:
-    """Run the entry `name` for this run's classifier and for its `models`."""
-    started, params = time.time(), load_params()
-    entry, subject = prepare_entry(params, "latent", name)
-    assert isinstance(entry, LatentEntry)
-    others = load_models(f"latent.{name}", entry, subject.dataset, params.device, params.tracking.uri)
-    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, params.generators)
-    quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
-    finish(params, "latent", assess(name, entry, subject, generators, quality, others), subject, started)
+    """Write reports/robustness/<name>."""
+    run_entry("latent", "latent", name, LatentEntry, preflight, latent)
 
 
 if __name__ == "__main__":
-    with user_errors():
-        main(sys.argv[1])
+    stage_main(main)

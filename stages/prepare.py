@@ -5,13 +5,15 @@ from __future__ import annotations
 from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import DATA
 from windtunnel.inputs.data.load import load_dataset, save_datasets
-from windtunnel.params.load import load_params
+from windtunnel.params.data import Data
+from windtunnel.params.resolved import read_resolved
 
 
 def main() -> None:
     """Write reports/data."""
-    params = load_params()
-    save_datasets(*load_dataset(params.data, params.seed), DATA)
+    resolved = read_resolved("prepare")
+    work = resolved.work
+    save_datasets(*load_dataset(Data.model_validate(work.entry["data"]), resolved.seed), DATA)
 
 
 if __name__ == "__main__":

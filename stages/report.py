@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import REPORT, REPORTS
-from windtunnel.params.load import entries, load_params
+from windtunnel.params.outcome import Report
+from windtunnel.params.resolved import read_resolved
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.pdf import render_pdf
@@ -15,10 +17,9 @@ from windtunnel.reporting.report.record import write_record
 
 def main() -> None:
     """Write reports/report.pdf, reports/report.html and reports/report."""
-    started, params = time.time(), load_params()
-    names = [name for _, name, _ in entries(params)]
-    # The gate comes after the report; `windtunnel report` shows its verdict too.
-    report = build_report(REPORTS, params.report, names, gate=False)
+    started, entry = time.time(), read_resolved("report").work.entry
+    names = cast("list[str]", entry["assessments"])
+    report = build_report(REPORTS, Report.model_validate(entry["report"]), names)
     files = REPORTS / "report.pdf", REPORTS / "report.html"
     for render, file in zip((render_pdf, render_html), files, strict=True):
         render(report, file)

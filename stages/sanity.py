@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from windtunnel.assessments.run import load_subject
+from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import CLEAN, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect
 from windtunnel.params.load import load_params
+from windtunnel.params.resolved import read_resolved
 
 
 def main() -> None:
     """Read every assessment that params.yaml names, and write reports/sanity."""
     started, params = time.time(), load_params()
-    evidence = collect(params, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS)
+    subject = replace(
+        current_subject(params.device, params.seed, params.model), resolved=read_resolved("sanity").digest
+    )
+    evidence = collect(params, subject, read_artifacts(CLEAN), ROBUSTNESS)
     write_artifacts(assess(evidence, params.sanity), SANITY, evidence.subject, started=started)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.figures.base import draw_figures
 from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
-from windtunnel.assessments.run import load_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.endings import user_errors
@@ -25,7 +25,7 @@ from windtunnel.params.load import entries, load_params
 def main() -> None:
     """Read every assessment that params.yaml names, and write reports/summary, metrics.json and the plots' series."""
     started, params = time.time(), load_params()
-    subject, clean = load_subject(params), read_artifacts(CLEAN)
+    subject, clean = current_subject(params.device, params.seed, params.model), read_artifacts(CLEAN)
     assessments = [read_artifacts(ROBUSTNESS / name) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_sanity(SANITY))

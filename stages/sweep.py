@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import sys
-
-from windtunnel.assessments.run import run_assessment
+from windtunnel.assessments.run import Task, run_entry, stage_main
+from windtunnel.assessments.sweeps.assess import assess
+from windtunnel.assessments.sweeps.preflight import preflight
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.series import write_curve_series
-from windtunnel.core.endings import user_errors
+from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.layout import PLOTS
+from windtunnel.params.sweeps import SweepEntry
+
+
+def sweep(task: Task[SweepEntry]) -> AssessmentResult:
+    """Run one sweep."""
+    return assess(task.name, task.entry, task.budget, task.subject)
 
 
 def main(name: str) -> None:
-    """Run the sweep `name`, write the series of its curve and print its page."""
-    sweep = run_assessment("sweeps", name)
-    write_curve_series(sweep, PLOTS / "sweep" / f"{name}.csv")
-    print_report(sweep.metadata)
+    """Write reports/robustness/<name> and the series of its curve, and print its page."""
+    done = run_entry("sweeps", "sweep", name, SweepEntry, preflight, sweep)
+    write_curve_series(done, PLOTS / "sweep" / f"{name}.csv")
+    print_report(done.metadata)
 
 
 if __name__ == "__main__":
-    with user_errors():
-        main(sys.argv[1])
+    stage_main(main)

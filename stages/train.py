@@ -7,14 +7,18 @@ from windtunnel.core.layout import DATA, MODEL
 from windtunnel.inputs.data.load import read_assessed, read_train
 from windtunnel.inputs.models.load import import_model, load_classifier
 from windtunnel.inputs.models.trust import trust_of
-from windtunnel.params.load import load_params
+from windtunnel.params.model import Model
+from windtunnel.params.resolved import read_resolved
+from windtunnel.params.server import configured_server
 
 
 def main() -> None:
     """Write reports/model, and load it once so that a model that does not fit the data ends here."""
-    params = load_params()
-    import_model(params.model, read_train(DATA), params.seed, params.device, MODEL, params.tracking.uri)
-    load_classifier(MODEL, params.device, read_assessed(DATA), trust_of(params.model))
+    resolved = read_resolved("train")
+    work = resolved.work
+    model = Model.model_validate(work.entry["model"])
+    import_model(model, read_train(DATA), resolved.seed, work.device, MODEL, configured_server())
+    load_classifier(MODEL, work.device, read_assessed(DATA), trust_of(model))
 
 
 if __name__ == "__main__":

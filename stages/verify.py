@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-import time
-
-from windtunnel.assessments.run import finish, prepare_entry
+from windtunnel.assessments.run import Task, run_entry, stage_main
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.examples import read_examples
-from windtunnel.core.endings import user_errors
+from windtunnel.assessments.verification.preflight import preflight
+from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.layout import ROBUSTNESS
-from windtunnel.params.load import load_params
 from windtunnel.params.verification import VerificationEntry
 
 
+def verify(task: Task[VerificationEntry]) -> AssessmentResult:
+    """Run one verification."""
+    results = read_examples(task.where, task.entry.examples_from, ROBUSTNESS)
+    return assess(task.name, task.entry, task.budget, task.subject, results)
+
+
 def main(name: str) -> None:
-    """Run the verification `name`."""
-    started = time.time()
-    params = load_params()
-    entry, subject = prepare_entry(params, "verification", name)
-    assert isinstance(entry, VerificationEntry)
-    results = read_examples(f"verification.{name}", entry.examples_from, ROBUSTNESS)
-    finish(params, "verification", assess(name, entry, params.budget, subject, results), subject, started)
+    """Write reports/robustness/<name>."""
+    run_entry("verification", "verify", name, VerificationEntry, preflight, verify)
 
 
 if __name__ == "__main__":
-    with user_errors():
-        main(sys.argv[1])
+    stage_main(main)

@@ -1,6 +1,7 @@
 """What every test may use: small real models, trained once a session, and the shared data where they are."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def digits() -> tuple[Dataset, Dataset]:
 def _trained(digits: tuple[Dataset, Dataset], **recipe: object) -> Subject:
     assessed, train = digits
     module = train_classifier(Recipe(**recipe), train, 0, torch.device("cpu"))
-    return subject_of(classifier_of(module, 10, (1, 8, 8), str(recipe)), assessed)
+    return replace(subject_of(classifier_of(module, 10, (1, 8, 8), str(recipe)), assessed), resolved="as tested")
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +79,7 @@ def linear_subject(digits: tuple[Dataset, Dataset]) -> Subject:
         optimiser.zero_grad()
         nn.functional.cross_entropy(module(train.inputs), train.targets).backward()
         optimiser.step()
-    return subject_of(classifier_of(module, 10, (1, 8, 8), "linear"), assessed)
+    return replace(subject_of(classifier_of(module, 10, (1, 8, 8), "linear"), assessed), resolved="as tested")
 
 
 @pytest.fixture(scope="session")

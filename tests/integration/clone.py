@@ -35,27 +35,32 @@ class Clone:
         for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", message]):
             subprocess.run(["git", *command], cwd=self.folder, check=True)
 
-    def start(self, *command: str) -> subprocess.Popen:
-        environment = {
+    def environment(self) -> dict[str, str]:
+        found = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(self.folder / "src"),
             "OMP_NUM_THREADS": "1",
             "DVC_NO_ANALYTICS": "1",
         }
-        environment.pop("MLFLOW_TRACKING_URI", None)
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+        found.pop("MLFLOW_TRACKING_URI", None)
+        return found
 
-    def run(self, *command: str, code: int = 0) -> str:
+    def start(self, *command: str) -> subprocess.Popen:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *command: str, code: int = 0, both: bool = True) -> str:
+        """What a command said, on stderr too unless `both` is false."""
         process = self.start(*command)
-        output = "".join(process.communicate())
-        assert process.returncode == code, output
-        return output
+        said, errors = process.communicate()
+        assert process.returncode == code, said + errors
+        return said + errors if both else said
 
     def repro(self) -> list[str]:
-        """The stages that ran, sorted."""
-        return sorted(re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE))
+        """The stages that ran, sorted; without `resolve`, which always does."""
+        ran = re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE)
+        return sorted(stage for stage in ran if stage != "resolve")
 
     def parents(self):
         import mlflow

@@ -10,9 +10,11 @@ STAGES = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stag
 BODIES = {name: stage.get("do", stage) for name, stage in STAGES.items()}
 
 
-@pytest.mark.parametrize("name", sorted(set(BODIES) - {"track"}))
-def test_a_stage_runs_again_after_a_library_was_upgraded(name):
-    assert "requirements.lock" in BODIES[name]["deps"]
+@pytest.mark.parametrize("name", sorted(set(BODIES) - {"track", "resolve"}))
+def test_a_stage_depends_on_what_was_resolved_for_it_and_on_no_source(name):
+    file = f"{name}/${{key}}.json" if "foreach" in STAGES[name] else f"{name}.json"
+    assert BODIES[name]["deps"][0] == f"reports/resolved/{file}"
+    assert all(dep.startswith(("reports/", "champion")) for dep in BODIES[name]["deps"])
 
 
 @pytest.mark.parametrize("name", sorted(n for n, stage in STAGES.items() if "foreach" in stage))
@@ -25,6 +27,11 @@ def test_an_entry_of_a_family_depends_on_its_own_params_alone(name):
 def test_git_keeps_dvc_lock_and_dvc_keeps_no_volatile_file():
     assert "dvc.lock" not in (ROOT / ".gitignore").read_text()
     assert "runtime.json" in (ROOT / ".dvcignore").read_text().split()
+
+
+def test_resolve_always_runs_and_leaves_what_did_not_change():
+    assert BODIES["resolve"]["always_changed"] is True
+    assert BODIES["resolve"]["outs"] == [{"reports/resolved": {"persist": True}}]
 
 
 def test_the_logging_stage_makes_nothing_that_dvc_could_restore_in_its_place():

@@ -130,3 +130,13 @@ def test_a_key_that_is_left_out_is_named_with_the_line_to_add(tmp_path):
 def test_a_missing_file_says_where_to_be():
     with pytest.raises(UserError, match="no such file"):
         validated_params(__import__("pathlib").Path("nowhere/params.yaml"))
+
+
+def test_a_norm_of_an_entry_needs_an_epsilon_of_its_own():
+    raw = {"data": {}, "model": {}, "budget": {"norm": "Linf", "epsilon": 0.1}}
+    entry = {"library": "torchattacks", "algorithm": "CW", "budget": {"norm": "L2"}}
+    with pytest.raises(
+        UserError, match=r"attacks\.cw\.budget\.epsilon: is needed beside norm: L2; the global epsilon 0\.1"
+    ):
+        validate({**raw, "attacks": {"cw": entry}})
+    validate({**raw, "attacks": {"cw": {**entry, "budget": {"norm": "L2", "epsilon": 1}}}})

@@ -1,84 +1,108 @@
-"""The one way an assessment goes from params.yaml to artifacts on disk."""
+"""The one way an assessment goes from what was resolved for it to artifacts on disk."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
-from windtunnel.assessments.catalogue import visualisers_of
+from windtunnel.assessments.clean.subject import current_subject
+from windtunnel.assessments.kept import take_back
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.digests import write_digests
 from windtunnel.core.endings import user_errors
-from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.layout import CLEAN, DATA, MODEL, ROBUSTNESS
-from windtunnel.params.entry import Entry
-from windtunnel.params.load import entries, load_params
+from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.subject import Subject
+from windtunnel.params.entry import Budget, Entry
+from windtunnel.params.model import Model
+from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
 
-if TYPE_CHECKING:
-    from windtunnel.core.artifacts import Artifacts, AssessmentResult
-    from windtunnel.core.subject import Subject
-    from windtunnel.params.schema import Params
-
-
-def load_subject(params: Params) -> Subject:
-    """The model and the samples under assessment, with the clean logits that `clean` computed."""
-    from windtunnel.assessments.clean.subject import load_subject as load
-    from windtunnel.inputs.models.trust import trust_of
-
-    return load(DATA, MODEL, CLEAN, params.device, params.seed, trust_of(params.model))
+E = TypeVar("E", bound=Entry)
+Contra = TypeVar("Contra", bound=Entry, contravariant=True)
 
 
-def entry_of(params: Params, family: str, name: str) -> Entry:
-    """The entry `name` of a family. Raises UserError, with the nearest name, where there is none."""
-    known = {n: entry for f, n, entry in entries(params) if f == family}
-    if name not in known:
-        raise UserError(unknown_word(family, name, known, what="an entry of params.yaml"))
-    return known[name]
+class Preflight(Protocol[Contra]):
+    """Raises UserError for an entry that cannot run on this model and these samples."""
+
+    def __call__(self, where: str, entry: Contra, budget: Budget, classifier: Classifier, dataset: Dataset, /) -> None:
+        """Check the entry that is named `where` in params.yaml."""
 
 
-def prepare_entry(params: Params, family: str, name: str) -> tuple[Entry, Subject]:
-    """The entry and the samples it asks for, after everything that can be refused was checked."""
-    entry, subject = entry_of(params, family, name), load_subject(params)
-    where = f"{family}.{name}"
-    visualisers_of(family, name, entry)  # a slip is refused before hours are spent
-    preflight = import_module(f"windtunnel.assessments.{family}.preflight").preflight
-    preflight(where, entry, params.budget, subject.classifier, subject.dataset)
-    seed = params.seed if entry.samples.seed is None else entry.samples.seed
-    return entry, subject.choose(entry.samples.n, entry.samples.selection, seed)
+@dataclass(frozen=True, slots=True)
+class Task(Generic[E]):
+    """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
+
+    subject: the model beside the samples that the entry asks for.
+    """
+
+    where: str
+    name: str
+    entry: E
+    budget: Budget
+    subject: Subject
+    resolved: Resolved
 
 
-def finish(
-    params: Params,
+def run_entry(
     family: str,
-    result: AssessmentResult,
-    subject: Subject,
-    started: float,
-    directory: Path | None = None,
+    stage: str,
+    name: str,
+    schema: type[E],
+    preflight: Preflight[E],
+    compute: Callable[[Task[E]], AssessmentResult],
 ) -> Artifacts:
-    """Write an assessment's artifacts and draw its figures. `directory` where it is not reports/robustness/<name>."""
-    from windtunnel.assessments.figures.base import draw_figures
-    from windtunnel.core.artifacts import write_artifacts
+    """Run one entry of a family, from its preflight to its figures.
 
-    entry = entry_of(params, family, result.name)
-    artifacts = write_artifacts(result, directory or ROBUSTNESS / result.name, subject, started=started)
-    draw_figures(artifacts, visualisers_of(family, result.name, entry))
+    Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed.
+    """
+    started = time.time()
+    resolved = read_resolved(stage, name)
+    entry = schema.model_validate(resolved.work.entry)
+    subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
+    seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
+    subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
+    directory = ROBUSTNESS / name
+    artifacts = take_back(resolved.digest, directory, subject)
+    if artifacts is None:
+        task = Task(f"{family}.{name}", name, entry, budget_of(entry), subject, resolved)
+        preflight(task.where, entry, task.budget, subject.classifier, subject.dataset)
+        result = compute(task)
+        artifacts = write_artifacts(result, directory, subject, started=started)
+    write_digests(directory)
+    draw(artifacts, resolved.drawing.figures)
     return artifacts
 
 
-def run_assessment(family: str, name: str) -> Artifacts:
-    """Run one entry of params.yaml, from its preflight to its figures."""
-    started = time.time()
-    params = load_params()
-    entry, subject = prepare_entry(params, family, name)
-    assess: Callable[..., AssessmentResult] = import_module(f"windtunnel.assessments.{family}.assess").assess
-    return finish(params, family, assess(name, entry, params.budget, subject), subject, started)
+def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
+    """Draw what was resolved. Only the modules of these figures are imported: others may change without a redraw."""
+    from windtunnel.assessments.figures.base import draw_figures
+
+    draw_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
 
 
-def stage_main(family: str) -> None:
-    """`python -m stages.<stage> NAME`: the body of a stage that runs one entry of a family."""
+def model_in(resolved: Resolved) -> Model:
+    """What params.yaml says of the model: which code of the user's may be called for it."""
+    return Model.model_validate(resolved.work.inputs["model"])
+
+
+def budget_of(entry: Entry) -> Budget:
+    """The budget in a resolved entry; one under which no comparison holds where the entry needs none."""
+    norm, epsilon = entry.budget.norm, entry.budget.epsilon
+    if norm is None or epsilon is None:
+        return Budget.model_construct(norm=norm or Norm.LINF, epsilon=math.nan)
+    return Budget(norm=norm, epsilon=epsilon)
+
+
+def stage_main(run: Callable[[str], object]) -> None:
+    """`python -m stages.<stage> NAME`: run one entry, with a user's error as its one line."""
     if len(sys.argv) != 2:
-        raise SystemExit(f"usage: python -m stages.<stage> NAME, the name of an entry of {family}")
+        raise SystemExit(f"usage: python -m {sys.modules['__main__'].__spec__.name} NAME, the name of an entry")  # type: ignore[union-attr]
     with user_errors():
-        run_assessment(family, sys.argv[1])
+        run(sys.argv[1])

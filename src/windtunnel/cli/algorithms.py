@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from windtunnel.assessments.catalogue import FAMILIES
 from windtunnel.assessments.catalogue import algorithms as catalogue
+from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Capability, Norm, ThreatModel
+
+_COLUMNS = (
+    Column("family", typed=True), Column("library", typed=True), Column("algorithm", typed=True), Column("threat model"),
+    Column("norm"), Column("randomness"), Column("requires"), Column("what it is"),
+)  # fmt: skip
 
 
 @click.command()
@@ -28,9 +32,7 @@ def algorithms(
       windtunnel algorithms --threat-model black_box_decision
       windtunnel algorithms --requires forward       what works on an ONNX file or behind an API
     """  # noqa: D301
-    table = Table(title=None, header_style="bold")
-    for column in ("family", "library", "algorithm", "threat model", "norm", "randomness", "requires", "what it is"):
-        table.add_column(column)
+    groups: dict[str, list[tuple[str, ...]]] = {}
     count = 0
     for name in [family] if family else FAMILIES:
         for row in catalogue(name):
@@ -44,8 +46,8 @@ def algorithms(
                 count += 1
                 needs = ", ".join(sorted(row.requires))
                 what = row.summary or ", ".join(sorted(row.families))
-                table.add_row(
-                    name, row.library, row.name, row.threat_model, row.norm or "-", row.randomness, needs, what
+                groups.setdefault(name, []).append(
+                    (name, row.library, row.name, row.threat_model, row.norm or "-", row.randomness, needs, what)
                 )
-    Console().print(table)
-    click.echo(f"{count} algorithms")
+    print_table(table_console(), _COLUMNS, [("", rows) for rows in groups.values()])
+    click.echo(f"{count} algorithm{'' if count == 1 else 's'}")

@@ -10,10 +10,11 @@ import click
 from rich.console import Console
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
-from windtunnel.params.load import PARAMS_FILE, check_whole, entries, read_params
+from windtunnel.params.load import check_whole, entries, read_params
 from windtunnel.params.schema import Params
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from windtunnel.core.endings import handle_signals, user_errors
 # `windtunnel --help` does not wait for torch.
 COMMANDS = {
     "check": "validate params, data, model and every assessment before anything is computed",
+    "status": "what `dvc repro` would run, why, and how long that took before",
     "params": "the schema of params.yaml, or the values in force",
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",
@@ -29,6 +30,7 @@ COMMANDS = {
     "rollback": "make the champion before this one champion again",
     "retrain": "run what changed and promote the model if it is not worse than the champion",
     "sweep": "the same assessment at several budgets, side by side",
+    "view": "every sample of one run or several, in the browser",
     "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "repair": "bring back what a kill has damaged of DVC's files",
     "ui": "open the MLflow UI on the right store",

@@ -11,8 +11,8 @@ from rich.tree import Tree
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import without_credentials
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.validate import validated_params
-from windtunnel.params.load import PARAMS_FILE
 from windtunnel.params.schema import Params
 
 

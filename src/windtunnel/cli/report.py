@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.layout import REPORTS
-from windtunnel.params.load import PARAMS_FILE, load_params
+from windtunnel.core.layout import PARAMS_FILE, REPORTS
+from windtunnel.params.load import load_params
 from windtunnel.params.outcome import Report
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.collect import known_assessments
@@ -21,25 +21,33 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.command()
 @click.option("--reports", type=_FOLDER, default=REPORTS, show_default=True, help="Where the artifacts are.")
-@click.option("--output", type=_FOLDER, help="Where report.pdf and report.html go; beside the artifacts where absent.")
+@click.option(
+    "--output", type=_FOLDER, default=Path("report"), show_default=True, help="Where report.pdf and report.html go."
+)
 @click.option("--only", multiple=True, help="Only these assessments, for example --only pgd or --only attacks.pgd.")
-@click.option("--compact/--full", default=None, help="Nothing twice, or everything; as in params.yaml where absent.")
+@click.option(
+    "--compact/--full", default=None, help="A PDF of few pages, or everything; as in params.yaml where absent."
+)
 @click.option(
     "--scope", type=click.Choice(["per_sample", "per_assessor"]), help="Pictures sample by sample, or attack by attack."
 )
+@click.option("--paper", type=click.Choice(["A4", "Letter"]), help="Of the PDF; as in params.yaml where absent.")
 @click.option("--title", help="The title; that of params.yaml where absent.")
 @click.option("--open", "open_it", is_flag=True, help="Open the HTML in a browser.")
 def report(
     *,
     reports: Path,
-    output: Path | None,
+    output: Path,
     only: tuple[str, ...],
     compact: bool | None,
     scope: str | None,
+    paper: str | None,
     title: str | None,
     open_it: bool,
 ) -> None:
-    """Build report.pdf and report.html. Needs no DVC: any directories in the form of the artifact contract will do.
+    """Build report.pdf and report.html, with the date and the commit of the results, which the stage's own files leave out.
+
+    Needs no DVC: any directories in the form of the artifact contract will do. No output of DVC is touched.
 
     \b
     Examples:
@@ -51,16 +59,15 @@ def report(
     if not reports.is_dir():
         raise UserError(f"--reports: {reports} is no folder; run dvc repro first")
     layout = None if compact is None else "compact" if compact else "full"
-    given = {"layout": layout, "figure_scope": scope, "title": title}
+    given = {"layout": layout, "figure_scope": scope, "paper": paper, "title": title}
     of_file = load_params().report if reports == REPORTS and PARAMS_FILE.is_file() else Report()
     options = of_file.model_copy(update={key: value for key, value in given.items() if value is not None})
-    built = build_report(reports, options, _names(reports, only) if only else None)
-    folder = output or reports
+    built = build_report(reports, options, _names(reports, only) if only else None, dated=True)
     for render, file in ((render_pdf, "report.pdf"), (render_html, "report.html")):
-        render(built, folder / file)
-        click.echo(folder / file)
+        render(built, output / file)
+        click.echo(output / file)
     if open_it:
-        webbrowser.open((folder / "report.html").resolve().as_uri())
+        webbrowser.open((output / "report.html").resolve().as_uri())
 
 
 def _names(reports: Path, only: tuple[str, ...]) -> list[str]:

@@ -2,108 +2,179 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from windtunnel.assessments.sweeps.report import print_report
+from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Json
+from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_block, read_metadata
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.evaluation.sanity.findings import counts, in_words, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
+from windtunnel.evaluation.summary.meanings import MEANING
+
+_SANDWICH = (
+    Column("budget", typed=True), Column("certified", right=True), Column("true robust accuracy", right=True),
+    Column("worst case", right=True), Column("attacked", right=True), Column("examined", right=True), Column("comes from"),
+)  # fmt: skip
+_ASSESSMENTS = (
+    Column("assessment", typed=True), Column("algorithm", typed=True), Column("n", right=True), Column("accuracy", right=True),
+    Column("of what"), Column("other metrics"), Column("caveats"),
+)  # fmt: skip
+_WHAT = {
+    "adversarial_accuracy": "left by the attack", "certified_accuracy": "certified", "corrupted_accuracy": "corrupted",
+    "lara": "lara, left in latent space", "clean_accuracy": "clean",
+}  # fmt: skip
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--caveats", is_flag=True, help="Also print every caveat in full.")
-def show(*, name: str | None, caveats: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     """Show the sandwich, one row per assessment, and the gate; or every metric of one assessment.
+
+    Assessments stand with those of the same budget: only those compare.
 
     \b
     Examples:
       windtunnel show
       windtunnel show pgd            all metrics and caveats of attacks.pgd
+      windtunnel show --json | jq .assessments.pgd.metrics
     """  # noqa: D301
-    console = Console()
+    console, checks = table_console(), rows_in(read_sanity(SANITY))
     if name:
-        metadata = _metadata(ROBUSTNESS / name if name != "summary" else SUMMARY)
-        _show_one(with_caveats(metadata, rows_in(read_sanity(SANITY))), console)
+        metadata = with_caveats(_metadata(ROBUSTNESS / name if name != "summary" else SUMMARY), checks)
+        if as_json:
+            click.echo(json.dumps(metadata, indent=1))
+        else:
+            _show_one(metadata, console)
         return
     summary = _metadata(SUMMARY)
-    for failure in _list(_block(summary, "kwargs").get("hard_failures")):
-        console.print(f"[bold red]NOT VALID[/bold red] {escape(str(failure))}")
-    console.print(_sandwich(summary))
     found = sorted(path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}"))
     order = [str(n) for n in _list(_block(summary, "kwargs").get("assessments")) if n in found]
-    checks = rows_in(read_sanity(SANITY))
     rows = {n: with_caveats(_metadata(ROBUSTNESS / n), checks) for n in ["clean", *order]}
-    console.print(_assessments(rows))
+    gate = read_block(GATE) if GATE.is_file() else None
+    if as_json:
+        everything: Json = {
+            "summary": summary,
+            "assessments": {**rows},
+            "checks": [dict(c) for c in checks],
+            "gate": gate,
+        }
+        click.echo(json.dumps(everything, indent=1))
+        return
+    for failure in _list(_block(summary, "kwargs").get("hard_failures")):
+        console.print(f"[bold red]NOT VALID[/bold red] {escape(str(failure))}", soft_wrap=True)
+    _print_sandwich(summary, rows, console)
+    console.print()
+    _print_assessments(rows, console)
+    console.print()
+    _print_words(rows, checks, console)
     if checks:
         number = counts(checks)
-        console.print(f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)")
+        console.print(
+            f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)", soft_wrap=True
+        )
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)
-    if GATE.is_file():
-        gate = read_block(GATE)
-        console.print(
-            f"gate: [bold]{escape(str(gate.get('decision', gate.get('verdict', '?'))))}[/bold]  (windtunnel gate)"
-        )
+    if isinstance(gate, dict):
+        decision = str(gate.get("decision", "?")).replace("_", " ")
+        console.print(f"gate: [bold]{escape(decision)}[/bold]  (windtunnel gate)")
 
 
-def _sandwich(summary: dict[str, Json]) -> Table:
+def _print_sandwich(summary: Mapping[str, Json], rows: Mapping[str, Mapping[str, Json]], console: Console) -> None:
     metrics = _block(summary, "metrics")
-    table = Table(title="Robustness sandwich: certified ≤ true robust accuracy ≤ worst case", header_style="bold")
-    for column in ("budget", "certified", "true robust accuracy", "worst case", "clean", "samples"):
-        table.add_column(column, justify="left" if column == "budget" else "right")
-    clean = _rate(metrics, "clean_accuracy")
-    for layer in _list(metrics.get("sandwich")):
+    lines = []
+    for i, layer in enumerate(_list(metrics.get("sandwich"))):
         assert isinstance(layer, dict)
         low, high = layer.get("certified_accuracy"), layer.get("worst_case_accuracy")
-        between = f"{_percent(low or 0.0)} … {_percent(metrics['clean_accuracy'] if high is None else high)}"
-        table.add_row(
-            f"{layer['norm']} {layer['epsilon']:.4g}",
-            _rate(layer, "certified_accuracy"), between, _rate(layer, "worst_case_accuracy"), clean, str(layer["n"]),
-        )  # fmt: skip
-    return table
+        where = _budget(layer)
+        # A budget of one entry's own stands here because that entry worked in it, and says so.
+        names = [name for name, m in rows.items() if _budget(_block(_block(m, "semantics"), "perturbation")) == where]
+        why = "the global budget" if i == 0 else ", ".join(names)
+        between = f"{_percent(low or 0.0)} to {_percent(metrics['clean_accuracy'] if high is None else high)}"
+        lines.append((where, _rate(layer, "certified_accuracy"), between, _rate(layer, "worst_case_accuracy"),
+                      str(layer.get("n_attacked", "")), str(layer.get("n_examined", "")), why))  # fmt: skip
+    title = f"Robustness sandwich of {metrics.get('n_samples', '?')} samples, {_rate(metrics, 'clean_accuracy')} right without any change"
+    print_table(console, _SANDWICH, [("", lines)], title)
 
 
-def _assessments(rows: dict[str, dict[str, Json]]) -> Table:
-    table = Table(header_style="bold")
-    for column in ("assessment", "algorithm", "accuracy", "other headline metrics", "caveats"):
-        table.add_column(column, justify="right" if column == "accuracy" else "left")
+def _print_assessments(rows: Mapping[str, Mapping[str, Json]], console: Console) -> None:
+    groups: dict[str, list[tuple[str, ...]]] = {}
     for name, metadata in rows.items():
-        metrics = _block(metadata, "metrics")
+        region, metrics = _block(_block(metadata, "semantics"), "perturbation"), _block(metadata, "metrics")
         key = accuracy_key(name, metrics)
         keys = HEADLINE[str(metadata["assessment_kind"])]
-        others = ", ".join(f"{k} {_number(metrics[k])}" for k in keys if k in metrics and k != key)
+        others = ", ".join(f"{k} {_number(metrics[k])}" for k in keys if k in metrics and k != key and name != "clean")
         codes = sorted({str(c["code"]) for c in _list(metadata.get("caveats")) if isinstance(c, dict)})
-        accuracy = f"{_rate(metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
-        table.add_row(name, f"{metadata['library']} {metadata['algorithm']}", accuracy, others, ", ".join(codes))
-    return table
+        n = len(_list(_block(metadata, "kwargs").get("sample_names")))
+        group = "without any change" if name == "clean" else _budget(region) or _suite(metadata)
+        groups.setdefault(group, []).append(
+            (name, f"{metadata['library']} {metadata['algorithm']}", str(n), _rate(metrics, key), _WHAT.get(key or "", ""), others,
+             ", ".join(codes))
+        )  # fmt: skip
+    print_table(console, _ASSESSMENTS, list(groups.items()))
 
 
-def _show_one(metadata: dict[str, Json], console: Console) -> None:
-    table = Table(title=f"{metadata['name']}: {metadata['library']} {metadata['algorithm']}", header_style="bold")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    for key, value in _block(metadata, "metrics").items():
-        table.add_row(key, _number(value) if not isinstance(value, list) else f"{len(value)} values")
-    console.print(table)
-    if "critical_epsilon_histogram" in _block(metadata, "metrics"):
-        print_report(metadata, console)
+def _suite(metadata: Mapping[str, Json]) -> str:
+    severities = [str(s) for s in _list(_block(metadata, "kwargs").get("severities"))]
+    over = f", mean of severities {', '.join(severities)}" if severities else ""
+    return f"{_block(_block(metadata, 'semantics'), 'perturbation').get('corruption_name', 'no budget')}{over}"
+
+
+def _print_words(rows: Mapping[str, Mapping[str, Json]], checks: list[Row], console: Console) -> None:
+    """What the codes of the caveats and the short names of the metrics stand for, each once."""
+    titles = {str(check["id"]): str(check["title"]) for check in checks}
+    seen: dict[str, str] = {}
+    for name, metadata in rows.items():
+        for caveat in _list(metadata.get("caveats")):
+            assert isinstance(caveat, dict)
+            code, text = str(caveat["code"]), str(caveat["text"])
+            seen.setdefault(
+                code, f"sanity check: {titles[code]} (windtunnel sanity --explain {code})" if code in titles else text
+            )
+        metrics = _block(metadata, "metrics")
+        for key in HEADLINE[str(metadata["assessment_kind"])]:
+            if key in metrics and key in MEANING and name != "clean":
+                seen.setdefault(key, MEANING[key])
+    for word, meaning in seen.items():
+        console.print(f"[bold]{escape(word)}[/bold]: {escape(meaning)}", soft_wrap=not console.is_terminal)
+
+
+def _show_one(metadata: Mapping[str, Json], console: Console) -> None:
+    metrics = _block(metadata, "metrics")
+    rows = [
+        (key, _number(v) if not isinstance(v, list) else f"{len(v)} values", MEANING.get(key, ""))
+        for key, v in metrics.items()
+    ]
+    where = _budget(_block(_block(metadata, "semantics"), "perturbation"))
+    n = len(_list(_block(metadata, "kwargs").get("sample_names")))
+    title = (
+        f"{metadata['name']}: {metadata['library']} {metadata['algorithm']}{f', {where}' if where else ''}, {n} samples"
+    )
+    print_table(
+        console, (Column("metric", typed=True), Column("value", right=True), Column("meaning")), [("", rows)], title
+    )
+    if "critical_epsilon_histogram" in metrics:
+        print_report(dict(metadata), console)
     _print_caveats(str(metadata["name"]), metadata, console)
 
 
-def _print_caveats(name: str, metadata: dict[str, Json], console: Console) -> None:
+def _print_caveats(name: str, metadata: Mapping[str, Json], console: Console) -> None:
     for caveat in _list(metadata.get("caveats")):
         assert isinstance(caveat, dict)
-        console.print(f"[yellow]{name}[/yellow] {escape(str(caveat['code']))}: {escape(str(caveat['text']))}")
+        line = f"[yellow]{escape(name)}[/yellow] {escape(str(caveat['code']))}: {escape(str(caveat['text']))}"
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
 def _metadata(directory: Path) -> dict[str, Json]:
@@ -113,7 +184,7 @@ def _metadata(directory: Path) -> dict[str, Json]:
     return read_metadata(directory)
 
 
-def _block(metadata: dict[str, Json], key: str) -> dict[str, Json]:
+def _block(metadata: Mapping[str, Json], key: str) -> dict[str, Json]:
     block = metadata.get(key, {})
     return block if isinstance(block, dict) else {}
 
@@ -122,7 +193,18 @@ def _list(value: Json) -> list[Json]:
     return list(value) if isinstance(value, list) else []
 
 
-def _rate(metrics: dict[str, Json], key: str | None) -> str:
+def _budget(region: Mapping[str, Json]) -> str:
+    """`Linf 8/255`; `L0, no bound`; empty for what is no ball."""
+    if "norm" not in region:
+        return ""
+    return (
+        f"{region['norm']} {epsilon_text(float(str(region['epsilon'])))}"
+        if "epsilon" in region
+        else f"{region['norm']}, no bound"
+    )
+
+
+def _rate(metrics: Mapping[str, Json], key: str | None) -> str:
     if key is None or key not in metrics:
         return "-"
     low, high = metrics.get(f"{key}_ci_low"), metrics.get(f"{key}_ci_high")

@@ -35,6 +35,7 @@ from windtunnel.core.files import (
     write_json,
 )
 from windtunnel.core.randomness import one_random_run
+from windtunnel.core.revision import commit
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -149,9 +150,12 @@ def _accelerator(device: torch.device) -> dict[str, Json]:
 
 
 def package_version(name: str) -> str | None:
-    """Version of an installed distribution, None where it is not installed."""
+    """Public version of an installed distribution, None where it is not installed.
+
+    Without the local part (`2.13.0+cpu`): a colleague's build of the same version gives equal metadata.
+    """
     try:
-        return importlib.metadata.version(name)
+        return importlib.metadata.version(name).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
         return None
 
@@ -228,7 +232,9 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         "provenance": {**provenance(subject, packages), **result.provenance},
     }
     write_json(metadata, directory / METADATA_FILE)
-    runtime = {"started": started, "seconds": round(time.time() - started, 3), "host": socket.gethostname()}
+    seconds = round(time.time() - started, 3)
+    runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
+    runtime["resolved"] = subject.resolved
     write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
     return Artifacts(result.name, directory, result.data, metadata)
 
@@ -276,12 +282,15 @@ def save_tensors(data: Tensors, path: Path) -> None:
         shutil.rmtree(temporary.parent, ignore_errors=True)
 
 
-def load_tensors(path: Path) -> Tensors:
-    """Read what `save_tensors` wrote, with weights_only. Raises UserError where missing or damaged."""
+def load_tensors(path: Path, *, mapped: bool = False) -> Tensors:
+    """Read what `save_tensors` wrote, with weights_only. Raises UserError where missing or damaged.
+
+    `mapped`: leave the values on disk until they are used, for a few rows of a large file.
+    """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises many kinds for a damaged file; all mean the same to the user
         raise UserError(f"{path}: cannot be read ({type(error).__name__}): damaged or not a tensor file") from error
     if not isinstance(loaded, dict):

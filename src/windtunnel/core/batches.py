@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from windtunnel.core.artifacts import load_tensors, save_tensors
@@ -23,6 +23,7 @@ from windtunnel.core.seeds import derive_seed
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
 KEEP_EVERY = 1.0  # seconds: what takes less is sooner done again than written
+TELL_EVERY = 20.0  # seconds between lines of progress where there is no terminal
 KEEP_AT_MOST = 4  # batches that wait in memory to be written
 
 
@@ -44,16 +45,20 @@ def batches_of(indices: Tensor, batch_size: int, run_seed: int, name: str) -> li
 class Checkpoint:
     """Results of finished batches, kept outside DVC's outputs until the assessment is whole.
 
-    `identity` is everything that decides the result (entry, budget, digests of data and model, seed); a run with
-    another identity never sees these files. The source of this package counts in, so new code never reads old shards.
+    `resolved` is the digest of everything that `resolve` found to decide the result (params, code, versions), `identity`
+    what is known only later (digests of data and model, device); a run that differs in either never sees these files.
+    Without `resolved`, outside the pipeline, nothing is kept: nobody could tell whether a file is still right.
     """
 
-    def __init__(self, name: str, identity: object, root: Path | None = None) -> None:
-        text = json.dumps([name, identity, _package_digest()], sort_keys=True, default=str)
+    def __init__(self, name: str, resolved: str, identity: object, root: Path | None = None) -> None:
+        text = json.dumps([name, resolved, identity], sort_keys=True, default=str)
         self.directory = (root or CHECKPOINTS) / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+        self._keeps = bool(resolved)
 
     def get(self, number: int) -> dict[str, Tensor] | None:
         """The result of batch `number`, or None where it is not there or was damaged by a kill."""
+        if not self._keeps:
+            return None
         try:
             loaded = load_tensors(self.directory / f"{number:06d}.pt")
         except UserError:
@@ -62,7 +67,8 @@ class Checkpoint:
 
     def put(self, number: int, result: dict[str, Tensor]) -> None:
         """Keep the result of batch `number`."""
-        save_tensors(dict(result), self.directory / f"{number:06d}.pt")
+        if self._keeps:
+            save_tensors(dict(result), self.directory / f"{number:06d}.pt")
 
     def clear(self) -> None:
         """Forget everything: the assessment is on disk."""
@@ -119,15 +125,24 @@ def run_batches(
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
 
+class _Told(Progress):
+    """A bar on a terminal; elsewhere (a log, a scheduler) a line now and then, for work that takes long."""
+
+    _told: float | None = None
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """As rich's, and the line where one is due."""
+        super().advance(task_id, advance)
+        if not self.disable:
+            return
+        task, now = self._tasks[task_id], time.perf_counter()
+        self._told = now if self._told is None else self._told
+        if now - self._told > TELL_EVERY:
+            self._told = now
+            print(f"{task.description}: {task.completed:.0f} of {task.total or 0:.0f}", file=sys.stderr, flush=True)
+
+
 def progress_bar() -> Progress:
-    """The one progress bar of the project: name, bar, samples done, time left. Silent where there is no terminal."""
+    """The one progress bar of the project: name, bar, samples done, time left; a line now and then where there is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True))
-
-
-@functools.cache
-def _package_digest() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return _Told(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True))

@@ -17,7 +17,8 @@ class Subject:
 
     `dataset.targets` are the references: ground truth, or the model's own predictions where there are no labels
     (then `caveats` holds one of code `pseudo_labels`). `clean_logits` float32 (N, K) and `clean_predictions`
-    int64 (N,) were computed once, by the clean assessment.
+    int64 (N,) were computed once, by the clean assessment. `resolved`: digest of what was resolved for the assessment,
+    under which its shards are kept; empty where it runs outside the pipeline, and then it keeps none.
     """
 
     classifier: Classifier
@@ -26,6 +27,7 @@ class Subject:
     clean_predictions: Tensor
     seed: int = 0
     caveats: tuple[Caveat, ...] = ()
+    resolved: str = ""
 
     @property
     def clean_correct(self) -> Tensor:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.gate.names import unknown_metrics
-from windtunnel.params.load import PARAMS_FILE, entries, read_params, validate_schema
+from windtunnel.params.load import entries, read_params, validate_schema
 from windtunnel.params.schema import Params
 
 
@@ -32,6 +33,10 @@ def _unknown_words(params: Params) -> Iterator[str]:
             visualisers_of(family, name, entry)
         except UserError as error:
             yield str(error)
+        # Only here: what is resolved for a stage has the budget filled in.
+        bounded = family == "attacks" or (family == "queries" and entry.library != "windtunnel")
+        if bounded and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
+            yield lack
 
 
 def _unknown_checks(params: Params) -> Iterator[str]:

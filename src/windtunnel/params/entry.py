@@ -55,6 +55,15 @@ class BudgetOverride(Block):
             self.steps,
         )
 
+    def lack(self, where: str, budget: Budget) -> str | None:
+        """The line for an override that changes the norm alone: the global epsilon is meant for another one."""
+        if self.norm in {None, budget.norm} or self.epsilon is not None:
+            return None
+        return (
+            f"{where}.budget.epsilon: is needed beside norm: {self.norm}; the global epsilon {budget.epsilon:g} is meant "
+            f"for {budget.norm}"
+        )
+
 
 class Samples(Block):
     """Which samples: of the data source, or a subset of the assessed ones."""

@@ -13,10 +13,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params
 
-PARAMS_FILE = Path("params.yaml")
 _LARGEST, _MOST_VALUES = 2**20, 100_000  # bytes, and values once aliases are written out
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 

@@ -49,8 +49,10 @@ class Report(Block):
 
     title: str = "Robustness assessment"
     layout: Literal["compact", "full"] = Field(
-        "compact", description="compact: no clean image, perturbation map or metric twice; full: everything"
+        "compact",
+        description="compact: the PDF answers in few pages, the HTML folds the details; full: everything, on paper too",
     )
+    paper: Literal["A4", "Letter"] = "A4"
     figure_scope: Literal["per_sample", "per_assessor"] = Field(
         "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"
     )

@@ -10,7 +10,16 @@ from windtunnel.params.entry import Block, Entry
 from windtunnel.params.numbers import Number
 
 Step = Literal[
-    "quick-attack", "attack", "ibp", "forward", "crown-ibp", "forward+backward", "crown", "alpha-crown", "marabou"
+    "quick-attack",
+    "attack",
+    "ibp",
+    "forward",
+    "crown-ibp",
+    "forward+backward",
+    "crown",
+    "alpha-crown",
+    "branch-and-bound",
+    "marabou",
 ]
 
 
@@ -37,13 +46,31 @@ class Smoothing(Block):
     alpha: Number = Field(0.001, gt=0, lt=1, description="chance that a certificate is wrong, for each sample")
 
 
+class BranchAndBound(Block):
+    """`params` of algorithm: branch-and-bound, and of the cascade for its step of that name: limits of work, not of time."""
+
+    domains: PositiveInt = Field(8000, description="subdomains of one sample, after which it stays undecided")
+    iterations: PositiveInt = Field(12, description="steps of optimisation for each subdomain")
+    batch: PositiveInt = Field(64, description="subdomains that are split together")
+    memory: PositiveInt = Field(
+        1024, description="MiB of bounds at work, and of open subdomains beyond which it goes deep"
+    )
+
+
+SOLVER_TIMEOUT = 20.0  # seconds: Marabou counts no work
+
+
 class VerificationEntry(Entry):
-    """Formal verification by auto-LiRPA, Marabou, a cascade of them, or randomised smoothing."""
+    """Formal verification by auto-LiRPA, branch and bound, Marabou, a cascade of them, or randomised smoothing."""
 
     batch_size: PositiveInt = Field(
         256, description="most samples bounded together; fewer where the layers are large or memory is short"
     )
-    timeout: Number = Field(20, gt=0, description="Marabou, cascade: seconds for one sample")
+    timeout: Number | None = Field(
+        None,
+        gt=0,
+        description="seconds for one sample; without it Marabou has 20, and branch-and-bound is limited by its work alone",
+    )
     time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
     workers: PositiveInt = Field(2, description="Marabou, cascade: solver processes at a time")
     rivals: Literal["together", "one_by_one"] = Field(
@@ -53,13 +80,18 @@ class VerificationEntry(Entry):
         False, description="Marabou: bound every logit by bisection; hundreds of queries a sample"
     )
     steps: tuple[Step, ...] = Field(
-        ("quick-attack", "ibp", "crown", "attack", "alpha-crown", "marabou"),
+        ("quick-attack", "ibp", "crown", "attack", "branch-and-bound", "marabou"),
         description="cascade: which methods, cheapest first",
     )
     radius: Radius | None = Field(None, description="certified epsilon of each sample: {max: ..., tolerance: ...}")
     examples_from: tuple[str, ...] = Field(
         (), description="cascade: attacks whose examples falsify; DVC sees no edge to them, see docs/verification.md"
     )
+
+    @property
+    def solver_timeout(self) -> float:
+        """Seconds that Marabou has for one sample."""
+        return float(self.timeout or SOLVER_TIMEOUT)
 
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
         """What there is to draw depends on what is asked for."""

@@ -159,7 +159,7 @@ def test_a_killed_suite_continues_where_it_stopped_with_the_same_bytes(suite, mo
     assert len(children) == 8
     assert torch.equal(again.data["perturbed_inputs"], whole.data["perturbed_inputs"])
     assert again.metrics == whole.metrics
-    assert not list(Path(str(module.Checkpoint("x", 0).directory.parent)).glob("noise-*"))
+    assert not list(Path(str(module.Checkpoint("x", "", 0).directory.parent)).glob("noise-*"))
 
 
 def test_the_severity_curve_starts_at_severity_0(suite, tmp_path):

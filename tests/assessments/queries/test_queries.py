@@ -433,4 +433,4 @@ def test_two_runs_give_equal_bytes(few, tmp_path):
 def test_checkpoints_go_with_the_assessment(few, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(own("EvoBA"), few)
-    assert not Checkpoint("q", []).directory.parent.exists()
+    assert not Checkpoint("q", "", []).directory.parent.exists()

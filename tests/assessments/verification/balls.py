@@ -11,7 +11,8 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 
 DUAL = {Norm.LINF: 1, Norm.L2: 2, Norm.L1: float("inf")}
-LIBRARY = {"linf-box": "Marabou", "cascade": "windtunnel", "smoothing": "windtunnel"}
+_OURS = ("cascade", "smoothing", "branch-and-bound", "branch-and-bound-l2", "branch-and-bound-l1")
+LIBRARY = {"linf-box": "Marabou", **dict.fromkeys(_OURS, "windtunnel")}
 
 
 def entry(algorithm: str, **more: object) -> VerificationEntry:

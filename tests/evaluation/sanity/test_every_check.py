@@ -313,6 +313,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "D10": lambda e: changed(e, "deepfool", lost_search),
     "D11": lambda e: with_params(e, thresholds={}),
     "D12": lambda e: with_model(e, optimising(module(e))),
+    "D13": lambda e: failing(e, "pgd_l2"),
     "E1": verified_all("crown"),
     "E2": verified_all("crown"),
     "E3": lambda e: changed(e, "marabou", not_a_counterexample),

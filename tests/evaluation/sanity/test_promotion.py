@@ -23,7 +23,7 @@ def found(evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     write_json({"kwargs": {"profile": "standard"}}, SANITY / "metadata.json")
     seen = [evidence]
-    monkeypatch.setattr(promotion, "load_subject", lambda _: None)
+    monkeypatch.setattr(promotion, "current_subject", lambda *_: None)
     monkeypatch.setattr(promotion, "read_artifacts", lambda _: None)
     monkeypatch.setattr(promotion, "collect", lambda *_: seen[0])
     return seen

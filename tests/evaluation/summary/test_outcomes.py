@@ -1,20 +1,22 @@
 """The record of outcomes: its rows are the metrics, its protocol is all that decides them beside the model."""
 
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import stages.clean
 import stages.prepare
+import stages.resolve
 import stages.summary
 import stages.train
-from windtunnel.assessments.run import run_assessment
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import METRICS, SUMMARY
 from windtunnel.core.outcomes import read_record
 from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.operations.resolve.facts import FAMILIES
 from windtunnel.params.load import entries, load_params
 
 PARAMS = """
@@ -46,10 +48,10 @@ def run(tmp_path_factory):
     (folder / "params.yaml").write_text(PARAMS.replace("EPSILON", "0.03"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for stage in (stages.prepare, stages.train, stages.clean):
+        for stage in (stages.resolve, stages.prepare, stages.train, stages.clean):
             stage.main()
         for family, name, _ in entries(load_params()):
-            run_assessment(family, name)
+            import_module(f"stages.{FAMILIES[family].stage}").main(name)
         stages.summary.main()
     return folder
 

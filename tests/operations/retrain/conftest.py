@@ -11,6 +11,7 @@ import stages.attack
 import stages.clean
 import stages.gate
 import stages.prepare
+import stages.resolve
 import stages.summary
 import stages.train
 from windtunnel.inputs.data.load import load_dataset
@@ -64,6 +65,7 @@ class Project:
     def pipeline(self, names, *, force: bool = False) -> None:
         self.ran += names or ["all"]
         if names == ["prepare"]:
+            stages.resolve.main()
             stages.prepare.main()
         elif names == ["summary"]:
             for stage in (stages.train, stages.clean):

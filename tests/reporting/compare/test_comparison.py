@@ -12,6 +12,7 @@ from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.document import document
 from windtunnel.reporting.compare.html import render_html
 from windtunnel.reporting.compare.markdown import markdown
+from windtunnel.reporting.compare.page import page
 from windtunnel.reporting.compare.runs import run_in
 
 
@@ -68,9 +69,10 @@ def test_the_html_shows_the_flipped_samples_and_asks_for_nothing(pair, tmp_path)
     render_html(compare_runs(pair), tmp_path / "c.html")
     html = (tmp_path / "c.html").read_text()
     assert html.count("<img ") == 3 * 3  # clean, narrow, wide of the three that flipped
-    assert "clean: zero, is zero" in html
-    assert "narrow: zero" in html
-    assert "wide: one" in html
+    assert "clean: zero" in html
+    assert "narrow: zero, attack failed" in html
+    assert "wide: one, attack succeeded" in html
+    assert html.index("pgd, lost in wide") < html.rindex("Metrics that differ")
     assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", html)
 
 
@@ -93,3 +95,12 @@ def test_results_without_params_are_compared_but_for_their_params(pair, tmp_path
 def test_a_directory_without_results_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="no directory of results"):
         run_in(tmp_path, "x")
+
+
+def test_the_page_says_first_what_became_worse_and_whether_by_chance(tmp_path):
+    runs = [run_in(write_run(tmp_path / name, verdicts), name) for name, verdicts in
+            (("before", [2] * 19 + [2]), ("after", [1] * 12 + [2] * 8))]  # fmt: skip
+    report = page(compare_runs(runs))
+    assert report.front.verdict.startswith("after is worse on pgd -60.0 points, beyond chance")
+    same = page(compare_runs([runs[0], runs[0]]))
+    assert "No outcome of before differs" in same.front.verdict

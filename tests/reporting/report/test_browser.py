@@ -1,21 +1,23 @@
 """The HTML in headless Chromium, from file://: silent, offline, sortable, filterable, and nothing of a run is executed."""
 
 import json
-import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks.browser import AVAILABLE, chromium, resize
 from tests.reporting.report.conftest import write_run
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 
-BROWSER, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium and its driver are not installed"),
+    pytest.mark.skipif(not AVAILABLE, reason="Chromium and its driver are not installed"),
 ]
+CHECKS = Path(__file__).with_name("page_checks.js").read_text()
+OPEN = "document.querySelectorAll('details').forEach((d) => { d.open = true; })"
 EVIL = "</script><img src=x onerror=document.title='hacked'><script>document.title='hacked'</script>"
 NAMES = [f"{EVIL} {i}" for i in range(3)] + [f"digit {i}" for i in range(3, 130)]
 CLASSES = [f"{k} <script>document.title='hacked'</script>" for k in range(10)]
@@ -23,18 +25,8 @@ CLASSES = [f"{k} <script>document.title='hacked'</script>" for k in range(10)]
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[object]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    options = Options()
-    options.binary_location = BROWSER
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1000"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield made
-    made.quit()
+    with chromium() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -169,17 +161,35 @@ def test_dark_and_light_are_the_readers_choice(page):
     assert page.execute_script(ground) == before
 
 
-def test_a_phone_shows_the_page_without_scrolling_sideways(page):
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
-    )
+@pytest.mark.parametrize("width", [390, 768, 1280, 1920])
+def test_no_screen_scrolls_sideways(page, width):
+    resize(page, width, 900)
     try:
-        assert page.execute_script("return document.documentElement.scrollWidth") <= 390, page.execute_script(
-            "return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > 391)"
+        page.execute_script("document.querySelectorAll('details.detail').forEach((d) => { d.open = true; })")
+        wide = (
+            "return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
             ".map(e => e.outerHTML.slice(0, 90))"
         )
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width, page.execute_script(wide)
     finally:
+        page.execute_script("document.querySelectorAll('details.detail').forEach((d) => { d.open = false; })")
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_no_words_of_a_chart_lie_on_others(page):
+    page.execute_script(OPEN)
+    assert page.execute_script(CHECKS, "overlaps") == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_word_can_be_read(page, theme):
+    """WCAG AA: 4.5, and 3 for large text; in charts against the mark below the words."""
+    page.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+    page.execute_script(OPEN)
+    try:
+        assert page.execute_script(CHECKS, "unreadable") == []
+    finally:
+        page.execute_script("delete document.documentElement.dataset.theme")
 
 
 def test_it_prints_every_row_and_ends_as_silent_as_it_began(page):

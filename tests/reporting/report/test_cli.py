@@ -1,5 +1,6 @@
 """`windtunnel report` on directories, without DVC and without params.yaml."""
 
+import pypdf
 import pytest
 from click.testing import CliRunner
 
@@ -26,16 +27,21 @@ def test_one_assessment_alone_goes_where_it_is_told(run, tmp_path):
     assert (tmp_path / "alone" / "report.pdf").stat().st_size
 
 
-def test_compact_leaves_the_long_tables_out(run, reports):
-    assert run("--compact").exit_code == 0
-    assert "Every metric of" not in (reports / "report.html").read_text()
+@pytest.mark.parametrize(("layout", "there"), [("--compact", False), ("--full", True)])
+def test_details_are_folded_on_screen_and_on_paper_in_the_full_layout_alone(run, tmp_path, layout, there):
+    assert run(layout).exit_code == 0
+    paper = "".join(page.extract_text() for page in pypdf.PdfReader(tmp_path / "report" / "report.pdf").pages)
+    assert ("Every metric of pair" in paper) == there
+    html = (tmp_path / "report" / "report.html").read_text()
+    assert "Every metric of pair" in html
+    assert ('<details class="detail">' in html) != there
 
 
-def test_open_opens_the_file(run, reports, monkeypatch):
+def test_open_opens_the_file(run, tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert run("--open").exit_code == 0
-    assert opened == [(reports / "report.html").resolve().as_uri()]
+    assert opened == [(tmp_path / "report" / "report.html").resolve().as_uri()]
 
 
 @pytest.mark.parametrize(

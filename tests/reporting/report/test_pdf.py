@@ -1,5 +1,6 @@
 """The PDF as its readers and their tools see it: text, fonts, links, bookmarks, repeated headers, size."""
 
+import re
 import shutil
 import subprocess
 
@@ -7,6 +8,8 @@ import pypdf
 import pytest
 
 from tests.reporting.report.conftest import edit, metrics_of
+from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.files import write_json
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Table
@@ -29,9 +32,7 @@ def test_every_headline_number_is_in_the_text_as_in_metadata(reports, pdf):
         for value in (summary[key], summary[f"{key}_ci_low"], summary[f"{key}_ci_high"]):
             assert f"{value:.1%}" in text
     for name in ("fgsm", "pair"):
-        metrics = metrics_of(reports / "robustness" / name)
-        assert f"{metrics['area_under_curve']:.4g}" in text
-        assert all(word in text for word in metrics["verdict"].split())
+        assert f"{metrics_of(reports / 'robustness' / name)['adversarial_accuracy']:.1%}" in text
 
 
 def test_it_has_metadata_bookmarks_and_links_to_every_section(pdf):
@@ -39,10 +40,12 @@ def test_it_has_metadata_bookmarks_and_links_to_every_section(pdf):
     assert reader.metadata.title == "Of two sweeps"
     assert reader.metadata.author == "windtunnel"
     titles = [item.title for item in reader.outline if not isinstance(item, list)]
-    assert titles[0].endswith("What was tested")
+    assert titles[0].endswith("How good is it without any change?")
     assert titles[-1].endswith("Glossary")
-    links = [a for a in reader.pages[1]["/Annots"] if "/Dest" in a.get_object() or "/A" in a.get_object()]
+    contents = next(page for page in reader.pages if "/Annots" in page)
+    links = [a for a in contents["/Annots"] if "/Dest" in a.get_object() or "/A" in a.get_object()]
     assert len(links) >= len(titles)
+    assert re.search(rf"Glossary\s+{len(reader.pages)}\b", reader.pages[-1].extract_text())  # at the foot
 
 
 def test_every_font_is_embedded(pdf):
@@ -56,8 +59,8 @@ def test_it_is_small_and_its_curves_are_vectors(pdf):
     assert pdf.stat().st_size < 5e6
     reader = pypdf.PdfReader(pdf)
     pages = [p.extract_text() for p in reader.pages]
-    curve = next(i for i, text in enumerate(pages) if "Degradation curve" in text)
-    assert "broken here or before" in pages[curve]  # the words of the chart are text, not pixels
+    curve = next(i for i, text in enumerate(pages) if "What is known against epsilon" in text)
+    assert "pair, attacked" in pages[curve]  # the words of the chart are text, not pixels
 
 
 def test_a_table_over_several_pages_repeats_its_header(reports):
@@ -79,3 +82,36 @@ def test_no_table_is_wider_than_the_page():
         drawn = table_parts(table)[2]
         assert drawn.wrap(1000, 1000)[0] <= 500
     assert table_parts(Table("empty", header, ())) == []
+
+
+@pytest.mark.parametrize(("paper", "size"), [("A4", (595.28, 841.89)), ("Letter", (612, 792))])
+def test_the_paper_is_the_one_asked_for_and_nothing_leaves_it(reports, paper, size):
+    render_pdf(build_report(reports, Options(paper=paper)), reports / "report.pdf")
+    box = pypdf.PdfReader(reports / "report.pdf").pages[0].mediabox
+    assert (float(box.width), float(box.height)) == pytest.approx(size, abs=0.1)
+
+
+def test_page_one_has_the_answer_and_a_box_to_sign(reports):
+    write_json({"decision": "passed", "exit_code": 0, "conditions": []}, reports / "gate.json")
+    render_pdf(build_report(reports), reports / "report.pdf")
+    pages = [p.extract_text() for p in pypdf.PdfReader(reports / "report.pdf").pages]
+    for words in (
+        "Without any change the model is right",
+        "Gate: passed",
+        "Sanity:",
+        "The adversary may change every pixel",
+        "weakest class",
+    ):
+        assert words in pages[0].replace("\n", " "), words
+    assert any("Signature" in page for page in pages[:2])
+
+
+def test_the_date_of_the_results_is_shown_where_runtime_json_speaks_of_these_tensors(reports):
+    runtime = reports / "summary" / "runtime.json"
+    digest = read_artifacts(reports / "summary").digest()
+    for known, expected in ((digest, ("results of", "2026-11-21 22:00 UTC")), ("0" * 64, None)):
+        write_json({"started": 1795298400.0, "commit": "abc123", "data_digest": known}, runtime)
+        facts = build_report(reports, dated=True).front.facts
+        assert (expected in facts) == (expected is not None)
+        assert (("commit", "abc123") in facts) == (expected is not None)
+        assert not {"results of", "commit"} & {what for what, _ in build_report(reports).front.facts}  # equal bytes

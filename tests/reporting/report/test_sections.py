@@ -14,7 +14,7 @@ from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.charts.scene import Dot, Line, Rect
 from windtunnel.reporting.report.model import Chart, Table
 from windtunnel.reporting.report.sections.families import family_of
-from windtunnel.reporting.report.sections.subject import _series
+from windtunnel.reporting.report.sections.known import _series
 
 
 def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
@@ -31,16 +31,16 @@ def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
 @pytest.mark.parametrize(
     ("title", "found"),
     [
-        ("Attacks", artifacts(adversarial_accuracy=0.5)),
-        ("Queries", artifacts(adversarial_accuracy=0.5, queries_total=100)),
-        ("Sweeps", artifacts(accuracy_curve=[1.0])),
-        ("Latent space", artifacts(norm="latent_L2", lara=0.5)),
-        ("Verification", artifacts("formal_verification", certified_accuracy=0.5)),
-        ("Corruptions", artifacts("statistical_sampling", corrupted_accuracy=0.5)),
+        ("What breaks it", artifacts(adversarial_accuracy=0.5)),
+        ("What breaks it", artifacts(adversarial_accuracy=0.5, queries_total=100)),
+        ("What breaks it", artifacts(accuracy_curve=[1.0])),
+        ("How does it do along", artifacts(norm="latent_L2", lara=0.5)),
+        ("What is proved", artifacts("formal_verification", certified_accuracy=0.5)),
+        ("How does it do under", artifacts("statistical_sampling", corrupted_accuracy=0.5)),
     ],
 )
-def test_an_assessment_stands_in_the_section_of_its_family(title, found):
-    assert family_of(found).title.startswith(title)
+def test_an_assessment_stands_with_the_question_that_it_answers(title, found):
+    assert family_of(found).question.startswith(title)
 
 
 def test_a_mean_distance_is_no_percentage():
@@ -57,8 +57,8 @@ def test_a_sweep_is_a_line_against_epsilon_and_its_numbers_stand_in_its_table(re
     report = build_report(reports)
     chart = next(c for c in blocks_of(report, Chart) if c.caption == "What is known against epsilon, Linf")
     tips = [mark.tip for mark in chart.scene.marks if isinstance(mark, Dot)]
-    assert any(tip.startswith("pair, left by the attack: ") and " at 0.05" in tip for tip in tips)
-    tables = [t for t in blocks_of(report, Table) if t.header[0] == "assessment" and "verdict" in t.header]
+    assert any(tip.startswith("pair, attacked: ") and " at 0.05" in tip for tip in tips)
+    tables = [t for t in blocks_of(report, Table) if t.header[0] == "assessment" and "accuracy left" in t.header]
     assert [row[0] for row in tables[0].rows] == ["fgsm", "pair"]
 
 

@@ -92,7 +92,7 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
 
 def test_every_curve_of_a_chart_has_a_colour_of_its_own():
     from windtunnel.reporting.report.charts.scene import PALETTE
-    from windtunnel.reporting.report.sections.subject import _ATTACKED, _CERTIFIED
+    from windtunnel.reporting.report.sections.known import _ATTACKED, _CERTIFIED
 
     for theme in (0, 1):
         colours = [PALETTE[role][theme] for role in (*_ATTACKED, *_CERTIFIED)]
@@ -100,4 +100,6 @@ def test_every_curve_of_a_chart_has_a_colour_of_its_own():
 
 
 def test_the_clean_accuracy_of_the_verdict_is_that_of_metadata(reports):
-    assert f"{metrics_of(reports / 'summary')['clean_accuracy']:.1%} of 20 samples" in build_report(reports).verdict
+    assert (
+        f"{metrics_of(reports / 'summary')['clean_accuracy']:.1%} of 20 samples" in build_report(reports).front.verdict
+    )

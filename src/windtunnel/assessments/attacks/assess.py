@@ -71,7 +71,7 @@ def assess(
         subject.classifier.digest,
     ]
     identity += [subject.seed, str(subject.classifier.device), before.digest()]
-    kept = [Checkpoint(f"{name}.{index}", identity) for index in range(len(runs))]
+    kept = [Checkpoint(f"{name}.{index}", subject.resolved, identity) for index in range(len(runs))]
     invoke = invoker_of(where, entry.invoker)
     calls: list[dict[str, Json]] = []
     for index, run in enumerate(runs):

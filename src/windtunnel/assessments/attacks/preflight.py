@@ -47,11 +47,8 @@ def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget
             f"{where}.budget: {{norm: {row.allowed_norms[0]}, epsilon: ...}}, or choose another: windtunnel algorithms "
             f"--norm {effective.norm}"
         )
-    if effective.norm is not budget.norm and entry.budget.epsilon is None:
-        raise UserError(
-            f"{where}.budget.epsilon: is needed beside norm: {effective.norm}; the global epsilon "
-            f"{budget.epsilon:g} is meant for {budget.norm}"
-        )
+    if lack := entry.budget.lack(where, budget):
+        raise UserError(lack)
     epsilon = effective.epsilon
     if epsilon is not None and effective.norm is Norm.LINF and epsilon > 1:
         raise UserError(

@@ -9,16 +9,26 @@ import torch
 
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
+from windtunnel.core.layout import CLEAN, DATA, MODEL
 from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
 from windtunnel.inputs.data.load import read_assessed
 from windtunnel.inputs.models.load import load_classifier
-from windtunnel.inputs.models.trust import NOTHING, Trust
+from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
+from windtunnel.params.model import Model as ModelBlock
 
 
 def fresh_subject(data: Path, model: Path, device: str, seed: int, trust: Trust = NOTHING) -> Subject:
     """Model and samples from disk, with clean logits computed now: for `clean`."""
     dataset = read_assessed(data)
     return subject_of(load_classifier(model, device, dataset, trust), dataset, seed)
+
+
+def current_subject(device: str, seed: int, model: ModelBlock) -> Subject:
+    """The model and the samples of the run in the current directory, with the clean logits that `clean` computed.
+
+    `model` is what params.yaml says of it: nothing else of the user's is called.
+    """
+    return load_subject(DATA, MODEL, CLEAN, device, seed, trust_of(model))
 
 
 def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int, trust: Trust = NOTHING) -> Subject:

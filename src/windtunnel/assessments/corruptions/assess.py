@@ -118,7 +118,8 @@ def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
 def _checkpoint(name: str, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> Checkpoint:
     device = str(subject.classifier.device)
     digests = [subject.dataset.digest(), subject.classifier.digest]
-    return Checkpoint(name, [list(pairs), entry.upsample, entry.batch_size, *digests, subject.seed, device])
+    identity = [list(pairs), entry.upsample, entry.batch_size, *digests, subject.seed, device]
+    return Checkpoint(name, subject.resolved, identity)
 
 
 def _corrupt_all(

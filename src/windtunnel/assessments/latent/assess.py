@@ -153,7 +153,7 @@ def _findings(
     checkpoints = []
 
     def search(side: str, latents: Tensor, classes: Tensor) -> dict[str, Tensor]:
-        checkpoints.append(Checkpoint(f"{name}.{side}", [label, *identity]))
+        checkpoints.append(Checkpoint(f"{name}.{side}", subject.resolved, [label, *identity]))
         batches = batches_of(torch.arange(len(latents)), entry.batch_size, subject.seed, f"{name}.{side}")
 
         def work(batch: Batch) -> dict[str, Tensor]:

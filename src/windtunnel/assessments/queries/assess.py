@@ -61,7 +61,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     identity = [entry.model_dump(mode="json"), str(region), subject.dataset.digest(), subject.classifier.digest,
                 subject.seed, str(subject.classifier.device), None if aims is None else aims.tolist()]  # fmt: skip
     rows = _hardest_first(attacked.nonzero().flatten(), subject)
-    found = _collect(name, runner, task, rows, Checkpoint(name, identity))
+    found = _collect(name, runner, task, rows, Checkpoint(name, subject.resolved, identity))
     data = _data(subject, task, attacked, aims, found)
     return AssessmentResult(
         name=name,

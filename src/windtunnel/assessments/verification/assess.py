@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -12,16 +13,35 @@ from torch import Tensor
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.calls import called_with
+from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
 from windtunnel.assessments.verification.rates import runtime_metrics, verdict_rates
 from windtunnel.assessments.verification.smoothing import assess_smoothing
-from windtunnel.assessments.verification.steps import BOUND_METHODS, CHEAP, Task, breaks, proves, run_steps
-from windtunnel.assessments.verification.table import CASCADE, MARABOU, SMOOTHING
+from windtunnel.assessments.verification.steps import (
+    BOUND_METHODS,
+    CHEAP,
+    FALSIFIERS,
+    Task,
+    breaks,
+    proves,
+    run_steps,
+    tolerance_of,
+)
+from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, MARABOU, SMOOTHING
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, package_version
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import Algorithm, Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import (
+    Algorithm,
+    Caveat,
+    Json,
+    Norm,
+    PerturbationBudget,
+    Randomness,
+    Semantics,
+    Verdict,
+)
 from windtunnel.core.distances import distance
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
@@ -42,7 +62,8 @@ def assess(
 
     A misclassified sample is falsified by its own clean input, at distance 0, and sent to no verifier. `results`: of the
     attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
-    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,); with `entry.radius`
+    `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,), `subdomains` int64 (N,), those
+    of branch and bound; with `entry.radius`
     `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
@@ -50,17 +71,20 @@ def assess(
         return assess_smoothing(name, entry, budget, subject)
     region = entry.budget.over(budget)
     assert region.epsilon is not None
+    canonical = canonical_subject(subject)
     deadline = time.monotonic() + (entry.time_budget or float("inf"))
-    bounder = Bounder(subject, region.norm, entry.batch_size)
+    bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack)
     ledger, steps = Ledger.of(subject), steps_of(algorithm, entry)
     bounding = [step for step in steps if step in BOUND_METHODS]
-    task = Task(name, subject, region.norm, region.epsilon, entry, deadline, bounder, frozenset(bounding[:-1]) & CHEAP)
+    task = Task(
+        name, canonical, region.norm, region.epsilon, entry, deadline, bounder, frozenset(bounding[:-1]) & CHEAP
+    )
     if results:
         left = ledger.undecided
-        found, examples = known_examples(subject, region.norm, region.epsilon, results)
+        found, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)
         ledger.falsify(left[found[left]], examples[left[found[left]]], "examples")
     run_steps(steps, ledger, task)
-    data = _data(ledger, task)
+    data = _data(ledger, canonical, region.norm)
     largest = None
     if entry.radius:
         data |= _radii(data, bound_step(steps), task)
@@ -72,14 +96,19 @@ def assess(
     used = {library: version for library, package in _PACKAGE.items() if (version := package_version(package))}
     return AssessmentResult(
         name=name,
-        semantics=Semantics(algorithm, PerturbationBudget(region.norm, region.epsilon)),
+        semantics=Semantics(_as_it_ran(algorithm, steps, task), PerturbationBudget(region.norm, region.epsilon)),
         data=data,
         metrics=verification_metrics(data, ledger.names, largest),
-        caveats=(*dict.fromkeys(ledger.caveats), *bounder.caveats()),
+        caveats=(*canonical.caveats, *dict.fromkeys(ledger.caveats), *bounder.caveats()),
         kwargs={
             **base_kwargs(subject),
             "decided_by_names": names,
+            "logit_unit": canonical.unit,
+            "tolerances": {
+                step: float(f"{tolerance_of(step, canonical.slack) * canonical.unit:.3g}") for step in steps
+            },
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
+            **({"params": dict(entry.params)} if entry.params else {}),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
         call_kwargs=called_with(steps, task),
@@ -94,7 +123,8 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
         return entry.steps
     if algorithm is MARABOU:
         return ("marabou",)
-    return (algorithm.name.removesuffix("-l2").removesuffix("-l1"),)
+    step = algorithm.name.removesuffix("-l2").removesuffix("-l1")
+    return ("attack", step) if algorithm in BRANCH_AND_BOUND else (step,)
 
 
 def bound_step(steps: Sequence[str]) -> str | None:
@@ -106,23 +136,31 @@ def bound_step(steps: Sequence[str]) -> str | None:
     return next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
 
 
-def _data(ledger: Ledger, task: Task) -> Tensors:
-    subject = task.subject
+def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algorithm:
+    """The registry row, stochastic where an attack drew from the seed: as a step, or for the radii that it breaks."""
+    radius = task.entry.radius
+    draws = bool(FALSIFIERS & set(steps)) or bool(radius and radius.attack and task.norm is Norm.LINF)
+    return replace(algorithm, randomness=Randomness.SELF_SEEDED if draws else Randomness.DETERMINISTIC)
+
+
+def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
+    subject = ledger.subject
     found = ledger.examples.flatten(1).isfinite().all(1)
     predictions, far = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
     if found.any():
         predictions[found] = subject.classifier.predict(ledger.examples[found])
-        far[found] = distance(task.norm, ledger.examples[found], subject.dataset.inputs[found])
+        far[found] = distance(norm, ledger.examples[found], subject.dataset.inputs[found])
     return {
         **base_data(subject, ledger.verdicts),
         "perturbed_inputs": ledger.examples,
         "perturbed_predictions": predictions,
         "perturbation_distance": far,
-        "output_bounds": {"lower": ledger.lower, "upper": ledger.upper},
+        "output_bounds": canonical.outputs(ledger.lower, ledger.upper),
         "runtime_per_sample": ledger.seconds,
-        "lower_margins": ledger.lower_margins,
+        "lower_margins": canonical.margins(ledger.lower_margins),
         "decided_by": ledger.decided_by,
         "timed_out": ledger.timed_out,
+        "subdomains": ledger.subdomains,
     }
 
 

@@ -29,13 +29,15 @@ Part = tuple[Tensor, str, Bounds | None]
 class Bounder:
     """Bounds the samples of a subject under one norm; remembers what fits and what gave way to what.
 
-    batch_size: the most samples at a time. together: how many of them suit the size of the layers; fewer go together
+    slack: how far rounding parts the subject's network from the user's, by which all bounds are widened. batch_size: the
+    most samples at a time. together: how many of them suit the size of the layers; fewer go together
     where memory is short. fallbacks: for (method, weaker one, reason) the samples it concerns.
     """
 
     subject: Subject
     norm: Norm
     batch_size: int
+    slack: float = 0.0
     fallbacks: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
     together: int = field(init=False)
     _fits: dict[str, int] = field(default_factory=dict)
@@ -106,7 +108,7 @@ class Bounder:
                 bounds = bound_batch(*arguments, logits=logits)
             self._fits[method] = min(self.together, samples_that_fit(peak.bytes // len(rows), classifier.device))
         self._check(method, rows, bounds)
-        return bounds
+        return bounds.widened(self.slack)
 
     def _check(self, method: str, rows: Tensor, bounds: Bounds) -> None:
         """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""

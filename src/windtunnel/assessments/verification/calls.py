@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from windtunnel.assessments.verification.falsifier import QUICK_RESTARTS, QUICK_STEPS, RESTARTS, STEPS
+from windtunnel.assessments.verification.falsifier import (
+    QUICK_RESTARTS,
+    QUICK_STEPS,
+    RESTARTS,
+    STEPS,
+    TARGETED_RESTARTS,
+    TARGETED_STEPS,
+)
 from windtunnel.assessments.verification.lirpa import call_of_bounds
 from windtunnel.assessments.verification.marabou import box
 from windtunnel.assessments.verification.steps import Task
+from windtunnel.params.verification import BranchAndBound
 
 _SEARCH = {"quick-attack": (QUICK_STEPS, QUICK_RESTARTS), "attack": (STEPS, RESTARTS)}
 
@@ -31,7 +39,11 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
             "epsilon": task.epsilon,
             "steps": iterations,
             "restarts": restarts,
+            **({"targeted": [TARGETED_STEPS, TARGETED_RESTARTS]} if step == "attack" else {}),
         }
+    if step == "branch-and-bound":
+        limits = BranchAndBound.model_validate(entry.params).model_dump(mode="json")
+        return {"inputs": data.inputs, "targets": data.targets, "epsilon": task.epsilon, **limits}
     if step == "marabou":
         lower, upper = box(data.inputs, task.epsilon)
         rivals = {"rivals": entry.rivals, "output_bounds": entry.output_bounds}
@@ -39,7 +51,7 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
             "lower": lower,
             "upper": upper,
             "epsilon": task.epsilon,
-            "timeoutInSeconds": entry.timeout,
+            "timeoutInSeconds": entry.solver_timeout,
             "verbosity": 0,
             **rivals,
         }

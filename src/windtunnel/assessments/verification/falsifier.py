@@ -1,19 +1,29 @@
-"""A quick falsifier for the cascade: PGD on the margin, with restarts. What it breaks needs no proof."""
+"""The cascade's falsifier: what it breaks needs no proof.
+
+First PGD on the margin to the nearest other class, with restarts; then, for what stands, targeted at each other class in turn,
+where the nearest one may be a dead end. Sources: Madry et al. 2018 (arXiv 1706.06083); Gowal et al. 2019, multi-targeted
+(arXiv 1910.09338); Frank-Wolfe for L2 and L1 (Chen et al. 2020, arXiv 1811.10828).
+"""
 
 from __future__ import annotations
 
+import copy
 import time
 
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Norm
+from windtunnel.core.contracts import Capability, Norm
 
 STEPS, RESTARTS = 40, 3
 QUICK_STEPS, QUICK_RESTARTS = 10, 1  # before the bounds: finds most of what is easily broken in a tenth of the time
-# A smaller lead of the rival can turn with the size of the batch that the sample is in.
+TARGETED_STEPS, TARGETED_RESTARTS = 100, 10
+_NEAREST = 3  # other classes that are tried with all restarts
+# A smaller lead of another class can turn with the size of the batch that the sample is in.
 ROUNDING = 1e-5
+_AT_ONCE = 512  # points
 
 
 def falsify(
@@ -28,60 +38,129 @@ def falsify(
     restarts: int = RESTARTS,
     deadline: float = float("inf"),
 ) -> tuple[Tensor, Tensor]:
-    """(found (n,) bool, examples (n, ...)): misclassified points of the Linf ball inside [0, 1].
+    """(found (n,) bool, examples (n, ...)): misclassified points of the ball inside [0, 1].
 
     epsilon: one for all, or one a sample (n,). deadline: time.monotonic() at which the search ends, with what it has.
-    Objective: the margin logit(target) - max of the rivals, so that a saturated softmax hides nothing.
-    Source: Madry et al. 2018, arXiv 1706.06083. Only Linf; for another norm nothing is found.
+    Objective: the margin logit(target) - max of the others, so that a saturated softmax hides nothing.
     """
     found, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
-    if norm is not Norm.LINF:
-        return found, examples
-    generator = torch.Generator().manual_seed(seed)
-    radius = torch.as_tensor(epsilon, dtype=inputs.dtype).expand(len(inputs)).view(-1, *[1] * (inputs.ndim - 1))
-    low, high = (inputs - radius).clamp(0, 1), (inputs + radius).clamp(0, 1)
+    generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
     for _ in range(restarts):
         left = (~found).nonzero().flatten()
         if not len(left) or time.monotonic() > deadline:
             break
-        start = low[left] + (high - low)[left] * torch.rand(inputs[left].shape, generator=generator)
-        step = 2.5 * radius[left] / steps
-        moved = _descend(classifier, start, targets[left], low[left], high[left], step, steps, deadline)
-        hit = leads(classifier, moved, targets[left])
-        examples[left[hit]] = moved[hit]
-        found[left[hit]] = True
+        start = _random_points(region, left, generator)
+        points, _ = _descend(classifier, start, targets, region, left, None, steps, deadline)
+        _keep(classifier, points, left, targets, found, examples)
+    return found, examples
+
+
+def falsify_targeted(
+    classifier: Classifier,
+    inputs: Tensor,
+    targets: Tensor,
+    epsilon: float | Tensor,
+    seed: int,
+    norm: Norm = Norm.LINF,
+    *,
+    steps: int = TARGETED_STEPS,
+    restarts: int = TARGETED_RESTARTS,
+    deadline: float = float("inf"),
+) -> tuple[Tensor, Tensor]:
+    """As `falsify`, aimed at each other class in turn; then `restarts` more searches for those that came nearest."""
+    found, examples = torch.zeros(len(inputs), dtype=torch.bool), inputs.clone()
+    generator, region = torch.Generator().manual_seed(seed), Region.around(inputs, norm, epsilon, torch.device("cpu"))
+    margins = torch.full((len(inputs), classifier.num_classes), torch.inf)
+
+    def aim(sample: Tensor, other: Tensor) -> None:
+        for part in torch.arange(len(sample)).split(_AT_ONCE):
+            part = part[~found[sample[part]]]
+            if len(part) and time.monotonic() < deadline:
+                rows = sample[part]
+                start = _random_points(region, rows, generator)
+                points, least = _descend(classifier, start, targets, region, rows, other[part], steps, deadline)
+                _keep(classifier, points, rows, targets, found, examples)
+                margins[rows, other[part]] = torch.minimum(margins[rows, other[part]], least)
+
+    aim(*(torch.arange(classifier.num_classes) != targets[:, None]).nonzero().unbind(1))
+    nearest = margins.argsort(1)[:, : min(_NEAREST, classifier.num_classes - 1)]
+    samples = torch.arange(len(inputs))[:, None].expand_as(nearest)
+    for _ in range(restarts):
+        aim(samples.flatten(), nearest.flatten())
     return found, examples
 
 
 def leads(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
-    """Whether some rival leads the target at each of `points` (n, ...) by more than rounding; (n,) bool."""
-    logits, own = classifier.logits(points), targets[:, None]
-    lead = logits.scatter(1, own, -torch.inf).amax(1) - logits.gather(1, own).squeeze(1)
-    return lead > ROUNDING
+    """Whether some other class leads the target at each of `points` (n, ...) by more than rounding; (n,) bool."""
+    return _lead(classifier.logits(points), targets) > ROUNDING
+
+
+def confirmed(classifier: Classifier, points: Tensor, targets: Tensor) -> Tensor:
+    """`leads`, and in float64 as well, where the model has gradients and so a copy of itself in that precision; (n,) bool."""
+    found = leads(classifier, points, targets)
+    if bool(found.any()) and Capability.AUTOGRAD in classifier.capabilities:
+        exact = copy.deepcopy(classifier.module).double()
+        with torch.no_grad():
+            logits = exact(points[found].double().to(classifier.device)).cpu()
+        found[found.clone()] = _lead(logits, targets[found]) > 0
+    return found
+
+
+def _lead(logits: Tensor, targets: Tensor) -> Tensor:
+    own = targets[:, None]
+    return logits.scatter(1, own, -torch.inf).amax(1) - logits.gather(1, own).squeeze(1)
+
+
+def _keep(
+    classifier: Classifier, points: Tensor, rows: Tensor, targets: Tensor, found: Tensor, examples: Tensor
+) -> None:
+    """Write those of `points` (m, ...) that break their samples `rows` into `found` and `examples`."""
+    hit = confirmed(classifier, points, targets[rows])
+    examples[rows[hit]] = points[hit]
+    found[rows[hit]] = True
+
+
+def _random_points(region: Region, rows: Tensor, generator: torch.Generator) -> Tensor:
+    """(m, d) points of the regions `rows`: uniform in the box, moved into the ball."""
+    low, high = region.low[rows], region.high[rows]
+    return region.points(low + (high - low) * torch.rand(low.shape, generator=generator), rows)
 
 
 def _descend(
     classifier: Classifier,
-    x: Tensor,
+    start: Tensor,
     targets: Tensor,
-    low: Tensor,
-    high: Tensor,
-    step: Tensor,
+    region: Region,
+    rows: Tensor,
+    others: Tensor | None,
     steps: int,
     deadline: float,
-) -> Tensor:
-    device = classifier.device
-    x, y, low, high, step = (t.to(device) for t in (x, targets, low, high, step))
-    best, best_margin = x.clone(), torch.full((len(x),), torch.inf, device=device)
-    for _ in range(steps + 1):
+) -> tuple[Tensor, Tensor]:
+    """(points (m, *input_shape), margins (m,)): the least that `steps` steps from `start` (m, d) meet.
+
+    others: (m,) the class that each search aims at; None for whichever is nearest. For Linf signed steps whose size falls to
+    a tenth; for L2 and L1 Frank-Wolfe, whose steps end at extreme points of the ball inside the image domain.
+    """
+    device, shape = classifier.device, (-1, *classifier.input_shape)
+    y = targets[rows].to(device)[:, None]
+    other = None if others is None else others.to(device)[:, None]
+    low, high, radius = (t[rows].to(device).float() for t in (region.low, region.high, region.radius))
+    x = start.float().to(device)
+    best, least = x.clone(), torch.full((len(x),), torch.inf, device=device)
+    for i in range(steps + 1):
         if time.monotonic() > deadline:
             break
         x = x.detach().requires_grad_()
-        logits = classifier.module(x)
-        rivals = logits.scatter(1, y[:, None], -torch.inf).amax(1)
-        margin = logits.gather(1, y[:, None]).squeeze(1) - rivals
-        better = margin.detach() < best_margin
-        best[better], best_margin[better] = x.detach()[better], margin.detach()[better]
+        logits = classifier.module(x.view(shape))
+        rival = logits.scatter(1, y, -torch.inf).amax(1) if other is None else logits.gather(1, other).squeeze(1)
+        margin = logits.gather(1, y).squeeze(1) - rival
+        better = margin.detach() < least
+        best[better], least[better] = x.detach()[better], margin.detach()[better]
         (gradient,) = torch.autograd.grad(margin.sum(), x)
-        x = torch.min(torch.max(x.detach() - step * gradient.sign(), low), high)
-    return best.cpu()
+        if region.norm is Norm.LINF:
+            size = 2.5 * radius[:, None] / steps * (1 if other is None else 4 * 0.025 ** (i / steps))
+            x = torch.min(torch.max(x.detach() - size * gradient.sign(), low), high)
+        else:
+            _, corner = region.minimum(gradient.cpu(), rows)
+            x = x.detach() + 2 / (i + 2) * (corner.to(x) - x.detach())
+    return region.points(best.cpu(), rows).float().view(shape), least.cpu()

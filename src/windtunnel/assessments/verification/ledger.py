@@ -17,12 +17,15 @@ NOBODY = -1
 class Ledger:
     """N samples on their way to a verdict; a step of the cascade writes to the rows it decides.
 
+    subject: with the user's own model, which has the last word on every counter-example.
+
     verdicts: int64 (N,), UNKNOWN until decided. decided_by: int64 (N,), index into `names`. lower_margins: float32
     (N,), best proven lower bound of the smallest margin, NaN where none was computed. examples: float32 (N, ...), NaN
     rows where there is no counter-example. seconds: float32 (N,). lower, upper: float32 (N, K), NaN where no bound.
-    timed_out: bool (N,), left undecided because time was over.
+    timed_out: bool (N,), left undecided because time was over. subdomains: int64 (N,), that branch and bound has bounded.
     """
 
+    subject: Subject
     verdicts: Tensor
     decided_by: Tensor
     lower_margins: Tensor
@@ -31,6 +34,7 @@ class Ledger:
     lower: Tensor
     upper: Tensor
     timed_out: Tensor
+    subdomains: Tensor
     names: list[str] = field(default_factory=list)
     caveats: list[Caveat] = field(default_factory=list)
 
@@ -39,6 +43,7 @@ class Ledger:
         """Nothing known yet, but that a misclassified sample is falsified by its own clean input."""
         n, k = len(subject.dataset), subject.classifier.num_classes
         ledger = cls(
+            subject=subject,
             verdicts=torch.full((n,), int(Verdict.UNKNOWN)),
             decided_by=torch.full((n,), NOBODY),
             lower_margins=torch.full((n,), torch.nan),
@@ -47,9 +52,11 @@ class Ledger:
             lower=torch.full((n, k), torch.nan),
             upper=torch.full((n, k), torch.nan),
             timed_out=torch.zeros(n, dtype=torch.bool),
+            subdomains=torch.zeros(n, dtype=torch.int64),
         )
         wrong = (~subject.clean_correct).nonzero().flatten()
-        ledger.falsify(wrong, subject.dataset.inputs[wrong], "clean")
+        ledger.examples[wrong] = subject.dataset.inputs[wrong]
+        ledger._decide(wrong, Verdict.FALSIFIED, "clean")
         return ledger
 
     @property
@@ -67,10 +74,15 @@ class Ledger:
         """These samples are proved."""
         self._decide(indices, Verdict.VERIFIED, by)
 
-    def falsify(self, indices: Tensor, examples: Tensor, by: str) -> None:
-        """These samples have a counter-example."""
-        self.examples[indices] = examples
-        self._decide(indices, Verdict.FALSIFIED, by)
+    def falsify(self, indices: Tensor, examples: Tensor, by: str) -> Tensor:
+        """These samples have a counter-example, as far as the user's own model agrees; (n,) bool, whether it does.
+
+        What verifiers see is a copy of the model in another form, and rounding can part the two at a tie.
+        """
+        wrong = self.subject.classifier.predict(examples) != self.subject.dataset.targets[indices]
+        self.examples[indices[wrong]] = examples[wrong]
+        self._decide(indices[wrong], Verdict.FALSIFIED, by)
+        return wrong
 
     def fail(self, index: int, by: str) -> None:
         """The step broke down on this sample; a later step may still decide it."""

@@ -43,6 +43,10 @@ class Bounds:
     lower: Tensor
     upper: Tensor
 
+    def widened(self, slack: float) -> Bounds:
+        """Bounds of every network whose logits are within `slack` of these."""
+        return Bounds(self.margins - 2 * slack, self.lower - slack, self.upper + slack)
+
     @property
     def worst_margin(self) -> Tensor:
         """(n,) the smallest margin bound."""
@@ -92,7 +96,7 @@ def bound_batch(
             module = lirpa.BoundedModule(
                 classifier.module, x[:1], bound_opts=_DENSE if optimised else {}, device=str(device), verbose=False
             )
-            _refuse_unsound(module, method)
+            _refuse_unsound(module, method, norm)
             ball = lirpa.BoundedTensor(x, _region(lirpa, x, norm, epsilon))
             name = LIRPA_METHOD[method]
             found, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
@@ -117,11 +121,11 @@ def bound_batch(
 @cache
 def load_lirpa() -> ModuleType:
     """auto-LiRPA, whatever version is installed. Raises IncompatibleError where it lacks what is called here."""
-    shim_auto_lirpa()
-    with warnings.catch_warnings():
-        # auto-LiRPA 0.3 compiles with torch.jit.script at import, which torch 2.13 calls deprecated.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    # auto-LiRPA 0.3 compiles with torch.jit.script at import, which torch 2.13 calls deprecated, and what it imports puts a
+    # filter of its own before ours: so what is said at import is kept here, and not shown.
+    with warnings.catch_warnings(record=True):
         try:
+            shim_auto_lirpa()
             import auto_LiRPA
         except ImportError as error:
             raise IncompatibleError(
@@ -137,10 +141,20 @@ def load_lirpa() -> ModuleType:
     return module
 
 
-def _refuse_unsound(module: nn.Module, method: str) -> None:
+def _refuse_unsound(module: nn.Module, method: str, norm: Norm) -> None:
     """Raise NotImplementedError for what auto-LiRPA 0.3 bounds wrongly and without a word, found by random points."""
-    for node in vars(module)["_modules"].values():
+    nodes = list(vars(module)["_modules"].values())
+    # Of an L2 or L1 ball only these know the radius; any other operator takes the ball for its centre.
+    inside = {id(node) for node in nodes if type(node).__name__ == "BoundInput"}
+    for node in nodes:
         kind = type(node).__name__
+        if any(id(given) in inside for given in node.inputs):
+            if kind in {"BoundFlatten", "BoundReshape"}:
+                inside.add(id(node))
+            elif norm is not Norm.LINF and kind not in {"BoundConv", "BoundLinear"}:
+                raise NotImplementedError(
+                    f"{kind.removeprefix('Bound')} at the input, which it bounds wrongly under {norm}"
+                )
         if kind not in {"BoundAveragePool", "BoundMaxPool"}:
             continue
         if node.attr.get("ceil_mode"):

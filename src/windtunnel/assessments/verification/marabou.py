@@ -27,7 +27,11 @@ from windtunnel.core.subject import Subject
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
 _GRACE = 5.0
-# The solver may answer with a point where a rival draws level and rounding gives the class to the target after all.
+# Marabou's tolerances are absolute: its preprocessor takes a variable for fixed whose bounds are 1e-5 apart, its simplex
+# compares with 1e-8. All values of the graph it is given are near 1 (see canonical.scale), and a certificate says that
+# no rival comes nearer to the target than this, in units of the logits.
+MARABOU_TOLERANCE = 1e-4
+# The solver may answer with a point where a rival nearly draws level and the class is the target's after all.
 # Then it is asked for one with a lead that float32 cannot miss.
 CLEAR_LEAD = 1e-3
 
@@ -37,8 +41,13 @@ def box(inputs: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     return (inputs - epsilon).clamp(0, 1), (inputs + epsilon).clamp(0, 1)
 
 
-def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool) -> list[Query]:
-    """The Linf boxes around the samples at `indices`, cut off at [0, 1]; rivals by their margin, the nearest first."""
+def queries_of(
+    subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool, slack: float = 0.0
+) -> list[Query]:
+    """The Linf boxes around the samples at `indices`, cut off at [0, 1]; rivals by their margin, the nearest first.
+
+    What is asked for is a rival within Marabou's tolerance and twice `slack` of the target: where there is none, that proves.
+    """
     data = subject.dataset
     low, high = box(data.inputs, epsilon)
     queries = []
@@ -54,6 +63,7 @@ def queries_of(subject: Subject, epsilon: float, indices: Tensor, *, one_by_one:
                 target=target,
                 logits=subject.clean_logits[i].numpy(),
                 rivals=tuple(rival for rival in nearest if rival != target),
+                margin=-(MARABOU_TOLERANCE + 2 * slack),
                 one_by_one=one_by_one,
             )
         )
@@ -130,14 +140,21 @@ def _receive(connection: Connection, process: BaseProcess, query: Query, seconds
 
 
 def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolerance: float = 1e-4) -> None:
-    """Refuse a graph that is not the model: the largest logit difference on `inputs` must be within `tolerance`."""
+    """Refuse a graph that is not the model: logits on `inputs` may differ by `tolerance` of their largest spread.
+
+    The spread of a sample is its largest less its smallest logit, so that scaled and shifted logits are held to the same.
+    """
     from windtunnel.inputs.models.backends import OnnxModule
 
-    difference = float((OnnxModule(onnx)(inputs) - classifier.logits(inputs)).abs().max()) if len(inputs) else 0.0
-    if not difference <= tolerance:
+    if not len(inputs):
+        return
+    own = classifier.logits(inputs).double()
+    spread = float((own.amax(1) - own.amin(1)).max())
+    difference = float((OnnxModule(onnx)(inputs).double() - own).abs().max())
+    if not difference <= tolerance * spread:
         raise IncompatibleError(
-            f"the ONNX graph of {classifier.source} differs from the model by {difference:.3g} in a logit "
-            f"({tolerance:g} allowed): what is proved of the one says nothing of the other"
+            f"the ONNX graph of {classifier.source} differs from the model by {difference:.3g} in a logit, which range "
+            f"over {spread:.3g} ({tolerance:g} of that is allowed): what is proved of the one says nothing of the other"
         )
 
 

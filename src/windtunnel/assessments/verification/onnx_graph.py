@@ -6,7 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
+import torch
 from onnx import helper, numpy_helper
+
+from windtunnel.core.errors import IncompatibleError
+
+# Where the largest value of a layer is below or above, Marabou's absolute tolerances (1e-5 and less) say nothing of it.
+_SMALLEST, _LARGEST = 1e-2, 1e6
 
 # (weight, bias) of the 1x1 convolution that does what the operator does with a constant for each channel.
 _AFFINE = {
@@ -68,3 +75,59 @@ def _per_channel(constant: np.ndarray, channels: int) -> np.ndarray | None:
     if padded.ndim != 4 or padded.shape not in {(1, 1, 1, 1), (1, channels, 1, 1)}:
         return None
     return np.broadcast_to(padded, (1, channels, 1, 1)).reshape(channels).astype(np.float64)
+
+
+def rescaled(source: Path, target: Path, unit: float, offset: float) -> Path:
+    """`source` with logits (logits - offset) / unit, in `target`: in the last layer's own weights where it is linear."""
+    model = onnx.load(str(source))
+    graph = model.graph
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    last = makers[graph.output[0].name]
+    bias = last if last.op_type == "Add" else None
+    product = makers.get(last.input[0], last) if bias is not None else last
+    parts = {"Gemm": product.input[1:], "MatMul": [*product.input[1:], *(bias.input[1:] if bias is not None else [])]}
+    names = list(parts.get(product.op_type, []))
+    plain = all(a.name not in ("alpha", "beta") or a.f == 1.0 for a in product.attribute)
+    if len(names) == 2 and plain and all(name in weights for name in names):
+        for name, shift in zip(names, (0.0, offset), strict=True):
+            array = (numpy_helper.to_array(weights[name]).astype(np.float64) - shift) / unit
+            weights[name].CopyFrom(numpy_helper.from_array(array.astype(np.float32), name))
+    else:
+        inner, classes = "windtunnel_logits", graph.output[0].type.tensor_type.shape.dim[-1].dim_value
+        for position, name in enumerate(last.output):
+            if name == graph.output[0].name:
+                last.output[position] = inner
+        array = np.eye(classes, dtype=np.float64) / unit
+        for name, value in (("windtunnel_unit", array), ("windtunnel_offset", np.full(classes, -offset / unit))):
+            graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+        graph.node.append(
+            helper.make_node("Gemm", [inner, "windtunnel_unit", "windtunnel_offset"], [graph.output[0].name])
+        )
+    onnx.save(model, str(target))
+    return target
+
+
+def check_scale(path: Path, inputs: torch.Tensor) -> None:
+    """Raise IncompatibleError where a layer's values on `inputs` (n, ...) are too small or too large for Marabou.
+
+    Its tolerances are absolute: of values of 1e-6 it says anything.
+    """
+    model = onnx.shape_inference.infer_shapes(onnx.load(str(path)))
+    known = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
+    inner = [name for node in model.graph.node for name in node.output
+             if name in known and known[name].type.tensor_type.elem_type == onnx.TensorProto.FLOAT]  # fmt: skip
+    outputs = {value.name for value in model.graph.output}
+    model.graph.output.extend(known[name] for name in inner if name not in outputs)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    largest = dict.fromkeys(inner, 0.0)
+    for sample in inputs.split(1):
+        values = session.run(inner, {session.get_inputs()[0].name: sample.numpy()}) if inner else []
+        for name, value in zip(inner, values, strict=True):
+            largest[name] = max(largest[name], float(np.abs(value).max(initial=0.0)))
+    for name, size in largest.items():
+        if size and not _SMALLEST <= size <= _LARGEST:
+            raise IncompatibleError(
+                f"the ONNX graph's values '{name}' are at most {size:.3g} on the samples, where Marabou's absolute "
+                f"tolerances prove nothing; give the model as a torch module, which is brought to scale, or rescale its layers"
+            )

@@ -13,15 +13,16 @@ from torch import nn
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.assess import bound_step, steps_of
 from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.search_step import network_of
 from windtunnel.assessments.verification.steps import BOUND_METHODS
-from windtunnel.assessments.verification.table import CASCADE, SMOOTHING
+from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, SMOOTHING
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
 from windtunnel.core.subject import subject_of
-from windtunnel.params.entry import Budget
-from windtunnel.params.verification import Smoothing, VerificationEntry
+from windtunnel.params.entry import Block, Budget
+from windtunnel.params.verification import BranchAndBound, Smoothing, VerificationEntry
 
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 
@@ -31,7 +32,11 @@ def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: 
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "verification")
     classifier.require(algorithm, where)
     if algorithm is SMOOTHING:
-        _check_smoothing(where, entry)
+        _check_params(where, entry, Smoothing, "smoothing")
+        if entry.radius:
+            raise UserError(f"{where}.radius: smoothing gives every sample its radius; remove it")
+    elif algorithm is CASCADE or algorithm in BRANCH_AND_BOUND:
+        _check_params(where, entry, BranchAndBound, "branch-and-bound")
     elif entry.params:
         raise UserError(
             unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier")
@@ -66,24 +71,27 @@ def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: 
         raise IncompatibleError(
             f"{where}: maraboupy is not installed; it has wheels for Python 3.11 at most. Leave out marabou"
         )
+    if algorithm in BRANCH_AND_BOUND:
+        try:
+            network_of(classifier)
+        except IncompatibleError as error:
+            raise IncompatibleError(f"{where}: {error}") from error
     if len(dataset):
         _try_bounds(where, [step for step in steps if step in BOUND_METHODS], region, classifier, dataset)
 
 
-def _check_smoothing(where: str, entry: VerificationEntry) -> None:
+def _check_params(where: str, entry: VerificationEntry, schema: type[Block], algorithm: str) -> None:
     for key in entry.params:
-        if key not in Smoothing.model_fields:
+        if key not in schema.model_fields:
             raise UserError(
-                unknown_word(f"{where}.params", key, Smoothing.model_fields, what="a parameter of smoothing")
+                unknown_word(f"{where}.params", key, schema.model_fields, what=f"a parameter of {algorithm}")
             )
     try:
-        Smoothing.model_validate(entry.params)
+        schema.model_validate(entry.params)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise UserError(f"{where}.params.{key}: {first['msg']}, got {first['input']!r}") from error
-    if entry.radius:
-        raise UserError(f"{where}.radius: smoothing gives every sample its radius; remove it")
 
 
 def _largest_distance(norm: Norm, dataset: Dataset) -> float:

@@ -17,6 +17,7 @@ def shim_auto_lirpa() -> None:
     _onnx_opset_setter()
     _node_getitem()
     _named_members_keyword()
+    _convolution_of_an_l1_ball()
 
 
 def _numpy_arraysetops() -> None:
@@ -61,3 +62,24 @@ def _named_members_keyword() -> None:
         return original(self, *args, **kwargs)
 
     BoundedModule._named_members = named_members
+
+
+def _convolution_of_an_l1_ball() -> None:
+    # 0.3 bounds a convolution of any Lp ball by the L2 norm of its kernel: of an L1 ball the dual norm is the maximum.
+    from auto_LiRPA.operators.base import Interval
+    from auto_LiRPA.operators.convolution import BoundConv
+
+    original: Callable[..., tuple[torch.Tensor, torch.Tensor]] = BoundConv.interval_propagate
+    if original.__module__ == __name__:
+        return
+
+    def interval_propagate(self: object, *v: object, C: object = None) -> tuple[torch.Tensor, torch.Tensor]:
+        lower, upper = original(self, *v, C=C)
+        norm, *rest = Interval.get_perturbation(v[0])
+        if norm != 1:
+            return lower, upper
+        weight: torch.Tensor = v[1][0]  # type: ignore[index]  # auto-LiRPA has no types
+        radius, centre = weight.abs().amax((1, 2, 3)).view(1, -1, 1, 1) * rest[0], (lower + upper) / 2
+        return centre - radius, centre + radius
+
+    BoundConv.interval_propagate = interval_propagate

@@ -66,7 +66,7 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
     region, smoothing = entry.budget.over(budget), Smoothing.model_validate(entry.params)
     assert region.epsilon is not None
     identity = [smoothing.model_dump(), subject.dataset.digest(), subject.classifier.digest, subject.seed]
-    checkpoint = Checkpoint(name, [*identity, str(subject.classifier.device)])
+    checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
 
     def work(batch: Batch) -> dict[str, Tensor]:
         started = time.perf_counter()

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.marabou import CLEAR_LEAD, check_equivalence, queries_of, replay, solve_all
-from windtunnel.assessments.verification.onnx_graph import readable_by_marabou
+from windtunnel.assessments.verification.onnx_graph import check_scale, readable_by_marabou, rescaled
 from windtunnel.assessments.verification.solver_process import Answer, Query
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
@@ -25,30 +27,29 @@ def solve(
     step: str,
     ledger: Ledger,
     name: str,
-    subject: Subject,
+    canonical: Canonical,
     epsilon: float,
     entry: VerificationEntry,
     deadline: float,
 ) -> None:
     """Let Marabou decide the undecided samples until `deadline` (time.monotonic(), inf for none).
 
-    Raises IncompatibleError where the graph it is given is not the model.
+    Raises IncompatibleError where the graph it is given is not the model, or has values that its tolerances cannot tell.
     """
+    subject = canonical.subject
     data = subject.dataset
     with tempfile.TemporaryDirectory() as folder:
-        exported = subject.classifier.onnx_path or _exported(subject, Path(folder) / "model.onnx")
-        check_equivalence(subject.classifier, exported, data.inputs)
-        onnx = readable_by_marabou(exported, Path(folder) / "readable.onnx")
-        if onnx != exported:
-            check_equivalence(subject.classifier, onnx, data.inputs)
-        asked = queries_of(subject, epsilon, ledger.undecided, one_by_one=entry.rivals == "one_by_one")
+        onnx = _graph(canonical, ledger.subject.classifier, Path(folder))
+        asked = queries_of(
+            subject, epsilon, ledger.undecided, one_by_one=entry.rivals == "one_by_one", slack=canonical.slack
+        )
         if entry.output_bounds:
             asked = [replace(query, bounds=True) for query in asked]
         queries = {query.index: query for query in asked}
         shape = tuple(data.inputs.shape[1:])
 
         def ask(some: list[Query]) -> list[Answer]:
-            return solve_all(onnx, some, entry.timeout, entry.workers, deadline, name)
+            return solve_all(onnx, some, entry.solver_timeout, entry.workers, deadline, name)
 
         answers = ask(asked)
         ties = [a.index for a in answers if (example := a.counter_example) is not None
@@ -83,7 +84,10 @@ def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Pa
             ledger.fail(answer.index, step)
             ledger.caveats.append(Caveat("false_counter_example", f"Marabou: {wrong}.", sample))
         else:
-            ledger.falsify(at, torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1), step)
+            example = torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1)
+            if not ledger.falsify(at, example, step):
+                text = "Marabou: a rival leads at the counter-example, but for rounding in the model itself."
+                ledger.caveats.append(Caveat("undecided", text, sample))
     elif answer.verdict is Verdict.ERROR:
         ledger.fail(answer.index, step)
         ledger.caveats.append(Caveat("solver_error", f"Marabou: {answer.reason}.", sample))
@@ -91,6 +95,20 @@ def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Pa
         ledger.timed_out[answer.index] = True
     else:
         ledger.caveats.append(Caveat("undecided", f"Marabou: {answer.reason}.", sample))
+
+
+def _graph(canonical: Canonical, given: Classifier, folder: Path) -> Path:
+    """The graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale."""
+    subject = canonical.subject
+    if given.onnx_path:
+        check_equivalence(given, given.onnx_path, subject.dataset.inputs)
+        exported = rescaled(given.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
+    else:
+        exported = _exported(subject, folder / "model.onnx")
+    onnx = readable_by_marabou(exported, folder / "readable.onnx")
+    check_equivalence(subject.classifier, onnx, subject.dataset.inputs)
+    check_scale(onnx, subject.dataset.inputs[:MEASURED])
+    return onnx
 
 
 def _exported(subject: Subject, path: Path) -> Path:

@@ -10,11 +10,25 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.bounding import Bounder
-from windtunnel.assessments.verification.falsifier import QUICK_RESTARTS, QUICK_STEPS, RESTARTS, STEPS, falsify
+from windtunnel.assessments.verification.canonical.subject import Canonical
+from windtunnel.assessments.verification.falsifier import (
+    QUICK_RESTARTS,
+    QUICK_STEPS,
+    RESTARTS,
+    ROUNDING,
+    STEPS,
+    TARGETED_RESTARTS,
+    TARGETED_STEPS,
+    falsify,
+    falsify_targeted,
+)
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
+from windtunnel.assessments.verification.marabou import MARABOU_TOLERANCE
+from windtunnel.assessments.verification.search_step import search
 from windtunnel.assessments.verification.solver_step import solve
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.contracts import Caveat, Norm
+from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
@@ -22,6 +36,7 @@ from windtunnel.params.verification import VerificationEntry
 ATTACK_BATCH = 256
 PROBE = 20
 CHEAP = frozenset({"ibp", "forward", "crown-ibp"})
+FALSIFIERS = frozenset({"quick-attack", "attack"})
 BOUND_METHODS = frozenset({"ibp", "forward", "crown-ibp", "forward+backward", "crown", "alpha-crown"})
 
 
@@ -29,18 +44,25 @@ BOUND_METHODS = frozenset({"ibp", "forward", "crown-ibp", "forward+backward", "c
 class Task:
     """What every step is given: the assessment's name, the subject, the region, the entry's options.
 
+    canonical: the subject with a network of our own, whose logits are of unit scale; the user's model is the ledger's.
+
     deadline: time.monotonic() at which the entry's time budget is over. bounder: bounds whatever is bounded.
     probed: bound methods that are tried on a few samples first.
     """
 
     name: str
-    subject: Subject
+    canonical: Canonical
     norm: Norm
     epsilon: float
     entry: VerificationEntry
     deadline: float
     bounder: Bounder
     probed: frozenset[str] = frozenset()
+
+    @property
+    def subject(self) -> Subject:
+        """The samples with the canonical network."""
+        return self.canonical.subject
 
     @property
     def time_left(self) -> float:
@@ -65,13 +87,33 @@ def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
         ledger.caveats.append(Caveat("time_out", text, late))
 
 
+def tolerance_of(step: str, slack: float) -> float:
+    """By how much of the logits' unit a lead must exceed 0 before a step's word counts; `slack` as in `Bounder`."""
+    return (MARABOU_TOLERANCE if step == "marabou" else ROUNDING) + 2 * slack
+
+
 def _attack(step: str, ledger: Ledger, task: Task) -> None:
     steps, restarts = (QUICK_STEPS, QUICK_RESTARTS) if step == "quick-attack" else (STEPS, RESTARTS)
+    rounds = [(falsify, steps, restarts)]
+    if step == "attack":
+        rounds.append((falsify_targeted, TARGETED_STEPS, TARGETED_RESTARTS))
+    for search_for, steps, restarts in rounds:
+        _attack_once(step, ledger, task, search_for, steps, restarts)
+
+
+def _attack_once(
+    step: str,
+    ledger: Ledger,
+    task: Task,
+    search_for: Callable[..., tuple[Tensor, Tensor]],
+    steps: int,
+    restarts: int,
+) -> None:
     for part in ledger.undecided.split(ATTACK_BATCH):
         started = time.perf_counter()
         inputs, targets = task.subject.dataset.inputs[part], task.subject.dataset.targets[part]
         seed = derive_seed(task.subject.seed, task.name, step, int(part[0]))
-        found, examples = falsify(
+        found, examples = search_for(
             task.subject.classifier, inputs, targets, task.epsilon, seed, task.norm,
             steps=steps, restarts=restarts, deadline=task.deadline,
         )  # fmt: skip
@@ -107,12 +149,24 @@ def _bound(step: str, ledger: Ledger, task: Task) -> None:
 
 
 def _marabou(step: str, ledger: Ledger, task: Task) -> None:
-    solve(step, ledger, task.name, task.subject, task.epsilon, task.entry, task.deadline)
+    solve(step, ledger, task.name, task.canonical, task.epsilon, task.entry, task.deadline)
+
+
+def _search(step: str, ledger: Ledger, task: Task) -> None:
+    try:
+        lead = tolerance_of(step, task.canonical.slack)
+        search(ledger, task.subject, task.norm, task.epsilon, task.entry, task.deadline, task.name, lead)
+    except IncompatibleError as error:
+        # As among the bound methods: what has no bound for an operator gives way to the next one down.
+        left = tuple(task.subject.dataset.ids[i] for i in ledger.undecided.tolist())
+        ledger.caveats.append(Caveat("weaker_method", f"alpha-crown was used instead of {step}: {error}.", left))
+        _bound("alpha-crown", ledger, task)
 
 
 _STEPS: dict[str, Callable[[str, Ledger, Task], None]] = {
     "quick-attack": _attack,
     "attack": _attack,
+    "branch-and-bound": _search,
     "marabou": _marabou,
 }
 

@@ -64,13 +64,19 @@ MARABOU = _row(
     "Marabou", "linf-box", Norm.LINF, "complete smt sound", {Capability.FORWARD, Capability.ONNX_GRAPH},
     "complete: decides every sample, given time (Wu et al. 2024)",
 )  # fmt: skip
+_SEARCH = "complete branch-and-bound bound-propagation sound"
+_SEARCH_WORDS = "complete on piecewise-linear networks, given work: alpha-beta-CROWN with splits (Wang et al. 2021)"
+BRANCH_AND_BOUND: tuple[Algorithm, ...] = tuple(
+    _row("windtunnel", f"branch-and-bound{suffix}", norm, _SEARCH, _GRADIENTS, _SEARCH_WORDS)
+    for suffix, norm in (("", Norm.LINF), ("-l2", Norm.L2), ("-l1", Norm.L1))
+)
 CASCADE = _row(
     "windtunnel", "cascade", Norm.LINF, "complete ensemble sound", _GRADIENTS | {Capability.ONNX_GRAPH},
-    "per sample the cheapest that decides: attack, ibp, crown, alpha-crown, Marabou",
+    "per sample the cheapest that decides: attack, ibp, crown, branch and bound, Marabou",
 )  # fmt: skip
 SMOOTHING = replace(
     _row("windtunnel", "smoothing", Norm.L2, f"probabilistic sampling {SMOOTHED_MODEL}", {Capability.FORWARD},
          "randomised smoothing: a certificate of the smoothed model, with probability 1 - alpha (Cohen et al. 2019)"),
     randomness=Randomness.SELF_SEEDED,
 )  # fmt: skip
-ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, MARABOU, CASCADE, SMOOTHING)
+ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, MARABOU, *BRANCH_AND_BOUND, CASCADE, SMOOTHING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.assessments.run import load_subject
+from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.layout import CLEAN, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.check import Status, Tier
@@ -21,7 +21,9 @@ def failures_before_promotion(params: Params) -> list[str]:
     profile = kwargs.get("profile") if isinstance(kwargs, dict) else None
     if params.sanity.before_promotion != "full" or profile == "full":
         return []
-    evidence = collect(params, load_subject(params), read_artifacts(CLEAN), ROBUSTNESS)
+    evidence = collect(
+        params, current_subject(params.device, params.seed, params.model), read_artifacts(CLEAN), ROBUSTNESS
+    )
     settings = params.sanity.model_copy(update={"profile": "full"})
     asked = [name for name, row in registry().items() if row.tier is Tier.ATTACKS]
     return [

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.core.contracts import Norm, Randomness
 from windtunnel.core.distances import distance, within
+from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import Evidence, Piece
@@ -419,3 +420,46 @@ def adaptive_evaluation(evidence: Evidence, limit: float) -> Outcome:
             continue
     flagged = bool(signs) and not evidence.params.sanity.adaptive
     return Outcome(flagged, len(signs), reason=f"signs of a defence: {', '.join(signs)}")
+
+
+@check(
+    "D13", "No attack far from the strongest", Tier.STORED, Severity.WARN, threshold=0.1,
+    source="Carlini et al. 2019; AttackBench",
+    remedy="More steps or another step size; where that does not help the method does not fit the data: leave it out.",
+)  # fmt: skip
+def none_far_from_the_strongest(evidence: Evidence, limit: float) -> Outcome:
+    """A gradient attack that leaves much more than another one at the same budget says little, and its row misleads.
+
+    Iterative gradient attacks against the strongest of all attacks at their budget, on the samples that both were tried
+    on: flags where the difference in accuracy is above the threshold and the exact McNemar test says so at 5 %. The
+    worst case is not touched: it is the minimum over all attacks.
+    """
+    worst: dict[str, float] = {}
+    each: dict[str, str] = {}
+    everyone = evidence.attacks(lambda p: p.region is not None)
+    for piece in (p for p in everyone if p.iterative):
+        for other in (p for p in everyone if p.region == piece.region and p is not piece):
+            shared = evidence.covered([piece]) & evidence.covered([other])
+            mine, theirs = (evidence.union([p], lambda one: one.succeeded) & shared for p in (piece, other))
+            more, less = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
+            n = int(shared.sum())
+            gap = (more - less) / n if n else 0.0
+            worst[piece.name] = max(worst.get(piece.name, 0.0), gap)
+            if gap > limit and significantly_more(more, less) and gap >= worst[piece.name]:
+                where = _where(piece)
+                left = [1 - int(broken.sum()) / n for broken in (mine, theirs)]
+                each[piece.name] = (
+                    f"{piece.name} is far from the strongest attack at {where}: of {n} samples it leaves {left[0]:.1%} unbroken, "
+                    f"{other.name} {left[1]:.1%}"
+                )
+    if not worst:
+        raise NotApplicable("no budget at which two attacks, one of them iterative, were run on the same samples")
+    return Outcome(
+        bool(each), max(worst.values()), len(worst), assessments=list(each), reason="; ".join(each.values()), each=each
+    )
+
+
+def _where(piece: Piece) -> str:
+    region = piece.region
+    assert region is not None
+    return f"{region.norm.value} {epsilon_text(region.epsilon)}"

@@ -12,10 +12,11 @@ from ruamel.yaml import YAML
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.core.layout import DATA, REPORTS, SUMMARY
+from windtunnel.core.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record, write_record
+from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
-from windtunnel.params.load import PARAMS_FILE, entries
+from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
 # The stage that runs an entry of each family: `python -m stages.<stage> <name>`.
@@ -59,6 +60,8 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
         for shared in (DATA, REPORTS / "generators"):
             if shared.is_dir():
                 (folder / shared).symlink_to(shared.resolve(), target_is_directory=True)
+        for one in resolve_all(folder / PARAMS_FILE):  # the user's files are here, not there
+            one.write(folder / RESOLVED)
         run_stage(folder, ["train"])
         run_stage(folder, ["clean"])
         for family, name, _ in entries(params):

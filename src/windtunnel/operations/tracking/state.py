@@ -16,14 +16,26 @@ from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block, read_json, read_metadata
-from windtunnel.core.layout import CLEAN, DATA, GATE, METRICS, MODEL, REPORT, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.layout import (
+    CLEAN,
+    DATA,
+    GATE,
+    METRICS,
+    MODEL,
+    PARAMS_FILE,
+    REPORT,
+    REPORTS,
+    ROBUSTNESS,
+    SANITY,
+    SUMMARY,
+)
 from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.operations.tracking.stages import LOCK, StageState, read_stages
 from windtunnel.params.flat import flat_params
-from windtunnel.params.load import PARAMS_FILE, entries, load_params
+from windtunnel.params.load import entries, load_params
 from windtunnel.params.schema import Params
 
 # Short enough for every store; MLflow cuts or refuses longer ones.

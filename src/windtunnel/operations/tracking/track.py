@@ -9,6 +9,7 @@ from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.inputs.mlflow_server import tracking_uri
 from windtunnel.operations.tracking.outbox import keep, kept, waiting
+from windtunnel.operations.tracking.recall import remember_logged
 from windtunnel.operations.tracking.state import read_state, volatile_tags
 from windtunnel.operations.tracking.store import deliver, is_logged
 from windtunnel.params.load import load_params
@@ -39,6 +40,7 @@ def track(*, strict: bool = False) -> Outcome:
     strict, uri = strict or params.tracking.strict, tracking_uri(params.tracking.uri)
     state, entries = read_state(), waiting()
     if not entries and is_logged(state.digest, uri):
+        remember_logged()
         return Outcome(None, already=True)
     origin = volatile_tags()
     try:
@@ -50,6 +52,7 @@ def track(*, strict: bool = False) -> Outcome:
         keep(state, origin)
         return Outcome(None, reason=reason)
     delivered, problems = _deliver_waiting(entries, uri)
+    remember_logged()
     if strict and problems:
         raise UserError("\n".join(f"tracking: {line}" for line in problems))
     return Outcome(run, delivered_from_outbox=delivered, problems=(*state.problems, *problems))

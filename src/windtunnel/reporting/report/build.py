@@ -10,25 +10,25 @@ from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found, collect
 from windtunnel.reporting.report.glossary import GLOSSARY
 from windtunnel.reporting.report.guard import ODD_METADATA, guarded
-from windtunnel.reporting.report.model import Finding, Report, Section
-from windtunnel.reporting.report.sections import front
-from windtunnel.reporting.report.sections.clean import clean_section
+from windtunnel.reporting.report.model import Report, Section
+from windtunnel.reporting.report.sections.clean import CLEAN, clean_section
 from windtunnel.reporting.report.sections.families import family_sections
+from windtunnel.reporting.report.sections.front import front
 from windtunnel.reporting.report.sections.reproducibility import reproducibility_section
 from windtunnel.reporting.report.sections.samples import samples_appendix
-from windtunnel.reporting.report.sections.sanity import gate_section, sanity_section, warnings_of
-from windtunnel.reporting.report.sections.subject import subject_section
-from windtunnel.reporting.report.sections.verdict import hard_failures, verdict
+from windtunnel.reporting.report.sections.sanity import SANITY, checks_appendix, gate_section, sanity_section
 
 
 def build_report(
-    reports: Path, options: Options | None = None, names: Iterable[str] | None = None, *, gate: bool = True
+    reports: Path, options: Options | None = None, names: Iterable[str] | None = None, *, dated: bool = False
 ) -> Report:
     """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`).
 
-    `gate`: with the gate's verdict, where there is one.
+    `dated`: with the date and the commit of the results, where runtime.json has them; without, equal artifacts give equal files.
     """
-    options, found = options or Options(), collect(reports, names, gate=gate)
+    options, found = options or Options(), collect(reports, names)
+    if not dated:
+        found = replace(found, run=None)
     try:
         return _report(found, options)
     except ODD_METADATA as error:
@@ -40,29 +40,25 @@ def build_report(
 def _report(found: Found, options: Options) -> Report:
     return Report(
         title=options.title,
-        subtitle=front.subtitle(found),
-        verdict=verdict(found.summary, len(found.assessments)),
-        alarms=tuple(
-            Finding("invalid", f"This number must not be believed: {line}") for line in hard_failures(found.summary)
-        ),
-        tiles=tuple(front.tiles(found.summary)),
-        sandwich=front.sandwich_chart(found.summary),
-        findings=front.findings(found),
-        caveats=front.caveats(found, warnings_of(found.checks)),
+        front=front(found),
         sections=tuple(_sections(found, options)),
         samples=samples_appendix(found),
         glossary=GLOSSARY,
+        full=options.layout == "full",
+        paper=options.paper,
     )
 
 
 def _sections(found: Found, options: Options) -> Iterator[Section]:
+    """A section per question that a reader asks, in the order of asking."""
     clean, checks, gate = found.clean, found.checks, found.gate
-    yield subject_section(found, options)
     if clean is not None:
-        yield guarded("Clean performance", lambda: clean_section(clean, found, options))
+        yield guarded(CLEAN, lambda: clean_section(clean, found, options))
     yield from family_sections(found, options)
     if checks is not None:
-        yield guarded("Sanity checks", lambda: sanity_section(checks))
-    if gate is not None:
+        yield guarded(SANITY, lambda: sanity_section(checks, gate))
+    elif gate is not None:
         yield guarded("The gate", lambda: gate_section(gate))
     yield reproducibility_section(found)
+    if checks is not None:
+        yield guarded("Every sanity check", lambda: checks_appendix(checks))

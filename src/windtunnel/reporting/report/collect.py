@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.files import METADATA_FILE, RUNTIME_FILE, read_json
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
+from windtunnel.reporting.report.figures import Drawn, figures_of
 from windtunnel.reporting.report.guard import ODD_METADATA
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures
-from windtunnel.reporting.report.words import Row, kwargs, listed, rows_in
+from windtunnel.reporting.report.words import Row, kwargs, listed, number
 
 # What the report reads of every metadata.json, of the summary's, of each layer of the sandwich, and of gate.json.
 _OF_ALL = ("assessment_kind", "algorithm", "library", "semantics", "kwargs", "provenance")
@@ -30,10 +32,20 @@ _OF_CHECK = ("id", "title", "severity", "status")
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """When the results were made, in UTC, and from which commit; `commit` is empty where it was not kept."""
+
+    date: str
+    commit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What could be read, and a line for each thing that could not.
 
-    `children`: for a suite, the metadata of the single corruptions below its directory, by directory name.
+    `children`: for a suite, the metadata of the single corruptions below its directory, by directory name. `figures`: what
+    the visualisers of an assessment show. `confidence`: the median confidence in the wrong answer of what an attack broke.
+    `run`: when the results were made, None where nothing on disk says so.
     """
 
     clean: Artifacts | None
@@ -46,6 +58,9 @@ class Found:
     children: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
     pictures: Pictures | None = None
     curves: tuple[SecurityCurve, ...] = ()
+    figures: Mapping[str, tuple[Drawn, ...]] = field(default_factory=dict)
+    confidence: Mapping[str, float] = field(default_factory=dict)
+    run: Run | None = None
 
     @property
     def base(self) -> Artifacts | None:
@@ -53,8 +68,8 @@ class Found:
         return self.summary or self.clean or next(iter(self.assessments), None)
 
 
-def collect(reports: Path, names: Iterable[str] | None = None, *, gate: bool = True) -> Found:
-    """Read reports/. `names`: the assessments to show, in order; all there are where absent. `gate`: its verdict too."""
+def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
+    """Read reports/. `names`: the assessments to show, in order; all there are where absent."""
     problems: list[str] = []
 
     def shown(error: UserError) -> str:
@@ -80,7 +95,10 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, gate: bool = T
     wanted = [name for name in wanted if name != "clean"]
     checks = _checks(reports / "sanity" / METADATA_FILE, problems)
     pictures = plan_pictures(summary or clean, len(wanted))
+    run = _run(summary) if summary else None
+    figures = {a.name: figures_of(a, {}) for a in (clean, summary) if a}
     clean, summary = (_slim(a) if a else None for a in (clean, summary))
+    confidence: dict[str, float] = {}
     assessments: list[Artifacts] = []
     children: dict[str, dict[str, Row]] = {}
     curves: list[SecurityCurve] = []
@@ -89,15 +107,19 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, gate: bool = T
             if pictures:
                 pictures.take(found, len(assessments))
             curves += _curves(found)
+            if (median := _confidence_when_wrong(found)) is not None:
+                confidence[name] = median
+            children[name] = _children(robustness / name, name, problems)
+            figures[name] = figures_of(found, children[name])
             caveats = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
             assessments.append(replace(_slim(found), metadata=caveats))
-            children[name] = _children(robustness / name, name, problems)
     facts = {
         what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
     }
-    verdict = _gate(reports / "gate.json", problems) if gate else None
+    verdict = _gate(reports / "gate.json", problems)
     return Found(
-        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves)
+        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves),
+        figures, confidence, run,
     )  # fmt: skip
 
 
@@ -113,13 +135,6 @@ def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def picture_files(artifacts: Artifacts) -> dict[str, Path]:
-    """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
-    names = [str(row.get("file", "")) for row in rows_in(artifacts.metadata, "visualisers")]
-    paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
-    return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
-
-
 def _curves(artifacts: Artifacts) -> list[SecurityCurve]:
     """What an assessment knows against epsilon, for which it needs the tensors; nothing where its metadata is odd."""
     try:
@@ -128,20 +143,29 @@ def _curves(artifacts: Artifacts) -> list[SecurityCurve]:
         return []
 
 
+def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
+    logits, verdicts = artifacts.data.get("perturbed_logits"), artifacts.tensor("verdicts")
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        return None
+    right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
+    broken = right & (verdicts == Verdict.ATTACK_SUCCEEDED)
+    return float(logits[broken].softmax(1).amax(1).double().quantile(0.5)) if bool(broken.any()) else None
+
+
+def _run(summary: Artifacts) -> Run | None:
+    """What runtime.json says, where it speaks of the tensors that are there: it is no DVC output, so it may be of others."""
+    content = _object(summary.directory / RUNTIME_FILE)
+    if content is None or content.get("data_digest") != summary.digest() or not content.get("started"):
+        return None
+    when = datetime.fromtimestamp(number(content, "started"), UTC)
+    return Run(f"{when:%Y-%m-%d %H:%M} UTC", str(content.get("commit", "")))
+
+
 def _slim(artifacts: Artifacts) -> Artifacts:
     small: Tensors = {
         key: value for key, value in artifacts.data.items() if isinstance(value, Tensor) and value.ndim == 1
     }
     return replace(artifacts, data=small)
-
-
-def _is_picture(path: Path) -> bool:
-    try:
-        with Image.open(path) as image:
-            image.verify()
-    except (OSError, SyntaxError, UnidentifiedImageError):  # Pillow raises SyntaxError for a broken PNG
-        return False
-    return True
 
 
 def _check_metadata(artifacts: Artifacts) -> None:

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from windtunnel.core.files import replacing
+from windtunnel.reporting.report.charts.axes import HALF
 from windtunnel.reporting.report.charts.scene import PALETTE
 from windtunnel.reporting.report.model import Report, Samples
 from windtunnel.reporting.report.png import data_uri
@@ -40,6 +41,7 @@ def render_html(report: Report, path: Path) -> None:
     page = environment.get_template("report.html").render(
         report=report,
         palette=PALETTE,
+        half=HALF,
         css=Markup(css),  # our own files: nothing of a run is in them
         script=Markup(script),
         script_hash=f"sha256-{digest}",

@@ -64,11 +64,12 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class PictureGrid:
-    """Pictures in rows and columns; None is an empty cell."""
+    """Pictures in rows and columns; None is an empty cell. An empty `header` is none. `small`: to stand beside text."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Picture | None, ...]], ...]
+    small: bool = False
 
 
 Block: TypeAlias = Text | Finding | Table | Figure | Chart | PictureGrid
@@ -76,11 +77,15 @@ Block: TypeAlias = Text | Finding | Table | Figure | Chart | PictureGrid
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, what stands below it in its order, and its subsections."""
+    """A heading, what stands below it in its order, and its subsections.
+
+    `detail`: for who searches; folded on screen, and on paper only in the full layout.
+    """
 
     title: str
     blocks: tuple[Block, ...] = ()
     children: tuple[Section, ...] = ()
+    detail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +147,30 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Everything a renderer needs."""
+class Front:
+    """Page one: the answer. `facts`: (what, value) of the run; `threat`: what the adversary may do, in words and as a picture."""
 
-    title: str
     subtitle: str
-    verdict: str
+    facts: tuple[tuple[str, str], ...]
     alarms: tuple[Finding, ...]
+    verdict: str
+    gate: Finding | None
+    sanity: Finding | None
     tiles: tuple[Tile, ...]
     sandwich: Chart | None
+    threat: tuple[Block, ...]
     findings: tuple[Finding, ...]
     caveats: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything a renderer needs. `full`: details belong on paper too; `paper`: A4 or Letter."""
+
+    title: str
+    front: Front
     sections: tuple[Section, ...]
     samples: Samples | None
     glossary: tuple[tuple[str, str], ...]
+    full: bool = False
+    paper: str = "A4"

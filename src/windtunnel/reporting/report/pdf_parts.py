@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -29,6 +29,7 @@ WIDTH = A4[0] - 36 * mm
 FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
 ALL = ((0, 0), (-1, -1))  # every cell of a table
 SCALE = 0.88  # of a chart on paper
+_GUTTER = 12.0
 
 
 def colour(role: str) -> colors.Color:
@@ -53,7 +54,15 @@ def register_fonts() -> None:
 def style(name: str, size: float, role: str = "ink", **more: object) -> ParagraphStyle:
     """A paragraph style in our font."""
     return ParagraphStyle(
-        name, **{"fontName": FONT, "fontSize": size, "leading": size * 1.4, "textColor": colour(role), **more}
+        name,
+        **{
+            "fontName": FONT,
+            "bulletFontName": FONT,
+            "fontSize": size,
+            "leading": size * 1.4,
+            "textColor": colour(role),
+            **more,
+        },
     )
 
 
@@ -87,10 +96,12 @@ def finding_part(finding: Finding) -> Flowable:
     box = PdfTable(
         [[Paragraph(f"<b>{words}</b>" if finding.severity == "invalid" else words, BODY)]],
         colWidths=[WIDTH],
-        spaceAfter=4,
+        spaceAfter=3,
     )
     box.setStyle(
-        cells(4, 1, 8, ("LINEBEFORE", (0, 0), (0, -1), 3, EDGE[finding.severity]), ("BACKGROUND", *ALL, colour("card")))
+        cells(
+            2.5, 0, 8, ("LINEBEFORE", (0, 0), (0, -1), 3, EDGE[finding.severity]), ("BACKGROUND", *ALL, colour("card"))
+        )
     )
     return box
 
@@ -105,7 +116,7 @@ def table_parts(table: Table) -> list[Flowable]:
     head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
     drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
     # The caption stays with the head of its table: keepWithNext would move a long table to the next page.
-    return [CondPageBreak(45 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
+    return [CondPageBreak(30 * mm), Paragraph(escape(table.caption), _ABOVE), drawn, Spacer(1, 8)]
 
 
 def _column_widths(table: Table) -> list[float]:
@@ -136,9 +147,21 @@ def _column_widths(table: Table) -> list[float]:
     return [*wanted[:-1], wanted[-1] + spare - beyond]
 
 
-def chart_parts(chart: Chart) -> list[Flowable]:
+def chart_parts(chart: Chart, scale: float = SCALE) -> list[Flowable]:
     """A chart in vectors with its caption."""
-    return [KeepTogether([drawing(chart.scene, SCALE * chart.scene.width), Paragraph(escape(chart.caption), CAPTION)])]
+    return [KeepTogether([drawing(chart.scene, scale * chart.scene.width), Paragraph(escape(chart.caption), CAPTION)])]
+
+
+def paired_charts(charts: Sequence[Chart]) -> list[Flowable]:
+    """One or two narrow charts beside each other, each above its caption."""
+    width = (WIDTH - _GUTTER) / 2
+    drawn = [
+        [drawing(c.scene, min(width, c.scene.width * SCALE)), Paragraph(escape(c.caption), CAPTION)] for c in charts
+    ]
+    row = [drawn[0], "", drawn[1] if len(drawn) > 1 else ""]
+    table = PdfTable([row], colWidths=[width, _GUTTER, width])
+    table.setStyle(cells(0, 0, 0))
+    return [KeepTogether([table])]
 
 
 def drawing(scene: Scene, width: float) -> Drawing:
@@ -189,12 +212,17 @@ def _figure_parts(figure: Figure) -> list[Flowable]:
 
 
 def _grid_parts(grid: PictureGrid) -> list[Flowable]:
-    side = min(24 * mm, (WIDTH - 14 * mm) / max(1, len(grid.header)) - 5)
-    content: list[list[object]] = [["", *(Paragraph(escape(name), UNDER) for name in grid.header)]]
-    for label, pictures in grid.rows:
-        content.append([Paragraph(escape(label), UNDER), *(_picture(p, side) for p in pictures)])
-    drawn = PdfTable(content, colWidths=[14 * mm, *[side + 5] * len(grid.header)], hAlign="LEFT")
-    drawn.setStyle(cells(1.5, 2.5, 2, ("VALIGN", *ALL, "MIDDLE")))
+    across = max(len(grid.header), *(len(pictures) for _, pictures in grid.rows), 1)
+    label = 14 * mm if any(label for label, _ in grid.rows) else 4
+    side = min(15 * mm if grid.small else 19 * mm, (WIDTH - label) / across - 4)
+    content: list[list[object]] = []
+    if grid.header:
+        content.append(["", *(Paragraph(escape(name), UNDER) for name in grid.header)])
+    for words, pictures in grid.rows:
+        cells_ = [_picture(p, side) for p in pictures]
+        content.append([Paragraph(escape(words), UNDER) if words else "", *cells_, *[""] * (across - len(cells_))])
+    drawn = PdfTable(content, colWidths=[label, *[side + 4] * across], hAlign="LEFT")
+    drawn.setStyle(cells(1, 1.5, 1.5))
     return [KeepTogether([drawn, Paragraph(escape(grid.caption), CAPTION)])]
 
 

@@ -21,7 +21,7 @@ from windtunnel.reporting.report.png import enlarged, pixels_of, png_bytes
 
 PIXELS = 2_400_000  # of all thumbnails together: about 9 MB of HTML at worst (noise in colour)
 TILE = 40  # pixels; larger images are averaged down
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 3
 LARGE = 160  # pixels of a picture side by side, at least
 
 
@@ -30,7 +30,8 @@ class Pictures:
     """What is taken from the tensors while they are in memory.
 
     `thumbnails`: rows of the samples shown in the per-sample table with a clean thumbnail, `perturbed_thumbnails` with
-    one per assessment too; `chosen`: rows shown side by side. All are indices into `names`.
+    one per assessment too; `chosen`: rows shown side by side; `nearest`: their nearest known examples, where there are any.
+    All are indices into `names`.
     """
 
     names: list[str]
@@ -40,6 +41,7 @@ class Pictures:
     sprites: list[Sprite] = field(default_factory=list)
     clean: dict[int, Tensor] = field(default_factory=dict)
     perturbed: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    nearest: dict[int, Tensor] = field(default_factory=dict)
 
     def take(self, artifacts: Artifacts, source: int) -> None:
         """Take the pictures of one worst-case assessment, which is number `source` of the report."""
@@ -72,6 +74,9 @@ def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
     pictures = Pictures(base.sample_names, _chosen(base), tuple(sorted({*clean, *perturbed})), perturbed)
     pictures.sprites.append(_sprite(images[list(pictures.thumbnails)], pictures.thumbnails, -1))
     pictures.clean = {i: images[i].clone() for i in pictures.chosen}
+    known = base.data.get("perturbed_inputs")
+    if isinstance(known, Tensor) and known.shape == images.shape:
+        pictures.nearest = {i: known[i].clone() for i in pictures.chosen if bool(known[i].isfinite().all())}
     return pictures
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import Json, Verdict
-from windtunnel.reporting.report.charts.axes import HALF, WIDTH, plain
+from windtunnel.reporting.report.charts.axes import HALF, plain
 from windtunnel.reporting.report.charts.plots import (
     Bar,
     Series,
@@ -259,15 +259,13 @@ def _histogram(values: list[float], words: str, median_key: str, a: Artifacts) -
 def _latent_accuracies(a: Artifacts, _: Children) -> Scene | None:
     if "lra" not in a.metrics:
         return None
-    names = {"clean_accuracy": "as they are", "lra": "reconstructed (LRA)", "lga": "generated (LGA)",
-             "lara": "reconstructed, attacked (LARA)", "laga": "generated, attacked (LAGA)"}  # fmt: skip
+    names = {"clean_accuracy": "as they are", "lra": "reconstructed, LRA", "lga": "generated, LGA",
+             "lara": "attacked, LARA", "laga": "attacked, LAGA"}  # fmt: skip
     roles = {"clean_accuracy": "clean", "lara": "broken", "laga": "broken"}
     rows = [Bar(words, number(a.metrics, key), roles.get(key, "accent"), interval(a.metrics, key))
             for key, words in names.items() if key in a.metrics]  # fmt: skip
     alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
-    return bars(
-        rows, f"accuracy on images; attacked: within {number(a.metrics, 'rho'):g} in latent space", alt, width=WIDTH
-    )
+    return bars(rows, f"accuracy; attacked within {number(a.metrics, 'rho'):g} in latent space", alt, width=HALF)
 
 
 def _latent_noise(a: Artifacts, _: Children) -> Scene | None:

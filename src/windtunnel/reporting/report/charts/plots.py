@@ -16,6 +16,7 @@ from windtunnel.reporting.report.charts.scene import (
     Scene,
     clipped,
     hatch,
+    ink_on,
     legend,
     text_width,
     whisker,
@@ -39,7 +40,7 @@ class Bar:
 @dataclass(frozen=True, slots=True)
 class Series:
     """One curve of `lines`: points in x order; `interval` per point, a band or, for points alone (`line` false),
-    whiskers; `named`: whether the legend names it.
+    whiskers; `named`: whether the legend names it; `hollow`: rings in place of dots.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Series:
     line: bool = True
     thin: bool = False
     named: bool = True
+    hollow: bool = False
 
 
 def bars(
@@ -130,6 +132,8 @@ def lines(
             if one.interval:
                 tip += _interval(one.interval[i], lambda v: f"{v:.1%}")
             marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
+            if one.hollow:
+                marks.append(Dot(*axes.at(x, y), 1.3, "paper"))
     entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and one.named))
     key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
     return Scene(width, axes.bottom + 40 + height, (*marks, *key), alt)
@@ -172,6 +176,39 @@ def columns(
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One row of `changes`: a difference of two shares with its interval; `sure`: whether it is beyond chance."""
+
+    label: str
+    value: float
+    interval: Interval
+    sure: bool
+    tip: str = ""
+
+
+def changes(rows: Sequence[Change], x_label: str, alt: str, width: float = WIDTH) -> Scene:
+    """Bars to the left (worse) and to the right (better) of 0, with their intervals; grey where chance explains them."""
+    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    reach = max(0.01, *(abs(v) for r in rows for v in (*r.interval, r.value)))
+    axes = Axes(left, 4, width - 50, 4 + step * len(rows), (-reach, reach), (0, 1))
+    marks = axes.frame(x_label, x_format=lambda v: f"{100 * v:+.3g}", y_format=None)
+    zero, _ = axes.at(0, 0)
+    marks.append(Line(((zero, axes.top), (zero, axes.bottom)), "ink", 1))
+    for i, row in enumerate(rows):
+        y = axes.top + step * i
+        x, _ = axes.at(row.value, 0)
+        colour = "unknown" if not row.sure else "broken" if row.value < 0 else "certified"
+        low, high = (axes.at(v, 0)[0] for v in row.interval)
+        marks += [
+            Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"),
+            Rect(min(x, zero), y + 3, max(0.8, abs(x - zero)), step - 6, colour, row.tip or row.label),
+            *whisker((low, y + step / 2), (high, y + step / 2)),
+            Label(width - 46, y + 13, f"{100 * row.value:+.1f}", "soft", 8.5),
+        ]
+    return Scene(width, axes.bottom + 34, tuple(marks), alt)
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """One row of `stacks`: its label, and its shares in the order of the key."""
 
@@ -206,7 +243,7 @@ def stacks(
             if colour == "unknown":
                 marks += hatch(x0, y + 3, x1 - x0, step - 6, "#a3a9b3")
             if x1 - x0 > 6 + text_width(value_format(share), 8):
-                marks.append(Label((x0 + x1) / 2, y + 14, value_format(share), "white", 8, "middle", bold=True))
+                marks.append(Label((x0 + x1) / 2, y + 14, value_format(share), f"on-{colour}", 8, "middle", bold=True))
     below, height = legend(list(key), 8, axes.bottom + 36, width - 16)
     return Scene(width, axes.bottom + 38 + height, (*marks, *below), alt)
 
@@ -253,15 +290,15 @@ def intervals(
     marks: list[Mark] = []
     for i, (title, rows) in enumerate(panels):
         left = 36 + i * space
-        axes = Axes(left, 26, left + space - gap, 150, (0, max(1, len(rows))), edges)
+        axes = Axes(left, 36, left + space - gap, 160, (0, max(1, len(rows))), edges)
         marks += axes.frame("", y_label if i == 0 else "", [], y_format=plain if i == 0 else None)
-        marks.append(Label(left, 22, clipped(title, int(space / 5.4)), "ink", 8.5))
+        marks.append(Label(left, 12, clipped(title, int(space / 5.4)), "ink", 8.5))
         for j, (name, low, high, colour) in enumerate(rows):
             (x0, y0), (x1, y1) = axes.at(j + 0.15, high), axes.at(j + 0.85, low)
             marks.append(Rect(x0, y0, x1 - x0, max(0.8, y1 - y0), colour, f"{name}: {low:.3g} to {high:.3g}"))
             if x1 - x0 > 4:
-                marks.append(Label((x0 + x1) / 2, 161, clipped(name, max(1, int((x1 - x0) / 4))), "soft", 7, "middle"))
-    return Scene(width, 168, tuple(marks), alt)
+                marks.append(Label((x0 + x1) / 2, 171, clipped(name, max(1, int((x1 - x0) / 4))), "soft", 7, "middle"))
+    return Scene(width, 178, tuple(marks), alt)
 
 
 def matrix(
@@ -290,11 +327,11 @@ def matrix(
             tip = tips[i][j] if tips else f"{name}, {header[j]}: {cell_format(value)}"
             marks.append(Rect(left + j * cell, y, cell - 1, height - 1, paint, tip))
             if text := cell_format(value):
-                ink = "#ffffff" if _dark(paint) else "#1c2430"
+                ink = ink_on(paint)
                 marks.append(Label(left + (j + 0.5) * cell, y + height / 2 + 3, text, ink, 8.5, "middle"))
     bottom = 20 + len(grid) * height
     for j, name in enumerate(header):
-        shown = clipped(name, max(3, int(cell / 5)))
+        shown = clipped(name, max(1, int((cell - 3) / 5.4)))
         marks.append(Label(left + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
     marks.append(Label(left + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
     return Scene(min(width, left + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
@@ -302,8 +339,3 @@ def matrix(
 
 def _interval(interval: Interval | None, how: Format) -> str:
     return f" [{how(interval[0])}, {how(interval[1])}]" if interval else ""
-
-
-def _dark(colour: str) -> bool:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 140

@@ -51,7 +51,9 @@ def sandwich(layers: Sequence[Layer]) -> Scene:
             if role == "unknown":
                 marks += hatch(x, y, wide, bar, "#a3a9b3")
             if wide > 10 + text_width(f"{share:.1%}", 9.5):
-                marks.append(Label(x + wide / 2, y + bar / 2 + 3.5, f"{share:.1%}", "white", 9.5, "middle", bold=True))
+                marks.append(
+                    Label(x + wide / 2, y + bar / 2 + 3.5, f"{share:.1%}", f"on-{role}", 9.5, "middle", bold=True)
+                )
             x += wide
         for interval, level in ((layer.worst_interval, y - 4), (layer.certified_interval, y + bar + 4)):
             if interval:

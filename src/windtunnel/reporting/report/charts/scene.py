@@ -39,6 +39,30 @@ PALETTE: dict[str, tuple[str, str]] = {
     "proof-3": ("#2f6f7e", "#7cc4d4"),
     "proof-4": ("#5a7a1e", "#a9c95f"),
 }
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours #rrggbb, from 1 to 21; text wants 4.5 (WCAG 2.2, 1.4.3)."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def ink_on(colour: str) -> str:
+    """White or black, whichever reads better on a colour #rrggbb."""
+    return max("#ffffff", "#000000", key=lambda ink: contrast(ink, colour))
+
+
+# The words on a filled mark: `on-broken` on `broken`.
+PALETTE |= {
+    f"on-{role}": (ink_on(PALETTE[role][0]), ink_on(PALETTE[role][1]))
+    for role in ("clean", "certified", "unknown", "broken", "wrong", "error")
+}
 Anchor = Literal["start", "middle", "end"]
 CHARACTER = 0.56  # mean width of a character over the size of the font
 

@@ -1,78 +1,69 @@
-"""One assessment: what ran, what limits it, its figures and, in the full layout, every metric."""
+"""One assessment: the charts that a section shows of it, what limits it, and its details for who searches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.files import is_tensor_summary
 from windtunnel.params.outcome import Report as Options
-from windtunnel.reporting.report.charts.of_visualiser import CHARTS
-from windtunnel.reporting.report.collect import Found, picture_files
-from windtunnel.reporting.report.guard import ODD_METADATA
-from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Section, Table, Text
+from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
-from windtunnel.reporting.report.words import (
-    block,
-    interval,
-    kwargs,
-    listed,
-    number,
-    region_words,
-    rows_in,
-    semantics,
-    short,
-)
+from windtunnel.reporting.report.words import block, interval, kwargs, listed, number, region_words, semantics, short
+
+# What a section shows of each of its assessments. The others of our visualisers show what its own charts compare already,
+# or are for who searches; what is not ours was asked for.
+_ESSENTIAL = frozenset({
+    "ConfusionMatrixVisualiser", "ReliabilityVisualiser", "SuccessAgainstQueriesVisualiser", "DecidedByVisualiser",
+    "CorruptionHeatmapVisualiser", "SeverityCurveVisualiser", "CorruptionSheetVisualiser", "LatentMetricsVisualiser",
+    "LatentDistributionsVisualiser", "LatentGridVisualiser",
+})  # fmt: skip
+
+
+def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
+    """What the section shows of an assessment."""
+    for drawn in found.figures.get(artifacts.name, ()):
+        if drawn.visualiser in _ESSENTIAL:
+            yield from drawn.blocks
 
 
 def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> Section:
-    """The subsection of one assessment."""
-    blocks = [Text(_what_ran(artifacts)), *caveat_blocks(artifacts), *figure_blocks(artifacts, found, options)]
+    """The details of one assessment: what ran, its further figures, every metric and option."""
+    blocks = [Text(what_ran(artifacts)), *caveat_blocks(artifacts), *_further_figures(artifacts, found, options)]
     blocks += attack_by_attack(artifacts, found, options)
-    if options.layout == "full":
-        blocks += [*_pairs(found, artifacts.name), *_metrics(artifacts)]
-    return Section(artifacts.name, tuple(blocks))
+    blocks += [*_pairs(found, artifacts.name), *_metrics(artifacts)]
+    return Section(artifacts.name, tuple(blocks), detail=True)
+
+
+def _further_figures(artifacts: Artifacts, found: Found, options: Options) -> Iterator[Block]:
+    left_out = shown_side_by_side(artifacts, found, options)
+    for drawn in found.figures.get(artifacts.name, ()):
+        if drawn.visualiser not in _ESSENTIAL and not (left_out and drawn.repeats):
+            yield from drawn.blocks
 
 
 def caveat_blocks(artifacts: Artifacts) -> list[Block]:
     """The caveats of an assessment, with how many samples they concern."""
-    return [
-        Finding("warning", c.text + (f" ({len(c.samples)} samples)" if c.samples else "")) for c in artifacts.caveats
-    ]
+    return [Finding("warning", words) for words in _caveats(artifacts)]
 
 
-def figure_blocks(artifacts: Artifacts, found: Found, options: Options, but: tuple[str, ...] = ()) -> Iterator[Block]:
-    """The figures of an assessment, `but` for some: a chart in vectors where there is one, else the picture on disk.
-
-    Pictures that repeat the clean image or the perturbation map are left out where the samples stand side by side.
-    """
-    left_out = shown_side_by_side(artifacts, found, options)
-    pictures = picture_files(artifacts)
-    for row in rows_in(artifacts.metadata, "visualisers"):
-        title = str(row.get("title") or row.get("name"))
-        path = pictures.get(str(row.get("file")))
-        if row.get("name") in but:
-            continue
-        if row.get("empty"):
-            yield Text(f"{title}: {row['empty']}")
-        elif not (left_out and (row.get("embeds_clean_input") or row.get("embeds_perturbation_map"))):
-            # A chart draws what the visualiser draws by default; with options the picture is what was asked for.
-            charts = [] if row.get("options") and path else _charts(artifacts, str(row.get("name")), title, found)
-            yield from charts
-            if path and not charts:
-                yield Figure(path, f"{artifacts.name}: {title}")
+def limits_table(mine: Sequence[Artifacts]) -> list[Table]:
+    """What limits the numbers of these assessments: each caveat once, with those that it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for a in mine:
+        for words in _caveats(a):
+            concerned.setdefault(words, []).append(a.name)
+    rows = tuple((", ".join(names), words) for words, names in concerned.items())
+    return [Table("What limits these numbers", ("of", "caveat"), rows)] if rows else []
 
 
-def _charts(artifacts: Artifacts, visualiser: str, title: str, found: Found) -> list[Chart]:
-    children = found.children.get(artifacts.name, {})
-    try:
-        scenes = [draw(artifacts, children) for draw in CHARTS.get(visualiser, ())]
-    except ODD_METADATA:
-        return []
-    return [Chart(scene, f"{artifacts.name}: {title}") for scene in scenes if scene]
+def _caveats(artifacts: Artifacts) -> Iterable[str]:
+    return (c.text + (f" ({len(c.samples)} samples)" if c.samples else "") for c in artifacts.caveats)
 
 
-def _what_ran(artifacts: Artifacts) -> str:
+def what_ran(artifacts: Artifacts) -> str:
+    """Library, algorithm, threat model, region, samples and arguments, in a line."""
     meaning, call = semantics(artifacts), block(artifacts.metadata, "call_kwargs")
     version = artifacts.metadata.get("library_version", "")
     words = [f"{artifacts.metadata['library']} {version} {artifacts.metadata['algorithm']}".replace("  ", " ")]
@@ -90,9 +81,9 @@ def _metrics(artifacts: Artifacts) -> Iterator[Table]:
             continue
         limits = interval(artifacts.metrics, key)
         rows.append((key, short(value), f"[{limits[0]:.4g}, {limits[1]:.4g}]" if limits else ""))
-    yield Table(f"Every metric of {artifacts.name}", ("metric", "value", "95 % interval"), tuple(rows), folded=True)
+    yield Table(f"Every metric of {artifacts.name}", ("metric", "value", "95 % interval"), tuple(rows))
     if options := [(k, short(v)) for k, v in kwargs(artifacts).items() if k not in {"sample_names", "class_names"}]:
-        yield Table(f"Options of {artifacts.name}", ("option", "value"), tuple(options), folded=True)
+        yield Table(f"Options of {artifacts.name}", ("option", "value"), tuple(options))
 
 
 def _pairs(found: Found, name: str) -> Iterator[Table]:
@@ -112,4 +103,4 @@ def _pairs(found: Found, name: str) -> Iterator[Table]:
         )
     if rows:
         header = ("corruption", "accuracy", "95 % interval", "predictions that changed", "caveats")
-        yield Table(f"Single corruptions of {name}", header, tuple(rows), folded=True)
+        yield Table(f"Single corruptions of {name}", header, tuple(rows))

@@ -1,25 +1,33 @@
-"""The model without any perturbation: accuracy, per class, confusion, calibration."""
+"""The model without any change: accuracy, calibration, confusion."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import Section, Table
-from windtunnel.reporting.report.sections.assessment import caveat_blocks, figure_blocks
+from windtunnel.reporting.report.guard import guarded
+from windtunnel.reporting.report.model import Section, Table, Text
+from windtunnel.reporting.report.sections.assessment import assessment_section, caveat_blocks, essential_blocks
 from windtunnel.reporting.report.words import number, percent
+
+CLEAN = "How good is it without any change?"
 
 
 def clean_section(clean: Artifacts, found: Found, options: Options) -> Section:
-    """The section `Clean performance`."""
+    """The section of the clean evaluation."""
     metrics = clean.metrics
-    rows = [("accuracy", percent(metrics, "clean_accuracy")), ("samples", str(len(clean.sample_names)))]
+    cells = [("accuracy", percent(metrics, "clean_accuracy")), ("samples", str(len(clean.sample_names)))]
     for words, key, form in (
         ("negative log-likelihood", "nll", "{:.4f} nats"),
         ("expected calibration error", "ece", "{:.4f}"),
         ("mean confidence", "mean_confidence", "{:.1%}"),
     ):
         if key in metrics:
-            rows.append((words, form.format(number(metrics, key))))
-    table = Table("The model without any perturbation", ("measure", "value"), tuple(rows))
-    return Section("Clean performance", (*caveat_blocks(clean), table, *figure_blocks(clean, found, options)))
+            cells.append((words, form.format(number(metrics, key))))
+    header, row = zip(*cells, strict=True)
+    table = Table("The model on its samples as they are", header, (row,))
+    explained = Text("Expected calibration error: the mean gap between confidence and accuracy; 0 is perfect.")
+    blocks = (*caveat_blocks(clean), table, explained, *essential_blocks(clean, found))
+    return Section(CLEAN, blocks, (guarded("clean", partial(assessment_section, clean, found, options)),))

@@ -1,33 +1,60 @@
-"""Page one: the verdict in words, the headline numbers, the sandwich, the three findings that matter, what limits them."""
+"""Page one: the answer. The verdict in words, the sandwich, the gate, what was allowed, what did most damage, what limits it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+
+from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import Chart, Finding, Tile
-from windtunnel.reporting.report.sections.verdict import layers
+from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
+from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
+from windtunnel.reporting.report.sections.threat import threat_blocks
+from windtunnel.reporting.report.sections.verdict import hard_failures, layers, verdict
 from windtunnel.reporting.report.words import (
     Row,
     block,
     bracket,
     budget,
+    class_name,
     interval,
     mean_over,
     number,
     numbers,
     region,
+    region_words,
     suite_pairs,
 )
 
-FINDINGS = 3
+FINDINGS = 5
+Candidate = tuple[str, Artifacts | None]
 
 
-def subtitle(found: Found) -> str:
+def front(found: Found) -> Front:
+    """Page one of the report on what was found."""
+    summary = found.summary
+    return Front(
+        subtitle=_subtitle(found),
+        facts=tuple(_facts(found)),
+        alarms=tuple(
+            Finding("invalid", f"This number must not be believed: {line}") for line in hard_failures(summary)
+        ),
+        verdict=verdict(summary, len(found.assessments)),
+        gate=gate_line(found.gate),
+        sanity=sanity_line(found.checks),
+        tiles=tuple(_tiles(summary)),
+        sandwich=_sandwich_chart(summary),
+        threat=tuple(threat_blocks(found)),
+        findings=_findings(found),
+        caveats=_caveats(found),
+    )
+
+
+def _subtitle(found: Found) -> str:
     """What was assessed, in a line."""
     if found.summary is None:
         return "no summary: the run is incomplete"
@@ -38,14 +65,30 @@ def subtitle(found: Found) -> str:
     )
 
 
-def tiles(summary: Artifacts | None) -> Iterator[Tile]:
+def _facts(found: Found) -> Iterator[tuple[str, str]]:
+    """Date and commit of the results, and the digests of what they are of."""
+    if found.run:
+        yield "results of", found.run.date
+        if found.run.commit:
+            yield "commit", found.run.commit
+    if found.summary is None:
+        return
+    origin = block(found.summary.metadata, "provenance")
+    for words, key in (("model", "model_digest"), ("data", "dataset_digest")):
+        if key in origin:
+            yield words, str(origin[key])[:12]
+    if "seed" in origin:
+        yield "seed", str(origin["seed"])
+
+
+def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
     """The headline numbers at the global budget."""
     if summary is None:
         return
     row = layers(summary)[0]
     where = budget(row)
     for label, source, key, meaning, role in (
-        ("clean accuracy", summary.metrics, "clean_accuracy", "right without any attack", "clean"),
+        ("clean accuracy", summary.metrics, "clean_accuracy", "right without any change", "clean"),
         ("worst-case accuracy", row, "worst_case_accuracy", f"not broken at {where}", "broken"),
         ("certified accuracy", row, "certified_accuracy", f"proved at {where}", "certified"),
     ):
@@ -56,7 +99,7 @@ def tiles(summary: Artifacts | None) -> Iterator[Tile]:
             yield Tile(label, "-", "", f"not assessed at {where}", "unknown")
 
 
-def sandwich_chart(summary: Artifacts | None) -> Chart | None:
+def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
     """The sandwich per budget; None where there is no summary."""
     if summary is None:
         return None
@@ -71,60 +114,133 @@ def sandwich_chart(summary: Artifacts | None) -> Chart | None:
     return Chart(sandwich(drawn), words)
 
 
-def findings(found: Found) -> tuple[Finding, ...]:
-    """The findings that matter most, at most three."""
-    lines = [line for line, _ in _candidates(found)][:FINDINGS]
-    return tuple(Finding("info", line) for line in lines)
+def _findings(found: Found) -> tuple[Finding, ...]:
+    """The most damaging facts, each with what was seen, and the weakest class."""
+    lines = [line for line, _ in _damage(found)][:FINDINGS]
+    weakest = _weakest_class(found.summary) if found.summary else None
+    return tuple(Finding("info", line) for line in [*lines, *([weakest] if weakest else [])])
 
 
-def caveats(found: Found, checks_noted: Iterable[str]) -> tuple[Finding, ...]:
+def _caveats(found: Found) -> tuple[Finding, ...]:
     """What limits every number, what limits the findings, and what is missing."""
     general = [c.text for a in (found.summary, found.clean) if a for c in a.caveats if c.code != "hard_failure"]
-    named = [a for _, a in list(_candidates(found))[:FINDINGS] if a]
+    named = [a for _, a in list(_damage(found))[:FINDINGS] if a]
     checks = {str(row["id"]) for row in found.checks or ()}  # their caveats stand here under their own name
-    own = [f"{a.name}: {c.text}" for a in named for c in a.caveats if c.text not in general and c.code not in checks]
-    lines = dict.fromkeys((*general, *own, *list(checks_noted)[:3], *found.problems))
+    own: dict[str, list[str]] = {}
+    for a in named:
+        for c in a.caveats:
+            if c.text not in general and c.code not in checks:
+                own.setdefault(c.text, []).append(a.name)
+    lines = [*general, *(f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in own.items())]
+    lines = list(dict.fromkeys((*lines, *warnings_of(found.checks)[:3], *found.problems)))
     return tuple(Finding("warning", line) for line in lines)
 
 
-def _candidates(found: Found) -> Iterator[tuple[str, Artifacts | None]]:
+def _damage(found: Found) -> Iterator[Candidate]:
     """(sentence, the assessment whose caveats limit it), the most important first."""
-    summary = found.summary
-    if summary is not None:
-        row, clean = layers(summary)[0], number(summary.metrics, "clean_accuracy")
-        if "certified_accuracy" in row:
-            certified = number(row, "certified_accuracy")
-            worst = number(row, "worst_case_accuracy", clean)
-            text = f"True robust accuracy at {budget(row)} on these samples"
-            if worst > certified:
-                gap = f"{worst - certified:.1%} of the samples are neither proved nor broken."
-                yield f"{text} lies between {certified:.1%} and {worst:.1%}; {gap}", None
-            else:
-                yield f"{text} is {worst:.1%}: each is proved, broken or misclassified; nothing is left open.", None
-        yield from _most_damaging(found.assessments, row)
+    rows = layers(found.summary)
+    if rows:
+        yield from _strongest(found, rows[0])
+        yield from _nearest(found, rows[0])
+        yield from _elsewhere(found, rows[0])
+    yield from _counted(found)
     suites = [a for a in found.assessments if "worst_corruption" in a.metrics]
     if suites:
         worst_suite = min(suites, key=lambda a: number(a.metrics, "worst_corruption_accuracy"))
         yield _worst_corruption(worst_suite), worst_suite
-    if summary is not None:
-        yield from _weakest_class(summary)
+    yield from _half(found)
 
 
-def _most_damaging(assessments: Iterable[Artifacts], row: Row) -> Iterator[tuple[str, Artifacts]]:
+def _attacks(found: Found) -> list[Artifacts]:
+    return [a for a in found.assessments if "attack_success_rate" in a.metrics
+            and a.metadata["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK]  # fmt: skip
+
+
+def _turned(a: Artifacts) -> tuple[int, int]:
+    """(how many samples right at first this attack broke, how many were right)."""
+    right = a.tensor("clean_predictions") == a.tensor("targets")
+    return int((right & (a.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)).sum()), int(right.sum())
+
+
+def _strongest(found: Found, row: Row) -> Iterator[Candidate]:
     """The attack of this budget, and of no other, that turned most answers."""
-    rates = [
-        (number(a.metrics, "attack_success_rate"), a)
-        for a in assessments
-        if "attack_success_rate" in a.metrics
-        and a.metadata["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK
-        and (region(a).get("norm"), region(a).get("epsilon")) == (row["norm"], row["epsilon"])
+    mine = [
+        a for a in _attacks(found) if (region(a).get("norm"), region(a).get("epsilon")) == (row["norm"], row["epsilon"])
     ]
-    if rates:
-        rate, worst = max(rates, key=lambda pair: pair[0])
+    if mine:
+        worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
+        sure = found.confidence.get(worst.name)
+        confident = f", at a median confidence of {sure:.1%} in the wrong answer" if sure is not None else ""
+        broken, right = _turned(worst)
         yield (
-            f"The most damaging single attack at {budget(row)} is {worst.name} ({worst.metadata['algorithm']}): it turns "
-            f"{rate:.1%} of the answers that were right at first.",
+            f"The strongest single attack at {budget(row)} is {worst.name} ({worst.metadata['algorithm']}): it turns "
+            f"{number(worst.metrics, 'attack_success_rate'):.1%} of the answers that were right at first ({broken} of {right}){confident}.",
             worst,
+        )
+
+
+def _nearest(found: Found, row: Row) -> Iterator[Candidate]:
+    """The smallest change that is known to turn an answer."""
+    summary = found.summary
+    assert summary is not None
+    far, answers = summary.data.get("perturbation_distance"), summary.data.get("perturbed_predictions")
+    right = summary.tensor("clean_predictions") == summary.tensor("targets")
+    broken = right & (summary.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)
+    if not isinstance(far, Tensor) or not isinstance(answers, Tensor) or not bool(broken.any()):
+        return
+    i = int(far.masked_fill(~broken, float("inf")).argmin())
+    names, order = summary.class_names, _assessments_of(summary)
+    by = order[int(summary.tensor("worst_by")[i])] if 0 <= int(summary.tensor("worst_by")[i]) < len(order) else ""
+    yield (
+        f"The smallest change known turns {summary.sample_names[i]} from {class_name(names, int(summary.tensor('targets')[i]))} to "
+        f"{class_name(names, int(answers[i]))} at {row['norm']} {float(far[i]):.2g}{f', found by {by}' if by else ''}; the median over "
+        f"the {int(broken.sum())} broken samples is {float(far[broken].median()):.2g}.",
+        None,
+    )
+
+
+def _assessments_of(summary: Artifacts) -> list[str]:
+    """The names that the indices of the summary's tensors stand for."""
+    names = block(summary.metadata, "kwargs").get("assessments")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _elsewhere(found: Found, row: Row) -> Iterator[Candidate]:
+    """The strongest attack under another norm."""
+    mine = [a for a in _attacks(found) if region(a).get("norm") != row["norm"] and "epsilon" in region(a)
+            and "queries_total" not in a.metrics and str(region(a).get("norm")) in {"Linf", "L2", "L1", "L0"}]  # fmt: skip
+    if mine:
+        worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
+        broken, right = _turned(worst)
+        yield (
+            f"Under {region_words(worst)} {worst.name} ({worst.metadata['algorithm']}) turns "
+            f"{number(worst.metrics, 'attack_success_rate'):.1%} of them ({broken} of {right}).",
+            worst,
+        )
+
+
+def _counted(found: Found) -> Iterator[Candidate]:
+    """The black-box attack that needs fewest queries for what it breaks."""
+    mine = [a for a in _attacks(found) if "queries_succ_median" in a.metrics]
+    if mine:
+        worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
+        broken, right = _turned(worst)
+        bound = "" if "epsilon" in region(worst) else ", with no bound on the change"
+        yield (
+            f"Without seeing inside, {worst.name} turns {broken} of {right} answers with a median of "
+            f"{number(worst.metrics, 'queries_succ_median'):.0f} queries{bound}.",
+            worst,
+        )
+
+
+def _half(found: Found) -> Iterator[Candidate]:
+    swept = [a for a in found.assessments if "median_critical_epsilon" in a.metrics]
+    if swept:
+        a = min(swept, key=lambda a: number(a.metrics, "median_critical_epsilon"))
+        where = region(a).get("norm")
+        yield (
+            f"Half of the samples are turned by {where} {number(a.metrics, 'median_critical_epsilon'):.3g} ({a.name}).",
+            a,
         )
 
 
@@ -143,17 +259,15 @@ def _worst_corruption(suite: Artifacts) -> str:
     return f"{words}."
 
 
-def _weakest_class(summary: Artifacts) -> Iterator[tuple[str, None]]:
+def _weakest_class(summary: Artifacts) -> str | None:
     """The class whose samples hold least in the worst case."""
-    targets, held = summary.tensor("targets"), summary.tensor("verdicts") != 1
-    counts = [(int(held[targets == k].sum()), int((targets == k).sum()), k) for k in targets.unique().tolist()]
+    targets, held = summary.tensor("targets"), summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
+    counts = [(int(held[targets == k].sum()), int((targets == k).sum()), int(k)) for k in targets.unique().tolist()]
     if len(counts) < 2:
-        return
+        return None
     right, n, label = min(counts, key=lambda c: c[0] / c[1])
     rate = binomial_rate(right, n)
-    name = summary.class_names[label] if label < len(summary.class_names) else str(label)
-    yield (
-        f"Class {name} holds least in the worst case: {right} of its {n} samples were not broken, "
-        f"{rate.value:.1%}{bracket((rate.low, rate.high))}.",
-        None,
+    return (
+        f"The weakest class is {class_name(summary.class_names, label)}: {right} of its {n} samples were not broken, "
+        f"{rate.value:.1%}{bracket((rate.low, rate.high))}."
     )

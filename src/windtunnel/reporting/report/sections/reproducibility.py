@@ -1,4 +1,4 @@
-"""How to get these numbers again: the command, versions, seeds, digests, and what no seed can fix."""
+"""How to get these numbers again: what was tested, the command, versions, seeds, digests, and what no seed can fix."""
 
 from __future__ import annotations
 
@@ -8,8 +8,25 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Section, Table, Text
+from windtunnel.reporting.report.sections.assessment import what_ran
+from windtunnel.reporting.report.sections.known import budgets_table
 from windtunnel.reporting.report.words import block, number, semantics, short
 
+REPRODUCE = "How can I reproduce them?"
+_FACTS = {
+    "data": ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples"),
+    "model": (
+        "source",
+        "architecture",
+        "factory",
+        "function",
+        "original",
+        "input_shape",
+        "num_classes",
+        "recipe",
+        "sha256",
+    ),
+}
 _ORIGIN = ("seed", "device", "python", "threads_deterministic", "model_source", "dataset_digest", "model_digest")
 _RANDOMNESS = {
     "deterministic": "none: equal whatever the seed",
@@ -19,28 +36,39 @@ _RANDOMNESS = {
 
 
 def reproducibility_section(found: Found) -> Section:
-    """The section `Reproducibility`."""
-    return Section("Reproducibility", tuple(_blocks(found)))
+    """The section of how the numbers came to be."""
+    return Section(
+        REPRODUCE,
+        tuple(_blocks(found)),
+        (Section("What ran, and what a second run gives", tuple(_runs(found)), detail=True),),
+    )
 
 
 def _blocks(found: Found) -> Iterator[Block]:
-    yield Text("Everything here is computed again from params.yaml, dvc.yaml and the locked environment by")
+    yield Text("Everything here is computed from params.yaml, dvc.yaml and the locked environment by the first command, and this "
+               "report alone, from the files of the assessments, by the second.")  # fmt: skip
     yield Text("dvc repro", code=True)
-    yield Text("and this report alone, from the files of the assessments, by")
     yield Text("windtunnel report", code=True)
+    rows = [(what, "; ".join(f"{key.replace('_', ' ')} {short(found.facts[what][key])}" for key in keys if key in found.facts[what]))
+            for what, keys in _FACTS.items() if found.facts[what]]  # fmt: skip
     everything = [a for a in (found.summary, found.clean, *found.assessments) if a]
-    if not everything:
-        return
-    origin = block(everything[0].metadata, "provenance")
-    packages: dict[str, str] = {}
-    for a in everything:
-        packages |= {k: str(v) for k, v in block(block(a.metadata, "provenance"), "packages").items()}
-    rows = [(key.replace("_", " "), short(origin[key])) for key in _ORIGIN if key in origin]
-    rows += [(name, version) for name, version in sorted(packages.items())]
-    yield Table("Seed, digests and versions", ("what", "value"), tuple(rows))
-    if found.assessments:
-        yield Table("What comes out equal on a second run, and what does not", ("assessment", "randomness", "bit for bit"),
-                    tuple((a.name, *_again(a, short(origin.get("device")))) for a in found.assessments))  # fmt: skip
+    if everything:
+        origin = block(everything[0].metadata, "provenance")
+        rows += [(key.replace("_", " "), short(origin[key])) for key in _ORIGIN if key in origin]
+        packages: dict[str, str] = {}
+        for a in everything:
+            packages |= {k: str(v) for k, v in block(block(a.metadata, "provenance"), "packages").items()}
+        rows.append(("packages", ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))))
+    yield Table("Data, model, seed, digests and versions", ("what", "value"), tuple(rows))
+    if found.summary:
+        yield budgets_table(found)
+    yield Text("Intervals are at 95 %: Wilson's for rates, Clopper-Pearson's for certified claims.")
+
+
+def _runs(found: Found) -> Iterator[Block]:
+    device = short(block(found.summary.metadata, "provenance").get("device")) if found.summary else "cpu"
+    yield Table("What ran", ("assessment", "how", "randomness", "a second run"),
+                tuple((a.name, what_ran(a), *_again(a, device)) for a in found.assessments))  # fmt: skip
 
 
 def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
@@ -57,4 +85,6 @@ def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
         )
     if device != "cpu":
         exceptions.append(f"sums on {device} may be rounded in another order")
-    return words, "; ".join(exceptions) if exceptions else "equal with this seed, on the same machine and versions"
+    return words, "; ".join(
+        exceptions
+    ) if exceptions else "equal bit for bit with this seed, on the same machine and versions"

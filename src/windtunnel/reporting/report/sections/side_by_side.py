@@ -13,7 +13,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Section, Text
+from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Text
 from windtunnel.reporting.report.pictures import LARGE, Pictures, map_png
 from windtunnel.reporting.report.png import png_of
 from windtunnel.reporting.report.words import class_name, region
@@ -22,19 +22,19 @@ ACROSS = 7  # pictures beside each other on a page
 _MAP_WORDS = "change: red brighter, blue darker, one scale per sample"
 
 
-def side_by_side_section(found: Found, options: Options) -> Section | None:
-    """The samples side by side; None where there are no images, or where each attack shows its own."""
+def side_by_side_blocks(found: Found, options: Options) -> list[Block]:
+    """The samples side by side; nothing where there are no images, or where each attack shows its own."""
     pictures, shown = found.pictures, _pictured(found)
     if pictures is None or not shown or (options.figure_scope == "per_assessor" and options.layout == "full"):
-        return None
+        return []
     words = Text(
-        "The samples that were broken with the smallest change, each of another class. Under a picture: its target, and the "
-        "answer under the change."
+        "The samples broken with the smallest change, each of another class. Under a picture: its target and the answer under the "
+        "change; under a change: its size in the attack's own norm."
     )
     if options.figure_scope == "per_assessor":
-        return Section("The clean images", (words, _clean_grid(found, pictures)))
+        return [words, _clean_grid(found, pictures)]
     grids = [grid for i in pictures.chosen for grid in _sample_grids(found, pictures, i, options.layout == "full")]
-    return Section("The same samples under every attack", (words, *grids))
+    return [words, *grids]
 
 
 def attack_by_attack(artifacts: Artifacts, found: Found, options: Options) -> list[Block]:

@@ -1,92 +1,32 @@
-"""What was tested: the model and data card, the threat model, and the budgets with all that is known at each."""
+"""What is known at each budget, and against epsilon: attacked from above, certified from below."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.evaluation.summary.security import SecurityCurve
-from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.charts.axes import plain
 from windtunnel.reporting.report.charts.plots import Series, lines
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
-from windtunnel.reporting.report.sections.assessment import figure_blocks
+from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.verdict import layers
-from windtunnel.reporting.report.words import Row, budget, interval, number, percent, region, semantics, short
+from windtunnel.reporting.report.words import Row, budget, interval, number, percent, short
 
 _ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
 _CERTIFIED = ("certified", "proof-2", "proof-3", "proof-4")
-_FACTS = {
-    "data": ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples", "digest"),
-    "model": (
-        "source",
-        "architecture",
-        "recipe",
-        "factory",
-        "function",
-        "original",
-        "input_shape",
-        "num_classes",
-        "sha256",
-    ),
-}
 
 
-def subject_section(found: Found, options: Options) -> Section:
-    """The section `What was tested`."""
-    blocks: list[Block] = []
-    for what, keys in _FACTS.items():
-        facts = found.facts[what]
-        if rows := tuple((key.replace("_", " "), short(facts[key])) for key in keys if key in facts):
-            blocks.append(Table(f"The {what}", ("what", "value"), rows))
-    threat = Section("Threat model and budgets", tuple(_threat(found, options)))
-    return Section("What was tested", tuple(blocks), (threat,))
-
-
-def _threat(found: Found, options: Options) -> Iterator[Block]:
-    yield Text(
-        "Certified accuracy ≤ true robust accuracy ≤ worst-case accuracy, at each budget. A budget allows every change of an "
-        "input, on [0, 1] pixels, whose size under the norm is at most epsilon. Intervals are at 95 %: Wilson's for rates, "
-        "Clopper-Pearson's for certified claims."
-    )
+def budgets_table(found: Found) -> Table:
+    """Both ends of the sandwich at each budget, and who set them."""
     rows = tuple(
         (
-            budget(r),
-            percent(r, "certified_accuracy"),
-            percent(r, "worst_case_accuracy"),
-            short(r.get("n_attacked")),
-            short(r.get("n_examined")),
-            ", ".join(
-                map(str, {**dict.fromkeys(_names(r, "attacked_by")), **dict.fromkeys(_names(r, "certified_by"))})
-            ),
+            budget(r), percent(r, "certified_accuracy"), percent(r, "worst_case_accuracy"), short(r.get("n_attacked")),
+            short(r.get("n_examined")), ", ".join(dict.fromkeys([*_names(r, "attacked_by"), *_names(r, "certified_by")])),
         )
         for r in layers(found.summary)
-    )
+    )  # fmt: skip
     header = ("budget", "certified", "worst case", "attacked", "examined", "set by")
-    yield Table("What is known at each budget; the first is the one of the verdict", header, rows)
-    yield Table(
-        "What the adversary of each assessment sees and wants",
-        ("assessment", "threat model", "objective", "region", "random"),
-        tuple(
-            (
-                a.name,
-                short(semantics(a).get("threat_model")).replace("_", " "),
-                short(semantics(a).get("objective")),
-                _where(a),
-                short(semantics(a).get("stochastic")),
-            )
-            for a in found.assessments
-        ),
-        folded=True,
-    )
-    if found.summary:
-        yield from figure_blocks(found.summary, found, options, but=("SandwichVisualiser", "SecurityCurvesVisualiser"))
-    yield from _security(found)
-
-
-def _where(artifacts: Artifacts) -> str:
-    return ", ".join(f"{key.replace('_', ' ')} {short(value)}" for key, value in region(artifacts).items())
+    return Table("What is known at each budget; the first is the one of the verdict", header, rows)
 
 
 def _names(row: Row, key: str) -> list[str]:
@@ -94,7 +34,7 @@ def _names(row: Row, key: str) -> list[str]:
     return [str(v) for v in value] if isinstance(value, list) else []
 
 
-def _security(found: Found) -> Iterator[Block]:
+def known_against_epsilon(found: Found) -> Iterator[Block]:
     """Per norm, what is known against epsilon: attacked from above, certified from below, and the ends of the sandwich."""
     n = len(found.base.sample_names) if found.base else 0
     for norm in dict.fromkeys(curve.norm for curve in found.curves):
@@ -127,7 +67,7 @@ def _security(found: Found) -> Iterator[Block]:
 
 def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
     """A line where the curve is known between its points (in steps, or at the points of a menu), else its points."""
-    words = f"{curve.name}, {'certified' if curve.certified else 'left by the attack'}"
+    words = f"{curve.name}, {'certified' if curve.certified else 'attacked'}"
     words += " (of the smoothed model)" if curve.smoothed else ""
     words += f", n = {curve.samples}" if curve.samples != n else ""
     words += f", at least: {curve.out_of_time} samples out of time" if curve.out_of_time else ""

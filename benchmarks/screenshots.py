@@ -1,0 +1,67 @@
+"""The pictures of docs/images, made from the current run: the report and the sample browser, desktop and phone, light and dark.
+
+python benchmarks/screenshots.py [--reports reports] [--output docs/images]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from benchmarks.browser import chromium, resize
+from windtunnel.reporting.compare.runs import run_in
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.html import render_html
+from windtunnel.reporting.view.site import write_site
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+SCREENS = {"desktop": (1280, 1240), "phone": (390, 844)}
+THEMES = ("light", "dark")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reports", type=Path, default=Path("reports"))
+    parser.add_argument("--output", type=Path, default=Path("docs/images"))
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, chromium() as driver:
+        page = Path(scratch) / "report.html"
+        render_html(build_report(given.reports), page)
+        list(write_site([run_in(given.reports, "run")], Path(scratch) / "view"))
+        for name, address in (("report", page), ("view", Path(scratch) / "view" / "index.html")):
+            for screen, size in SCREENS.items():
+                for theme in THEMES:
+                    path = given.output / f"{name}-{screen}-{theme}.png"
+                    path.write_bytes(picture(driver, address, size, theme))
+                    print(path)
+
+
+def picture(driver: Chrome, page: Path, size: tuple[int, int], theme: str) -> bytes:
+    """The first screen of a page as PNG of 256 colours, which keeps the repository small."""
+    resize(driver, *size)
+    driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    )
+    driver.get(page.as_uri())
+    if page.name == "index.html" and size[0] > 500:
+        driver.execute_script("document.querySelector('.row').click()")
+    time.sleep(0.5)  # pictures of the sheets are decoded
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
+    small = Image.open(io.BytesIO(base64.b64decode(shot))).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    buffer = io.BytesIO()
+    small.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    main()

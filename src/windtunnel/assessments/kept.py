@@ -1,0 +1,28 @@
+"""A result whose figures alone are to be drawn again, as `resolve` has set it aside."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from windtunnel.core.artifacts import Artifacts, provenance, read_artifacts
+from windtunnel.core.files import METADATA_FILE
+from windtunnel.core.kept import KEPT
+from windtunnel.core.subject import Subject
+
+# What must be as it was beside what was resolved.
+_SAME = ("dataset_digest", "model_digest", "device")
+
+
+def take_back(digest: str, directory: Path, subject: Subject) -> Artifacts | None:
+    """Put the result kept under `digest` into `directory`; None where there is none of this model on these samples."""
+    source = KEPT / digest
+    if not (source / METADATA_FILE).is_file():
+        return None
+    facts = read_artifacts(source).metadata.get("provenance")
+    now = provenance(subject)
+    if not isinstance(facts, dict) or any(facts.get(key) != now[key] for key in _SAME):
+        return None
+    shutil.copytree(source, directory, dirs_exist_ok=True)
+    shutil.rmtree(source)
+    return read_artifacts(directory)

@@ -1,0 +1,222 @@
+"""The activations that linear bounds are known for, and how torch's other operators are written with them.
+
+A piecewise-linear activation is max(z, c z) with c < 1: ReLU has c = 0, leaky ReLU its negative slope. Max pooling, clamps,
+absolute values and maxima are sums of such kinks and affine maps: max(a, b) = a + relu(b - a).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Kink:
+    """max(z, slope * z); slope: float64, below 1, broadcast against a batch of z."""
+
+    slope: Tensor
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """The activation itself."""
+        return torch.maximum(z, self.slope.to(z) * z)
+
+
+@dataclass(frozen=True, slots=True)
+class Smooth:
+    """A twice differentiable activation of one number; curvature: an upper bound of the second derivative's size."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    curvature: float
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """The activation itself."""
+        return self.function(z)
+
+
+Activation = Kink | Smooth
+Apply = Callable[[Activation, Tensor], Tensor]
+
+RELU = Kink(torch.zeros((), dtype=torch.float64))
+
+
+def gelu_tanh(z: Tensor) -> Tensor:
+    """GELU by its tanh approximation."""
+    return F.gelu(z, approximate="tanh")
+
+
+# The largest size of the second derivative, rounded up: sigmoid 1/(6 sqrt 3), tanh 4/(3 sqrt 3), GELU 2 phi(0) (its tanh
+# approximation stays below 0.82), SiLU 1/2, softplus 1/4.
+SIGMOID = Smooth("sigmoid", torch.sigmoid, 0.0963)
+TANH = Smooth("tanh", torch.tanh, 0.7699)
+GELU = Smooth("gelu", F.gelu, 0.7979)
+GELU_TANH = Smooth("gelu, tanh approximation", gelu_tanh, 0.82)
+SILU = Smooth("silu", F.silu, 0.5001)
+SOFTPLUS = Smooth("softplus", F.softplus, 0.2501)
+
+
+def _relu(apply: Apply, z: Tensor, inplace: bool = False) -> Tensor:
+    return apply(RELU, z)
+
+
+def _leaky_relu(apply: Apply, z: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    return _kink(apply, z, torch.as_tensor(negative_slope, dtype=torch.float64))
+
+
+def _prelu(apply: Apply, z: Tensor, weight: Tensor) -> Tensor:
+    slope = weight.detach().double()
+    return _kink(apply, z, slope.view(-1, *[1] * (z.ndim - 2)) if slope.numel() > 1 else slope.view(()))
+
+
+def _kink(apply: Apply, z: Tensor, slope: Tensor) -> Tensor:
+    if bool((slope >= 1).any()):
+        raise NotImplementedError("leaky_relu with a slope of 1 or more")
+    return apply(Kink(slope), z)
+
+
+def _clamp(apply: Apply, z: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        raise NotImplementedError("clamp with tensors as limits")
+    if min is not None:
+        z = apply(RELU, z - min) + min
+    return z if max is None else max - apply(RELU, max - z)
+
+
+def _hardtanh(apply: Apply, z: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    return _clamp(apply, z, min_val, max_val)
+
+
+def _relu6(apply: Apply, z: Tensor, inplace: bool = False) -> Tensor:
+    return _clamp(apply, z, 0.0, 6.0)
+
+
+def _hardsigmoid(apply: Apply, z: Tensor, inplace: bool = False) -> Tensor:
+    return _clamp(apply, z / 6 + 0.5, 0.0, 1.0)
+
+
+def _abs(apply: Apply, z: Tensor) -> Tensor:
+    return 2 * apply(RELU, z) - z
+
+
+def _maximum(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return a + apply(RELU, b - a)
+
+
+def _minimum(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
+    return a - apply(RELU, a - b)
+
+
+def _max(apply: Apply, a: Tensor, *others: object, **more: object) -> Tensor:
+    if len(others) == 1 and isinstance(others[0], Tensor) and not more:
+        return _maximum(apply, a, others[0])
+    raise NotImplementedError("max over a dimension")
+
+
+def _amax(apply: Apply, z: Tensor, dim: int | tuple[int, ...] = (), keepdim: bool = False) -> Tensor:
+    dims = sorted(d % z.ndim for d in ((dim,) if isinstance(dim, int) else dim)) or list(range(1, z.ndim))
+    if 0 in dims:
+        raise NotImplementedError("amax over the samples of a batch")
+    found = _knockout(apply, z.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims)))
+    for d in dims if keepdim else ():
+        found = found.unsqueeze(d)
+    return found
+
+
+def _knockout(apply: Apply, values: Tensor) -> Tensor:
+    """The largest of the last dimension, by rounds of pairs."""
+    while (n := values.shape[-1]) > 1:
+        winners = _maximum(apply, values[..., 0 : n - 1 : 2], values[..., 1:n:2])
+        values = torch.cat([winners, values[..., n - 1 :]], -1) if n % 2 else winners
+    return values.squeeze(-1)
+
+
+def _max_pool2d(
+    apply: Apply,
+    z: Tensor,
+    kernel_size: int | tuple[int, ...],
+    stride: int | tuple[int, ...] | None = None,
+    padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor:
+    if return_indices:
+        raise NotImplementedError("max_pool2d that returns indices")
+    kernel, pad, spread = (_pair(v) for v in (kernel_size, padding, dilation))
+    step = _pair(stride) if stride else kernel
+    shape = F.max_pool2d(z.detach()[:1], kernel, step, pad, spread, ceil_mode).shape[-2:]
+    sides = zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)
+    down, across = (_windows(*side).to(z.device) for side in sides)
+    windows = z[..., down[:, :, None, None], across]  # (..., out, kernel, out, kernel)
+    return _knockout(apply, windows.transpose(-3, -2).flatten(-2))
+
+
+def _windows(size: int, count: int, kernel: int, step: int, pad: int, spread: int) -> Tensor:
+    """(count, kernel) indices along one side; one that falls outside becomes another of its window, which changes no maximum."""
+    at = torch.arange(count)[:, None] * step - pad + torch.arange(kernel) * spread
+    inside = (at >= 0) & (at < size)
+    first = at.gather(1, inside.int().argmax(1, keepdim=True))
+    return torch.where(inside, at, first)
+
+
+def _adaptive_max_pool2d(apply: Apply, z: Tensor, output_size: object, return_indices: bool = False) -> Tensor:
+    sizes = output_size if isinstance(output_size, tuple | list) else (output_size, output_size)
+    wanted = [size if given is None else int(given) for size, given in zip(z.shape[-2:], sizes, strict=True)]
+    if any(size % out for size, out in zip(z.shape[-2:], wanted, strict=True)) or return_indices:
+        raise NotImplementedError("adaptive_max_pool2d of windows of unequal size")
+    kernel = tuple(size // out for size, out in zip(z.shape[-2:], wanted, strict=True))
+    return _max_pool2d(apply, z, kernel)
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    values = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return (int(values[0]), int(values[-1]))
+
+
+def _smooth(activation: Smooth) -> Callable[..., Tensor]:
+    def rewritten(apply: Apply, z: Tensor, *_: object, **__: object) -> Tensor:
+        return apply(activation, z)
+
+    return rewritten
+
+
+def _gelu(apply: Apply, z: Tensor, *, approximate: str = "none") -> Tensor:
+    return apply(GELU if approximate == "none" else GELU_TANH, z)
+
+
+def _softplus(apply: Apply, z: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    if not math.isclose(beta, 1.0):
+        raise NotImplementedError("softplus with another beta than 1")
+    return apply(SOFTPLUS, z)
+
+
+# By torch's name of the function, without the underscore of those that work in place.
+REWRITES: dict[str, Callable[..., Tensor]] = {
+    "relu": _relu,
+    "leaky_relu": _leaky_relu,
+    "prelu": _prelu,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": lambda apply, z, min: _clamp(apply, z, min),
+    "clamp_max": lambda apply, z, max: _clamp(apply, z, None, max),
+    "hardtanh": _hardtanh,
+    "relu6": _relu6,
+    "hardsigmoid": _hardsigmoid,
+    "abs": _abs,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "max": _max,
+    "amax": _amax,
+    "max_pool2d": _max_pool2d,
+    "adaptive_max_pool2d": _adaptive_max_pool2d,
+    "sigmoid": _smooth(SIGMOID),
+    "tanh": _smooth(TANH),
+    "silu": _smooth(SILU),
+    "gelu": _gelu,
+    "softplus": _softplus,
+}

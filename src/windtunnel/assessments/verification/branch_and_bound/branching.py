@@ -1,0 +1,101 @@
+"""Which unit to split: a few candidates by cheap scores, then those whose worse half a few steps of optimisation improve most.
+
+Sources: BaBSR (Bunel et al. 2020, arXiv 1909.06588), filtered smart branching (De Palma et al. 2021, arXiv 2104.06718).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Back, Bounded, Relaxation, Rows
+
+TRIAL_STEPS = 3
+OVERALL = 2  # candidates by each score over all layers, beside the best of every layer
+
+
+def scores(bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, met: Tensor) -> list[Tensor]:
+    """Three scores of every column, (m, C) each, -1 where it cannot be split.
+
+    What the offset of the unit's chord costs; BaBSR's estimate; and by how much the unit's line misses the activation at
+    the point where the bound is attained, where the units' inputs are `met` (m, C).
+    """
+    k, a = relaxation.kinks, back.coefficients
+    least = k.base  # of open units; the others count for nothing
+    tape = bounded.network.tape(len(rows), a.dtype)
+    bias = torch.cat([tape.node(j)[0].detach().flatten()[bounded.units[j]] for j in range(rows.start)] or [a[0]])
+    negative = a.clamp(max=0)
+    cost = -negative * k.offset
+    estimate = (torch.maximum(bias * (k.up - 1) * a, bias * (k.up - least) * a) - cost).abs()
+    line = (a - negative) * (k.base + k.rise * rows.alpha) * met + negative * (k.up * met + k.offset)
+    missed = a * torch.maximum(met, least * met) - line
+    shut = 1 - k.open
+    return [score * k.open - shut for score in (cost, estimate, missed.clamp(min=0))]
+
+
+def candidates(bounded: Bounded, start: int, ranked: list[Tensor]) -> Tensor:
+    """(m, C) bool: the best column of every layer and the best few of all, by each score."""
+    chosen = torch.zeros_like(ranked[0], dtype=torch.bool)
+    for score in ranked:
+        for at in bounded.slices[:start]:
+            if at.stop > at.start:
+                chosen[:, at].scatter_(1, score[:, at].argmax(1, keepdim=True), value=True)
+        chosen.scatter_(1, score.topk(min(OVERALL, score.shape[1]), 1).indices, value=True)
+    return chosen & (ranked[0] >= 0)
+
+
+def children(rows: Rows, column: Tensor, gain: Tensor) -> Rows:
+    """Both halves of every row at its `column` (m,): row i's are 2 i, where the unit is active, and 2 i + 1.
+
+    gain: (m,), of `slope_gain`. The new multiplier starts where the parent's lower slope is reproduced, so that a half
+    starts no worse than its parent.
+    """
+    at = torch.arange(len(rows), device=column.device)
+    alpha = rows.alpha[at, column].float()
+    both = rows.at(at.repeat_interleave(2))
+    twice, column = torch.arange(2 * len(rows), device=column.device), column.repeat_interleave(2)
+    both.signs[twice, column] = torch.tensor([1, -1], dtype=torch.int8, device=column.device).repeat(len(rows))
+    both.beta[twice, column] = torch.stack([gain * (1 - alpha), gain * alpha], 1).flatten().to(both.beta)
+    return both
+
+
+def slope_gain(relaxation: Relaxation, back: Back, row: Tensor, column: Tensor) -> Tensor:
+    """By how much the coefficients at (row, column) grow from the least to the largest lower slope."""
+    rise = relaxation.kinks.rise
+    rise = rise[0, column] if len(rise) == 1 else rise[row, column]
+    return rise * back.coefficients[row, column].clamp(min=0)
+
+
+def choose(
+    bounded: Bounded,
+    rows: Rows,
+    ranked: list[Tensor],
+    known: Tensor,
+    goal: Tensor,
+    relaxation: Relaxation,
+    back: Back,
+    size: int,
+) -> Tensor:
+    """The column (m,) to split each row at; -1 where there is none left.
+
+    Every candidate's halves are optimised for a few steps, `size` rows at a time; what counts is how much of the way from
+    the bound known (m,) to the goal (m,) they come, both halves together.
+    """
+    row, column = candidates(bounded, rows.start, ranked).nonzero().unbind(1)
+    best = torch.full((len(rows),), -1, device=rows.spec.device)
+    if not len(row):
+        return best
+    worth = []
+    for part in torch.arange(len(row), device=row.device).split(max(1, size // 2)):
+        at = row[part]
+        halves = children(rows.at(at), column[part], slope_gain(relaxation, back, at, column[part]))
+        found, _ = optimise(bounded, halves, TRIAL_STEPS, torch.inf)
+        gap = (goal - known)[at, None].clamp(min=1e-9)
+        gain = ((found.view(-1, 2) - known[at, None]) / gap).clamp(1e-3, 1)
+        worth.append(gain.prod(1) + 1e-3 * gain.sum(1))
+    value = torch.cat(worth)
+    top = torch.full_like(known, -torch.inf).scatter_reduce(0, row, value, "amax")
+    wins = value >= top[row]
+    best[row[wins].flip(0)] = column[wins].flip(0)  # of equals the first, which is written last
+    return best

@@ -1,0 +1,165 @@
+"""From the cheapest bound to the whole search: verdicts of a batch of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
+from windtunnel.assessments.verification.branch_and_bound.tighten import tighten
+
+# Iterations: of the margins at first, of the margins later, of the inputs of activations.
+_QUICK_ROOT, _ROOT, _INNER = 20, 60, 20
+# (splits for each side of each unstable unit, subdomains searched before): what is asked in turn, before the whole search.
+_TIGHTENING = ((8, 512), (24, 2048))
+_WORTH_IT = 0.1  # of the missing margin: what a round of tightening must gain for another to follow
+
+# Whether points (m, d), float64, of samples (m,) are counter-examples; (m,) bool.
+Check = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of n samples.
+
+    proved: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
+    {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of work
+    (subdomains or time); what else is not decided cannot be by this method.
+    """
+
+    proved: Tensor
+    bounds: Tensor
+    examples: dict[int, Tensor]
+    domains: Tensor
+    exhausted: Tensor
+
+
+def decide(
+    network: Network,
+    region: Region,
+    targets: Tensor,
+    goals: Tensor,
+    check: Check,
+    limits: Limits,
+    expired: Callable[[], bool],
+) -> Outcome:
+    """Decide whether the class of each of n samples, targets (n,), holds in its region.
+
+    goals: (n,), by how much each margin must be proved to exceed 0. expired: whether time is over, asked between batches.
+    """
+    work = _Work(network, region, targets, goals, check, limits, expired)
+    work.quickly()
+    work.thoroughly()
+    return work.outcome()
+
+
+class _Work:
+    """The margins of all other classes of n samples, Q = n (K - 1) linear functions, and how far they are bounded."""
+
+    def __init__(
+        self,
+        network: Network,
+        region: Region,
+        targets: Tensor,
+        goals: Tensor,
+        check: Check,
+        limits: Limits,
+        expired: Callable[[], bool],
+    ) -> None:
+        self._network, self._region, self._check, self._limits, self._expired = network, region, check, limits, expired
+        n, k, device = len(region), network.num_outputs, network.device
+        targets, self._goals = targets.to(device), goals.to(device).double()
+        others = torch.arange(k, device=device).expand(n, k) != targets[:, None]
+        self._sample, other = others.nonzero().unbind(1)
+        eye = torch.eye(k, device=device)
+        self._spec = eye[targets[self._sample]] - eye[other]
+        self._goal = self._goals[self._sample]
+        self._bounds = torch.full((len(other),), -torch.inf, dtype=torch.float64, device=device)
+        self._examples: dict[int, Tensor] = {}
+        self._domains, self._stuck = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
+
+    def quickly(self) -> None:
+        """CROWN inside, slopes of the margins optimised: all samples together."""
+        members = self._undecided().nonzero().flatten()
+        if len(members):
+            bounded = bound_network(self._network, self._region.part(members), 0, self._limits.rows)
+            self._roots(bounded, members, _QUICK_ROOT)
+
+    def thoroughly(self) -> None:
+        """Slopes inside optimised too, then searches with tighter and tighter bounds inside."""
+        members = self._undecided().nonzero().flatten()
+        if not len(members) or self._expired():
+            return
+        bounded = bound_network(self._network, self._region.part(members), _INNER, self._limits.rows)
+        self._roots(bounded, members, _ROOT)
+        worth = self._network.piecewise_linear and len(self._network.layers) > 1
+        for splits, before in _TIGHTENING:
+            self._search(bounded, members, min(before, self._limits.domains))
+            open_ = self._open(members)
+            if not len(open_) or self._expired() or before >= self._limits.domains or not worth:
+                break
+            known = self._bounds[open_].clone()
+            tighten(bounded, splits, _INNER, self._limits.rows, self._expired)
+            self._roots(bounded, members, _ROOT)
+            missing = (self._goal[open_] - known).clamp(min=1e-12)
+            worth = bool(((self._bounds[open_] - known) / missing).amax() > _WORTH_IT)
+        self._search(bounded, members, self._limits.domains)
+
+    def outcome(self) -> Outcome:
+        """What is known now."""
+        open_ = self._undecided().cpu()
+        proved = ~open_ & ~self._stuck
+        proved[list(self._examples)] = False
+        bounds = self._bounds.view(len(self._region), -1).cpu()
+        return Outcome(proved, bounds, self._examples, self._domains, open_)
+
+    def _undecided(self) -> Tensor:
+        """(n,) bool: neither proved, nor broken, nor stuck."""
+        open_ = torch.zeros(len(self._region), dtype=torch.bool, device=self._network.device)
+        open_[self._sample[self._bounds <= self._goal]] = True
+        open_[list(self._examples)] = False
+        return open_ & ~self._stuck.to(open_.device)
+
+    def _open(self, members: Tensor) -> Tensor:
+        """Indices of the margins of `members` that are still to be proved, of undecided samples only."""
+        asked = torch.zeros(len(self._region), dtype=torch.bool, device=members.device)
+        asked[members] = True
+        return ((self._bounds <= self._goal) & (asked & self._undecided())[self._sample]).nonzero().flatten()
+
+    def _roots(self, bounded: Bounded, members: Tensor, iterations: int) -> tuple[Tensor, Rows | None]:
+        """Bound the open margins of `members`, whose regions are those of `bounded`; (their indices, their rows)."""
+        place = torch.zeros(len(self._region), dtype=torch.int64, device=members.device)
+        place[members] = torch.arange(len(members), device=members.device)
+        open_, made = self._open(members), []
+        for part in open_.split(self._limits.rows):
+            if len(part):
+                rows = bounded.start(len(self._network.layers), self._spec[part], place[self._sample[part]])
+                _, better = optimise(bounded, rows, iterations, 2 * self._goal[part].float())
+                self._bounds[part] = torch.maximum(self._bounds[part], bounded.value(better))
+                made.append(better)
+        return open_, Rows.joined(made) if made else None
+
+    def _search(self, bounded: Bounded, members: Tensor, domains: int) -> None:
+        """Branch and bound over the open margins of `members`, at most `domains` subdomains a sample."""
+        if self._expired():
+            return
+        open_, rows = self._roots(bounded, members, _ROOT)
+        if rows is None:
+            return
+        tree = Search(bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains))
+        tree.run(lambda points, at: self._check(points, members[at]), self._expired)
+        at = members.cpu()
+        self._domains[at] += tree.domains
+        self._stuck[at] |= tree.given_up
+        self._examples |= {int(members[i]): point for i, point in tree.examples.items()}
+        closed = open_[~tree.open_queries]
+        goal = self._goal[closed]
+        self._bounds[closed] = self._bounds[closed].maximum(torch.nextafter(goal, torch.full_like(goal, torch.inf)))

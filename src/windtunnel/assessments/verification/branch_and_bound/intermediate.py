@@ -1,0 +1,75 @@
+"""Bounds of the inputs of every activation, layer after layer: what all later bounds stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+
+
+def bound_network(network: Network, region: Region, iterations: int, rows: int) -> Bounded:
+    """CROWN bounds of every layer, then alpha-CROWN for the units that stay unstable; in float64, `rows` at a time."""
+    bounded = Bounded(network, region)
+    for j, layer in enumerate(network.layers):
+        if layer.direct:
+            bounded.add(*_exact(bounded, j, rows))
+            continue
+        n, size = len(region), layer.size
+        ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
+        every = torch.ones(n, size, dtype=torch.bool, device=network.device)
+        _improve(bounded, j, ends, every, 0, rows)
+        if iterations and j:
+            open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else every
+            _improve(bounded, j, ends, open_, iterations, rows)
+        bounded.add(ends[0], -ends[1])
+    return bounded
+
+
+def unit_rows(which: Tensor, size: int, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """(spec, sample, unit, side) of both sides of the units in `which` (n, size) bool: z and -z, `rows` at a time."""
+    found = which.nonzero()
+    if not len(found):
+        return
+    sample, unit = found.repeat(2, 1).unbind(1)
+    side = torch.arange(2, device=which.device).repeat_interleave(len(found))
+    for part in torch.arange(len(unit), device=which.device).split(rows):
+        spec = torch.zeros(len(part), size, device=which.device)
+        spec[torch.arange(len(part), device=which.device), unit[part]] = 1.0 - 2.0 * side[part]
+        yield spec, sample[part], unit[part], side[part]
+
+
+def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int) -> None:
+    """Raise the lower bounds `ends` of z and of -z, each (n, size), of the units in `which`."""
+    for spec, sample, unit, side in unit_rows(which, bounded.network.layers[j].size, rows):
+        part = bounded.start(j, spec, sample)
+        if iterations:
+            _, part = optimise(bounded, part, iterations, 0.0)
+        found = bounded.value(part)
+        for k, end in enumerate(ends):
+            at = side == k
+            end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], found[at])
+
+
+def _exact(bounded: Bounded, j: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Of an affine map of the input: its rows are the same for every sample, so that they are found once."""
+    network, region, size = bounded.network, bounded.region, bounded.network.layers[j].size
+    low = torch.empty(len(region), size, dtype=torch.float64, device=network.device)
+    up = low.clone()
+    for part in torch.arange(size, device=network.device).split(rows):
+        spec = torch.zeros(len(part), size, dtype=torch.float64, device=network.device)
+        spec[torch.arange(len(part)), part] = 1.0
+        tape = network.tape(len(part), torch.float64)
+        gradient = tape.gradients(j, spec)[0]
+        assert gradient is not None
+        a, constant = gradient.flatten(1), spec @ tape.node(j)[0].detach().flatten()
+        for i in range(len(region)):
+            at = torch.full((len(part),), i, device=network.device)
+            low[i, part] = constant + region.minimum(a, at)[0]
+            up[i, part] = constant - region.minimum(-a, at)[0]
+    return low, up

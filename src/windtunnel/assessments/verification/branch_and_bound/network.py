@@ -1,0 +1,245 @@
+"""A network as affine segments between activations: torch's autograd carries linear bounds through each of them.
+
+The module runs under a mode that sees every torch function. Where one is an activation (see `activations`) its output is
+replaced by a fresh leaf; what lies between two leaves is affine, so that a gradient is its transposed matrix, whatever the
+operators are: linear, convolution, normalisation, average pooling, residual sums, concatenation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from windtunnel.assessments.verification.branch_and_bound.activations import REWRITES, Activation, Kink
+from windtunnel.core.errors import IncompatibleError
+
+# At these checks of exported programs, the copy in float64 would fail for being one.
+_SKIPPED = {"_assert_tensor_metadata", "_assert"}
+_FINAL = {"softmax", "log_softmax"}  # at the end of a network they change no order: the logits before them are bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The inputs of one activation: their shape without the batch, how many they are."""
+
+    activation: Activation
+    shape: tuple[int, ...]
+    size: int
+    direct: bool  # an affine map of the network's input, no activation in between
+
+    @property
+    def splits(self) -> bool:
+        """Whether its units can be split into two linear cases."""
+        return isinstance(self.activation, Kink)
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """One recorded run: leaves[0] the input, leaves[j + 1] the output of activation j; pre[j] its input; out (m, K)."""
+
+    leaves: list[Tensor]
+    pre: list[Tensor]
+    out: Tensor
+
+    def node(self, index: int) -> Tensor:
+        """The input of activation `index`, or the output of the network where that is their number."""
+        return self.out if index == len(self.pre) else self.pre[index]
+
+    def gradients(self, index: int, weights: Tensor) -> tuple[Tensor | None, ...]:
+        """Of <weights, node(index)>, for every leaf; None where it does not depend on the leaf."""
+        node = self.node(index)
+        if not node.requires_grad:
+            return (None,) * len(self.leaves)
+        return torch.autograd.grad(
+            node, self.leaves[: index + 1], weights.view_as(node), allow_unused=True, retain_graph=True
+        )
+
+
+class _Reached(Exception):
+    """The part of the network that was asked for has been run."""
+
+
+class _Replacing(TorchFunctionMode):
+    """Activations are answered by `apply`; everything else runs as it is, and `watch` may look at it.
+
+    varies: for each call of such a function in turn, whether it depends on the input; found out by the first run, in
+    which it is empty, and then known to the others, which record no gradients.
+    """
+
+    def __init__(
+        self,
+        apply: Callable[[Activation, Tensor], Tensor],
+        varies: list[bool],
+        watch: Callable[[str, object], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._apply, self._watch = apply, watch
+        self._varies, self._first, self._calls = varies, not varies, 0
+        self._before_softmax: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "").split(".")[0]
+        name = name if name.startswith("_") else name.rstrip("_")
+        if name in _SKIPPED:
+            return None
+        if name in REWRITES and self._depends(args):
+            return REWRITES[name](self._apply, *args, **kwargs)
+        found = func(*args, **kwargs)
+        if name in _FINAL and isinstance(found, Tensor):
+            self._before_softmax[id(found)] = (found, args[0])
+        elif self._watch is not None:
+            self._watch("softmax inside the network" if self._before_softmax else name, found)
+        return found
+
+    def _depends(self, args: tuple[object, ...]) -> bool:
+        if self._first:
+            self._varies.append(any(isinstance(value, Tensor) and value.requires_grad for value in args))
+        self._calls += 1
+        return self._varies[self._calls - 1]
+
+    def logits(self, out: Tensor) -> Tensor:
+        return self._before_softmax.get(id(out), (out, out))[1].flatten(1)
+
+
+class Network:
+    """A classifier taken apart. layers: its activations in the order they run. num_outputs: K.
+
+    Raises IncompatibleError, naming the operator, for a module that is not affine between known activations.
+    """
+
+    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], device: torch.device) -> None:
+        single = copy.deepcopy(module).eval().requires_grad_(False).to(device).float()
+        self.input_shape, self.device = input_shape, device
+        self._modules = {torch.float32: single, torch.float64: copy.deepcopy(single).double()}
+        self._varies: list[bool] = []
+        self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
+        self._activations: list[Activation] = []
+        try:
+            tape = self._record(2, torch.float64, first=True)
+            self._refuse_what_is_not_affine()
+        except NotImplementedError as error:
+            raise IncompatibleError(f"branch-and-bound has no linear bounds for {error}") from error
+        ends = list(accumulate(z[0].numel() for z in tape.pre))
+        self.sizes = [z[0].numel() for z in tape.pre]
+        self.layers = [
+            Layer(activation, tuple(z.shape[1:]), z[0].numel(), direct=self._direct(tape, j))
+            for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True))
+        ]
+        self.num_outputs = tape.out.shape[1]
+        self.inputs = tape.leaves[0][0].numel()
+        self.width = self.inputs + (ends[-1] if ends else 0)
+
+    @property
+    def piecewise_linear(self) -> bool:
+        """Whether splitting every unit leaves nothing but affine maps."""
+        return all(layer.splits for layer in self.layers)
+
+    def tape(self, rows: int, dtype: torch.dtype) -> Tape:
+        """A run on `rows` zeros, with zeros for the outputs of the activations; the last two are kept."""
+        key = (rows, dtype)
+        if key not in self._tapes:
+            while len(self._tapes) > 1:
+                self._tapes.pop(next(iter(self._tapes)))
+            self._tapes[key] = self._record(rows, dtype)
+        return self._tapes[key]
+
+    @torch.no_grad()
+    def run(self, x: Tensor, apply: Callable[[int, Tensor], Tensor], upto: int | None = None) -> Tensor | None:
+        """The logits of x (m, *input_shape), activation j being answered by apply(j, its input).
+
+        Ends, with None, before activation `upto`'s output is needed.
+        """
+        index = 0
+
+        def answer(_: Activation, z: Tensor) -> Tensor:
+            nonlocal index
+            value = apply(index, z)
+            index += 1
+            if index == upto:
+                raise _Reached
+            return value
+
+        if upto == 0:
+            return None
+        mode = _Replacing(answer, self._varies)
+        try:
+            with mode:
+                out = self._modules[x.dtype](x)
+        except _Reached:
+            return None
+        return mode.logits(out)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of x (m, *input_shape), in its dtype; a softmax at the end is left out."""
+        found = self.run(x, lambda j, z: self._activations[j](z))
+        assert found is not None
+        return found
+
+    def _record(self, rows: int, dtype: torch.dtype, *, first: bool = False) -> Tape:
+        x = torch.zeros(rows, *self.input_shape, dtype=dtype, device=self.device, requires_grad=True)
+        leaves, pre = [x], list[Tensor]()
+
+        def cut(activation: Activation, z: Tensor) -> Tensor:
+            pre.append(z)
+            leaves.append(torch.zeros_like(z, requires_grad=True))
+            if first:
+                self._activations.append(activation)
+            return leaves[-1]
+
+        mode = _Replacing(cut, self._varies)
+        with torch.enable_grad(), mode:
+            out = self._modules[dtype](x)
+        return Tape(leaves, pre, mode.logits(out))
+
+    @staticmethod
+    def _direct(tape: Tape, index: int) -> bool:
+        found = tape.gradients(index, torch.ones_like(tape.node(index)))
+        return all(gradient is None for gradient in found[1:])
+
+    def _refuse_what_is_not_affine(self) -> None:
+        """Raise NotImplementedError, naming the first operator that does not map a midpoint to the midpoint.
+
+        Random points stand for the input and the outputs of the activations, so that everything in between is tried; then
+        the gradients of a recorded run must explain another run, which an operator without gradients would not.
+        """
+        generator = torch.Generator().manual_seed(0)
+
+        def points(shape: tuple[int, ...]) -> Tensor:
+            ends = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+            return torch.cat([ends, ends.mean(0, keepdim=True)]).to(self.device)
+
+        def watch(name: str, value: object) -> None:
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1 and len(value) == 3:
+                straight = value[:2].mean(0)
+                scale = 1 + float(value.abs().amax()) if value.numel() else 1.0
+                if not float((value[2] - straight).abs().amax() if value.numel() else 0.0) <= 1e-8 * scale:
+                    raise NotImplementedError(f"{name}: it is not affine in what varies with the input")
+
+        tape, taken, met = self._record(3, torch.float64), list[Tensor](), list[Tensor]()
+
+        def replace(_: Activation, z: Tensor) -> Tensor:
+            met.append(z)
+            taken.append(points(tuple(z.shape[1:])))
+            return taken[-1]
+
+        mode = _Replacing(replace, self._varies, watch)
+        x = points(self.input_shape)
+        with torch.no_grad(), mode:
+            out = self._modules[torch.float64](x)
+        for index, value in enumerate([*met, mode.logits(out)]):
+            weights = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(self.device)
+            explained = (weights * tape.node(index)).flatten(1).sum(1).detach()
+            for gradient, point in zip(tape.gradients(index, weights), [x, *taken], strict=False):
+                if gradient is not None:
+                    explained = explained + (gradient * point).flatten(1).sum(1)
+            actual = (weights * value).flatten(1).sum(1)
+            if not torch.allclose(explained, actual, rtol=1e-6, atol=1e-6 * (1 + float(actual.abs().amax()))):
+                raise NotImplementedError("an operator without gradients, or one that mixes the samples of a batch")

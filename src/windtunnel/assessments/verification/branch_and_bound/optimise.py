@@ -1,0 +1,93 @@
+"""Better multipliers for linear bounds, by Adam on their exact gradients.
+
+The bound of a row is min over x of a linear function that depends on alpha and beta. At its minimiser x the derivatives are
+(Danskin's theorem) the coefficient of a unit times the unit's input for alpha, and minus sign times input for beta, the inputs
+being those of the network with every activation replaced by its line: one pass backwards, one forwards, no recorded graph.
+Source: Wang et al. 2021, beta-CROWN, arXiv 2103.06624.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+
+# Measured by the prototype: 238 of 256 subdomains proved in 20 steps, 162 with the usual decay rates of 0.9 and 0.999.
+_MOMENTUM, _SQUARES, _RATE, _DECAY = 0.5, 0.9, 0.1, 0.97
+
+
+@dataclass(slots=True)
+class _Adam:
+    """Ascent on one tensor of shape (m, C)."""
+
+    mean: Tensor
+    square: Tensor
+    steps: int = 0
+
+    @classmethod
+    def of(cls, values: Tensor) -> _Adam:
+        return cls(torch.zeros_like(values), torch.zeros_like(values))
+
+    def step(self, values: Tensor, gradient: Tensor) -> Tensor:
+        self.steps += 1
+        self.mean.lerp_(gradient, 1 - _MOMENTUM)
+        self.square.mul_(_SQUARES).addcmul_(gradient, gradient, value=1 - _SQUARES)
+        rate = _RATE * _DECAY ** (self.steps - 1) / (1 - _MOMENTUM**self.steps)
+        size = self.square.div(1 - _SQUARES**self.steps).sqrt_().add_(1e-12)
+        return values.addcdiv(self.mean, size, value=rate)
+
+
+def optimise(bounded: Bounded, rows: Rows, iterations: int, stop: Tensor | float) -> tuple[Tensor, Rows]:
+    """(float32 bounds (m,), the rows with the multipliers that gave them), after at most `iterations` steps.
+
+    Each row keeps its best iterate, the first of which is what it came with. A row whose bound exceeds `stop` is done; the
+    batch shrinks when half of it is.
+    """
+    best = torch.full((len(rows),), -torch.inf, device=rows.spec.device)
+    alpha, beta = rows.alpha.float().clone(), rows.beta.float().clone()
+    limit = torch.as_tensor(stop, dtype=torch.float32, device=best.device).expand(len(rows))
+    left = torch.arange(len(rows), device=best.device)
+    while len(left) and iterations >= 0:
+        left, iterations = _ascend(bounded, rows, left, iterations, limit, best, alpha, beta)
+    return best, rows.with_multipliers(alpha, beta)
+
+
+def _ascend(
+    bounded: Bounded, rows: Rows, at: Tensor, iterations: int, limit: Tensor, best: Tensor, alpha: Tensor, beta: Tensor
+) -> tuple[Tensor, int]:
+    """Improve the rows at `at` until half of them are done; (those that are not, the iterations left). Writes the others."""
+    part = rows.at(at).with_multipliers(alpha[at], beta[at])
+    relaxation = bounded.relaxation(part, torch.float32)
+    rise = relaxation.kinks.rise
+    columns = torch.cat([split[1] for split in relaxation.split if split is not None] or [at[:0]])
+    signs = part.signs[:, columns].float()
+    slopes, multipliers = _Adam.of(part.alpha), _Adam.of(signs)
+    size: Tensor | None = None
+    while True:
+        back = bounded.backward(part, relaxation, torch.float32)
+        value, x = bounded.region.minimum(back.inputs, part.sample)
+        value = value + back.constant
+        better = (value > best[at]).nonzero().flatten()
+        chosen = at[better]
+        best[chosen] = value[better]
+        alpha[chosen] = part.alpha[better]
+        beta[chosen] = part.beta[better]
+        iterations -= 1
+        if iterations < 0 or not part.alpha.shape[1]:
+            return at[:0], -1
+        left = best[at] <= limit[at]
+        if 2 * int(left.sum()) <= len(at):
+            return at[left], iterations
+        met = bounded.forward(x, part, relaxation, back)
+        stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * met).clamp_(0, 1)
+        moved = part.beta
+        if len(columns):
+            known = part.beta[:, columns]
+            if size is None:  # multipliers are of the size of the coefficients: forms of one function agree
+                size = back.coefficients.abs().mean(1, keepdim=True).clamp(min=1e-12).maximum(known)
+            stepping = multipliers.step(known / size, -signs * met[:, columns] * size).clamp_(min=0) * size
+            moved = part.beta.index_copy(1, columns, stepping)
+        part = part.with_multipliers(stepped, moved)

@@ -1,0 +1,253 @@
+"""Linear bounds carried from a unit back to the input, and the bounding network evaluated forwards again.
+
+Sources: CROWN (Zhang et al. 2018, arXiv 1811.00866), beta-CROWN (Wang et al. 2021, arXiv 2103.06624).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Smooth
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """m linear functions of one node to be bounded, each in one subdomain of one region.
+
+    start: the node (the input of an activation, or the output). spec: (m, size of the node). sample: int64 (m,), its region.
+    signs: int8 (m, C), +1 where a unit is taken as active, -1 as inactive, 0 where it is not split. alpha: (m, C), in
+    [0, 1], between the least and the largest lower slope of an open unit. beta: (m, C), the multiplier >= 0 of each split.
+    C: the columns below the node.
+    """
+
+    start: int
+    spec: Tensor
+    sample: Tensor
+    signs: Tensor
+    alpha: Tensor
+    beta: Tensor
+
+    def __len__(self) -> int:
+        return len(self.spec)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Rows of one node, one after the other."""
+        spec, sample, signs, alpha, beta = (
+            torch.cat(of)
+            for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
+        )  # fmt: skip
+        return cls(parts[0].start, spec, sample, signs, alpha, beta)
+
+    def at(self, index: Tensor) -> Rows:
+        """The rows at `index`, int64 or bool."""
+        chosen = (t[index] for t in (self.spec, self.sample, self.signs, self.alpha, self.beta))
+        return Rows(self.start, *chosen)
+
+    def with_multipliers(self, alpha: Tensor, beta: Tensor) -> Rows:
+        """The same rows with other multipliers."""
+        return replace(self, alpha=alpha, beta=beta)
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The linear bounds of every layer below the start of some rows, in each row's subdomain.
+
+    fixed: of each layer the slopes of the units that are linear, (m, size) or (1, size), anything at columns; or the lines of
+    a smooth layer. kinks: of the columns. split: the columns at which some row is split, of each layer (their places in the
+    layer's columns, their places in all).
+    """
+
+    fixed: list[Tensor | Lines]
+    kinks: Kinks
+    split: list[tuple[Tensor, Tensor] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """What a backward pass found.
+
+    constant (m,) and inputs (m, d): the lower bound is constant + <inputs, x>. coefficients: (m, C) of the columns' outputs.
+    chosen: of a smooth layer the coefficients of its output, which say which line was taken.
+    """
+
+    constant: Tensor
+    inputs: Tensor
+    coefficients: Tensor
+    chosen: dict[int, Tensor]
+
+
+class Bounded:
+    """A network over the regions of n samples, with what is known of the inputs of its activations.
+
+    low, up: for each layer that is bounded so far, float64 (n, size). The units that can be split, those that are unstable
+    in at least one sample, are its C columns, in the order of layers. units: of each layer, int64 indices. slices: of each
+    layer, its columns.
+    """
+
+    def __init__(self, network: Network, region: Region) -> None:
+        self.network, self.region = network, region
+        self.low: list[Tensor] = []
+        self.up: list[Tensor] = []
+        self.units: list[Tensor] = []
+        self.slices: list[slice] = []
+        self._at_columns: tuple[Tensor, Tensor, Tensor]
+        self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
+        self.refresh()
+
+    def add(self, low: Tensor, up: Tensor) -> None:
+        """Bounds of the next layer, with a little room for the rounding that made them."""
+        slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
+        self.low.append(low - slack)
+        self.up.append(up + slack)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """To be called when bounds have changed: the columns are others afterwards."""
+        self._fixed.clear()
+        self.units, self.slices, end = [], [], 0
+        nothing = torch.empty(0, dtype=torch.int64, device=self.network.device)
+        parts: list[list[Tensor]] = [[], [], []]
+        for layer, low, up in zip(self.network.layers, self.low, self.up, strict=False):
+            units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else nothing
+            self.units.append(units)
+            self.slices.append(slice(end, end := end + len(units)))
+            parts[0].append(low[:, units])
+            parts[1].append(up[:, units])
+            if isinstance(layer.activation, Kink):
+                slope = layer.activation.slope.to(low).expand(1, *layer.shape).reshape(-1)
+                parts[2].append(slope[units][None])
+        empty = torch.empty(len(self.region), 0, dtype=torch.float64, device=self.network.device)
+        low, up, least = (torch.cat(p, 1) if p else empty[: 1 if k == 2 else None] for k, p in enumerate(parts))
+        self._at_columns = (low, up, least)
+
+    def below(self, node: int) -> int:
+        """How many columns lie below `node`."""
+        return self.slices[node - 1].stop if node else 0
+
+    def start(self, node: int, spec: Tensor, sample: Tensor) -> Rows:
+        """Undivided rows with CROWN's slopes: 1 where the upper bound is the larger."""
+        low, up = (t[:, : self.below(node)] for t in self._at_columns[:2])
+        alpha = (up > -low)[sample].float()
+        return Rows(node, spec, sample, torch.zeros_like(alpha, dtype=torch.int8), alpha, torch.zeros_like(alpha))
+
+    def relaxation(self, rows: Rows, dtype: torch.dtype) -> Relaxation:
+        """The linear bounds of every layer below the rows' node, in each row's subdomain."""
+        count, one = self.below(rows.start), len(self.region) == 1
+        low, up, least = (t[:, :count].to(dtype) for t in self._at_columns)
+        if not one:
+            low, up = low[rows.sample], up[rows.sample]
+        split: list[tuple[Tensor, Tensor] | None] = [None] * rows.start
+        if bool(rows.signs.any()):
+            signs = rows.signs.to(dtype)
+            low = low + signs.clamp(min=0) * (-low).clamp(min=0)
+            up = up + signs.clamp(max=0) * up.clamp(min=0)
+            touched = rows.signs.any(0)
+            for j, at in enumerate(self.slices[: rows.start]):
+                places = touched[at].nonzero().flatten()
+                split[j] = (places, places + at.start) if len(places) else None
+        fixed = [self._linear(j, dtype) for j in range(rows.start)]
+        if not one:
+            fixed = [f.at(rows.sample) if isinstance(f, Lines) else f[rows.sample] for f in fixed]
+        return Relaxation(fixed, kinks(low, up, least), split)
+
+    def _linear(self, j: int, dtype: torch.dtype) -> Tensor | Lines:
+        """Of all n samples, remembered until bounds change."""
+        if (j, dtype) not in self._fixed:
+            activation, low, up = self.network.layers[j].activation, self.low[j], self.up[j]
+            if isinstance(activation, Smooth):
+                self._fixed[j, dtype] = smooth_lines(activation, low, up).to(dtype)
+            else:
+                slope = activation.slope.to(low).expand(1, *self.network.layers[j].shape).reshape(1, -1)
+                self._fixed[j, dtype] = torch.where(low >= 0, 1.0, slope).to(dtype)
+        return self._fixed[j, dtype]
+
+    def backward(self, rows: Rows, relaxation: Relaxation, dtype: torch.dtype) -> Back:
+        """Carry the rows to the input with their slopes and multipliers."""
+        m, start, device = len(rows), rows.start, self.network.device
+        tape, k = self.network.tape(m, dtype), relaxation.kinks
+        lower = k.base + k.rise * rows.alpha.to(dtype)
+        held: list[Tensor | None] = [None] * (start + 1)
+        constant = torch.zeros(m, dtype=dtype, device=device)
+        chosen: dict[int, Tensor] = {}
+        columns: list[Tensor] = []
+
+        def push(node: int, a: Tensor) -> None:
+            nonlocal constant
+            constant = constant + a @ tape.node(node)[0].detach().flatten()
+            for i, found in enumerate(tape.gradients(node, a)):
+                if found is not None:
+                    flat, known = found.flatten(1), held[i]
+                    held[i] = flat if known is None else known + flat
+
+        push(start, rows.spec.to(dtype))
+        for j in reversed(range(start)):
+            fixed, units, at = relaxation.fixed[j], self.units[j], self.slices[j]
+            a = held[j + 1]
+            held[j + 1] = None
+            if a is None:
+                a = torch.zeros(m, self.network.layers[j].size, dtype=dtype, device=device)
+            if isinstance(fixed, Lines):
+                chosen[j] = a
+                negative = a.clamp(max=0)
+                positive = a - negative
+                constant = constant + (positive * fixed.low_offset + negative * fixed.up_offset).sum(1)
+                push(j, positive * fixed.low + negative * fixed.up)
+                continue
+            pushed = a * fixed
+            if len(units):
+                some = a.index_select(1, units)
+                columns.append(some)
+                negative = some.clamp(max=0)
+                constant = constant + (negative * k.offset[:, at]).sum(1)
+                new = (some - negative) * lower[:, at] + negative * k.up[:, at]
+                split = relaxation.split[j]
+                if split is not None:
+                    places, all_ = split
+                    new.index_add_(1, places, rows.beta[:, all_].to(dtype) * rows.signs[:, all_], alpha=-1)
+                pushed.index_copy_(1, units, new)
+            push(j, pushed)
+        inputs = held[0]
+        if inputs is None:
+            inputs = torch.zeros(m, self.network.inputs, dtype=dtype, device=device)
+        coefficients = torch.cat(columns[::-1], 1) if columns else rows.alpha[:, :0].to(dtype)
+        return Back(constant, inputs, coefficients, chosen)
+
+    def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> Tensor:
+        """The inputs (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it."""
+        k = relaxation.kinks
+        taken = back.coefficients.sign().add_(1).mul_(0.5)
+        slope = torch.lerp(k.up, k.base + k.rise * rows.alpha.to(x), taken)
+        offset = k.offset * (1 - taken)
+        found: list[Tensor] = []
+
+        def answer(j: int, z: Tensor) -> Tensor:
+            flat, fixed, units, at = z.flatten(1), relaxation.fixed[j], self.units[j], self.slices[j]
+            if isinstance(fixed, Lines):
+                side = back.chosen[j].sign().add_(1).mul_(0.5)
+                slopes, offsets = (
+                    torch.lerp(fixed.up, fixed.low, side),
+                    torch.lerp(fixed.up_offset, fixed.low_offset, side),
+                )
+                return torch.addcmul(offsets, slopes, flat).view(z.shape)
+            value = flat * fixed
+            if len(units):
+                some = flat.index_select(1, units)
+                found.append(some)
+                value.index_copy_(1, units, torch.addcmul(offset[:, at], slope[:, at], some))
+            return value.view(z.shape)
+
+        self.network.run(x.view(-1, *self.network.input_shape), answer, upto=rows.start)
+        return torch.cat(found, 1) if found else rows.alpha[:, :0].to(x)
+
+    def value(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""
+        back = self.backward(rows, self.relaxation(rows, dtype), dtype)
+        return back.constant + self.region.minimum(back.inputs, rows.sample)[0]

@@ -1,0 +1,149 @@
+"""Best-first branch and bound over the subdomains of many linear functions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.branching import children, choose, scores, slope_gain
+from windtunnel.assessments.verification.branch_and_bound.leaves import leaf_bound
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much work a search may do.
+
+    domains: subdomains for one sample. iterations: of the optimisation of each. batch: subdomains that are split together.
+    memory: bytes of the open subdomains, beyond which the search goes deep instead of wide. rows: linear functions that are
+    bounded together.
+    """
+
+    domains: int
+    iterations: int
+    batch: int
+    memory: int
+    rows: int
+
+
+class Search:
+    """Which of Q linear functions exceed their goals everywhere in their regions.
+
+    bounds: float64 (Q,) of the roots. domains: int64 (n,), subdomains bounded so far for each sample. given_up: bool (n,),
+    samples with a subdomain that cannot be split and is not proved. examples: {sample: point (d,)} where `check` said yes.
+    """
+
+    def __init__(self, bounded: Bounded, roots: Rows, bounds: Tensor, goals: Tensor, limits: Limits) -> None:
+        self._bounded, self._limits = bounded, limits
+        self._queries, self._goals = roots, goals
+        n = len(bounded.region)
+        self.domains = torch.zeros(n, dtype=torch.int64)
+        self.given_up = torch.zeros(n, dtype=torch.bool)
+        self.examples: dict[int, Tensor] = {}
+        self._abandoned = torch.zeros(len(roots), dtype=torch.bool, device=bounds.device)
+        open_ = (bounds <= goals).nonzero().flatten()
+        self._query, self._bound = open_, bounds[open_].float()
+        self._signs = roots.signs[open_]
+        self._alpha, self._beta = roots.alpha[open_].half(), roots.beta[open_].float()
+
+    @property
+    def open_queries(self) -> Tensor:
+        """(Q,) bool: linear functions with a subdomain that is not proved."""
+        found = self._abandoned.clone()
+        found[self._query] = True
+        return found
+
+    def run(self, check: Callable[[Tensor, Tensor], Tensor], expired: Callable[[], bool]) -> None:
+        """Split until nothing is open, a sample is beyond its limit or `expired` says that time is over.
+
+        check: of points (m, d) and their samples (m,), whether each is a counter-example, (m,) bool.
+        """
+        while not expired():
+            taken = self._take()
+            if not len(taken):
+                return
+            query, known = self._query[taken], self._bound[taken]
+            rows = replace(
+                self._queries.at(query), signs=self._signs[taken], alpha=self._alpha[taken].float(),
+                beta=self._beta[taken],
+            )  # fmt: skip
+            self._keep(taken, invert=True)
+            self._split(rows, query, known, check)
+
+    def _take(self) -> Tensor:
+        """Indices of the subdomains to split next, after those are dropped that no longer matter."""
+        sample = self._queries.sample[self._query].cpu()
+        spent = (self.domains >= self._limits.domains)[sample]
+        settled = self.given_up[sample] | torch.tensor([int(i) in self.examples for i in sample], dtype=torch.bool)
+        if bool(settled.any()):
+            self._abandoned[self._query[settled.to(self._query.device)]] = True
+            self._keep((~settled).nonzero().flatten().to(self._query.device))
+            return self._take()
+        able = (~spent).nonzero().flatten().to(self._query.device)
+        gap = (self._bound - self._goals[self._query].float())[able]
+        bytes_each = self._signs.shape[1] * 7
+        deep = len(self._query) * bytes_each > self._limits.memory
+        order = gap.argsort(descending=deep, stable=True)
+        return able[order[: self._limits.batch]]
+
+    def _keep(self, index: Tensor, *, invert: bool = False) -> None:
+        mask = torch.zeros(len(self._query), dtype=torch.bool, device=self._query.device)
+        mask[index] = True
+        mask = ~mask if invert else mask
+        self._query, self._bound, self._signs, self._alpha, self._beta = (
+            t[mask] for t in (self._query, self._bound, self._signs, self._alpha, self._beta)
+        )
+
+    def _split(self, rows: Rows, query: Tensor, known: Tensor, check: Callable[[Tensor, Tensor], Tensor]) -> None:
+        bounded, goal = self._bounded, self._goals[query].float()
+        relaxation = bounded.relaxation(rows, torch.float32)
+        back = bounded.backward(rows, relaxation, torch.float32)
+        value, x = bounded.region.minimum(back.inputs, rows.sample)
+        known = torch.maximum(known, back.constant + value)
+        self._try(x, rows.sample, check)
+        ranked = scores(bounded, rows, relaxation, back, bounded.forward(x, rows, relaxation, back))
+        column = choose(bounded, rows, ranked, known, goal, relaxation, back, self._limits.rows)
+        for i in (column < 0).nonzero().flatten().tolist():
+            self._leaf(rows.at(torch.tensor([i], device=query.device)), int(query[i]), check)
+        go = column >= 0
+        if not bool(go.any()):
+            return
+        at = go.nonzero().flatten()
+        halves = children(rows.at(at), column[at], slope_gain(relaxation, back, at, column[at]))
+        owner, floor = (t[at].repeat_interleave(2) for t in (query, known))
+        self.domains += 2 * torch.bincount(rows.sample[at].cpu(), minlength=len(self.domains))
+        for part in torch.arange(len(halves), device=at.device).split(self._limits.rows):
+            self._bound_and_add(halves.at(part), owner[part], floor[part])
+
+    def _bound_and_add(self, halves: Rows, query: Tensor, floor: Tensor) -> None:
+        """Bound subdomains and add those to the open ones that are not proved; `floor`: their parents' bounds."""
+        goal = self._goals[query]
+        bound, halves = optimise(self._bounded, halves, self._limits.iterations, 2 * goal.float())
+        left = bound <= goal
+        hopeful = (~left).nonzero().flatten()
+        if len(hopeful):  # proved is what float64 says
+            left[hopeful] = self._bounded.value(halves.at(hopeful)) <= goal[hopeful]
+        self._query = torch.cat([self._query, query[left]])
+        self._bound = torch.cat([self._bound, torch.maximum(bound, floor)[left]])
+        self._signs = torch.cat([self._signs, halves.signs[left]])
+        self._alpha = torch.cat([self._alpha, halves.alpha[left].half()])
+        self._beta = torch.cat([self._beta, halves.beta[left]])
+
+    def _leaf(self, row: Rows, query: int, check: Callable[[Tensor, Tensor], Tensor]) -> None:
+        goal = float(self._goals[query])
+        bound, point = leaf_bound(self._bounded, row, goal) if self._bounded.network.piecewise_linear else (-1e9, None)
+        if bound > goal:
+            return
+        if point is not None:
+            self._try(point[None].to(row.spec.device), row.sample, check)
+        self.given_up[int(row.sample[0])] = True
+        self._abandoned[query] = True
+
+    def _try(self, x: Tensor, sample: Tensor, check: Callable[[Tensor, Tensor], Tensor]) -> None:
+        points = self._bounded.region.points(x, sample)
+        for i in check(points, sample).nonzero().flatten().tolist():
+            self.examples.setdefault(int(sample[i]), points[i])

@@ -1,0 +1,81 @@
+"""Tighter bounds of unstable units: for each side of each of them a small branch and bound over the layers below.
+
+Decisive on dense networks: what all later bounds stand on improves, and many units become stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.branching import children, slope_gain
+from windtunnel.assessments.verification.branch_and_bound.intermediate import unit_rows
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+
+
+def tighten(bounded: Bounded, splits: int, iterations: int, rows: int, expired: Callable[[], bool]) -> None:
+    """Split up to `splits` times for each side of each unstable unit, in the order of layers, so that later ones profit.
+
+    rows: linear functions that are bounded together. Ends early when `expired`; all bounds hold at any time.
+    """
+    for j, layer in enumerate(bounded.network.layers):
+        if layer.direct or not layer.splits or not bounded.below(j):
+            continue
+        low, up = bounded.low[j].clone(), bounded.up[j].clone()
+        open_ = (low < 0) & (up > 0)
+        for spec, sample, unit, side in unit_rows(open_, layer.size, max(1, rows // 2)):
+            if expired():
+                break
+            found = _best_first(bounded, bounded.start(j, spec, sample), splits, iterations)
+            found = found - 1e-9 * (1 + found.abs())
+            for k, end in enumerate((low, -up)):
+                at = side == k
+                end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], found[at])
+                if k:
+                    up = -end
+        bounded.low[j], bounded.up[j] = low, up
+        bounded.refresh()
+        if expired():
+            return
+
+
+def _best_first(bounded: Bounded, roots: Rows, splits: int, iterations: int) -> Tensor:
+    """float64 lower bounds (m,) of the rows after `splits` splits of each one's worst subdomain; a positive one is enough."""
+    m, device = len(roots), roots.spec.device
+    _, best = optimise(bounded, roots, iterations, 0.0)
+    bounds = torch.full((m, splits + 1), torch.inf, dtype=torch.float64, device=device)
+    bounds[:, 0] = bounded.value(best)
+    kept = [
+        torch.zeros(m, splits + 1, *t.shape[1:], dtype=t.dtype, device=device)
+        for t in (best.signs, best.alpha, best.beta)
+    ]
+    for store, value in zip(kept, (best.signs, best.alpha, best.beta), strict=True):
+        store[:, 0] = value
+    for split in range(1, splits + 1):
+        worst = bounds.argmin(1)
+        row = (bounds.amin(1) <= 0).nonzero().flatten()
+        if not len(row):
+            break
+        signs, alpha, beta = (store[row, worst[row]] for store in kept)
+        rows = replace(roots.at(row), signs=signs, alpha=alpha, beta=beta)
+        relaxation = bounded.relaxation(rows, torch.float32)
+        back = bounded.backward(rows, relaxation, torch.float32)
+        k, a = relaxation.kinks, back.coefficients
+        score, column = ((1e-3 * a.abs() * k.up - a.clamp(max=0) * k.offset) * k.open).max(1)
+        go = (score > 0).nonzero().flatten()
+        if not len(go):
+            break
+        row, worst, column = row[go], worst[row[go]], column[go]
+        halves = children(rows.at(go), column, slope_gain(relaxation, back, go, column))
+        _, halves = optimise(bounded, halves, iterations, 0.0)
+        found = bounded.value(halves).view(-1, 2)
+        found = torch.maximum(found, bounds[row, worst][:, None])
+        for side, place in ((0, worst), (1, torch.full_like(worst, split))):
+            bounds[row, place] = found[:, side]
+            for store, value in zip(kept, (halves.signs, halves.alpha, halves.beta), strict=True):
+                store[row, place] = value[side::2]
+    return bounds.amin(1)

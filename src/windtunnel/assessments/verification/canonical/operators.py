@@ -1,0 +1,254 @@
+"""ATen operators of an exported program as torch modules: one row for each kind that verifiers know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, fx, nn
+
+aten = torch.ops.aten
+
+
+class Affine(nn.Module):
+    """x * scale + shift, each broadcastable to one sample; float64. Folded into a neighbour wherever that is exact."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale.double())
+        self.register_buffer("shift", shift.double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape as `x` (n, ...)."""
+        return x * self.scale + self.shift
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operator of the exported graph: its arguments by the names of its schema, and its shapes without the batch.
+
+    given: Node for what depends on the input, Tensor for constants, or plain values.
+    shape_in, shape_out: of one sample; None where the batch is not the first dimension.
+    """
+
+    given: Mapping[str, object]
+    shape_in: tuple[int, ...] | None
+    shape_out: tuple[int, ...] | None
+
+    def tensor(self, key: str) -> Tensor:
+        """A constant tensor. Raises KeyError where the argument is none."""
+        value = self.given.get(key)
+        if not isinstance(value, Tensor):
+            raise KeyError(key)
+        return value
+
+    def pair(self, key: str) -> tuple[int, int]:
+        """An argument of one or two integers as two."""
+        value = cast("list[int]", self.given[key])
+        return (value[0], value[-1])
+
+
+# A row gives the module, and KeyError or NotImplementedError where the call is not what the module does.
+Row = Callable[[Call], nn.Module]
+
+
+def _conv(call: Call) -> nn.Module:
+    weight, bias, padding = call.tensor("weight"), call.given["bias"], call.given["padding"]
+    if _is_per_channel(call, weight):
+        shift = bias if isinstance(bias, Tensor) else torch.zeros(len(weight))
+        return Affine(weight.sum(1), shift.view(-1, 1, 1))
+    layer = nn.Conv2d(
+        weight.shape[1] * cast(int, call.given["groups"]),
+        weight.shape[0],
+        (weight.shape[2], weight.shape[3]),
+        call.pair("stride"),
+        padding if isinstance(padding, str) else call.pair("padding"),
+        call.pair("dilation"),
+        cast(int, call.given["groups"]),
+    ).double()
+    return _with_weights(layer, weight, bias)
+
+
+def _is_per_channel(call: Call, weight: Tensor) -> bool:
+    """Whether a convolution multiplies every channel by a number, as (pixel - mean) / std in the form of a layer does."""
+    if weight.shape[2:] != (1, 1) or call.pair("stride") != (1, 1) or call.given["padding"] not in ([0, 0], "valid"):
+        return False
+    kernel = weight[..., 0, 0]
+    if cast(int, call.given["groups"]) == len(weight) and weight.shape[1] == 1:
+        return True
+    return kernel.shape[0] == kernel.shape[1] and torch.equal(kernel, torch.diag(kernel.diagonal()))
+
+
+def _linear(call: Call) -> nn.Module:
+    weight = call.tensor("weight")
+    return _with_weights(nn.Linear(weight.shape[1], weight.shape[0]).double(), weight, call.given["bias"])
+
+
+def _with_weights(layer: nn.Conv2d | nn.Linear, weight: Tensor, bias: object) -> nn.Module:
+    assert layer.bias is not None
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias if isinstance(bias, Tensor) else torch.zeros(len(weight)))
+    return layer
+
+
+def _batch_norm(call: Call) -> nn.Module:
+    assert call.shape_in is not None
+    mean, var = call.tensor("running_mean").double(), call.tensor("running_var").double()
+    weight, bias = (
+        value.double() if isinstance(value := call.given[key], Tensor) else default
+        for key, default in (("weight", torch.ones_like(mean)), ("bias", torch.zeros_like(mean)))
+    )
+    scale = weight / (var + cast(float, call.given["eps"])).sqrt()
+    shape = (-1, *[1] * (len(call.shape_in) - 1))
+    return Affine(scale.view(shape), (bias - mean * scale).view(shape))
+
+
+def _max_pool(call: Call) -> nn.Module:
+    stride = call.pair("stride") if call.given["stride"] else call.pair("kernel_size")
+    return nn.MaxPool2d(call.pair("kernel_size"), stride, call.pair("padding"), call.pair("dilation"),
+                        ceil_mode=bool(call.given["ceil_mode"]))  # fmt: skip
+
+
+def _average_pool(call: Call) -> nn.Module:
+    if call.given["divisor_override"] is not None:
+        raise NotImplementedError
+    stride = call.pair("stride") if call.given["stride"] else call.pair("kernel_size")
+    return nn.AvgPool2d(call.pair("kernel_size"), stride, call.pair("padding"),
+                        bool(call.given["ceil_mode"]), bool(call.given["count_include_pad"]))  # fmt: skip
+
+
+def _adaptive_average_pool(call: Call) -> nn.Module:
+    """Windows of one size where the sizes divide, which is what a verifier can bound."""
+    if call.shape_in is None or len(call.shape_in) != 3:
+        raise NotImplementedError
+    sizes, wanted = call.shape_in[1:], call.pair("output_size")
+    if any(size % want for size, want in zip(sizes, wanted, strict=True)):
+        raise NotImplementedError
+    return nn.AvgPool2d((sizes[0] // wanted[0], sizes[1] // wanted[1]))
+
+
+def _mean(call: Call) -> nn.Module:
+    """The mean over height and width is a pooling of one window."""
+    if call.shape_in is None or len(call.shape_in) != 3 or call.given["dtype"] is not None:
+        raise NotImplementedError
+    if sorted(d % 4 for d in cast("list[int]", call.given["dim"])) != [2, 3]:
+        raise NotImplementedError
+    pool = nn.AvgPool2d((call.shape_in[1], call.shape_in[2]))
+    return pool if call.given["keepdim"] else nn.Sequential(pool, nn.Flatten())
+
+
+def _reshape(call: Call) -> nn.Module:
+    if call.shape_in is None or call.shape_out is None:
+        raise NotImplementedError
+    if call.shape_in == call.shape_out:
+        return nn.Identity()
+    if len(call.shape_out) != 1:
+        raise NotImplementedError
+    return nn.Flatten()
+
+
+def _leaky(call: Call) -> nn.Module:
+    return nn.LeakyReLU(cast(float, call.given["negative_slope"]))
+
+
+def _gelu(call: Call) -> nn.Module:
+    return nn.GELU(str(call.given["approximate"]))
+
+
+MODULES: dict[object, Row] = {
+    aten.conv2d.default: _conv,
+    aten.conv2d.padding: _conv,
+    aten.linear.default: _linear,
+    aten.batch_norm.default: _batch_norm,
+    aten.relu.default: lambda _: nn.ReLU(),
+    aten.leaky_relu.default: _leaky,
+    aten.sigmoid.default: lambda _: nn.Sigmoid(),
+    aten.tanh.default: lambda _: nn.Tanh(),
+    aten.gelu.default: _gelu,
+    aten.max_pool2d.default: _max_pool,
+    aten.avg_pool2d.default: _average_pool,
+    aten.adaptive_avg_pool2d.default: _adaptive_average_pool,
+    aten.mean.dim: _mean,
+    aten.flatten.using_ints: _reshape,
+    aten.view.default: _reshape,
+    aten.reshape.default: _reshape,
+}
+MODULES |= dict.fromkeys(
+    (
+        aten.dropout.default,
+        aten.feature_dropout.default,
+        aten.alpha_dropout.default,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.detach.default,
+        aten.alias.default,
+        aten.lift_fresh_copy.default,
+    ),
+    lambda _: nn.Identity(),
+)
+
+
+def _add(call: Call, sign: float = 1.0) -> nn.Module:
+    factor = sign * cast(float, call.given["alpha"])
+    if isinstance(call.given["self"], fx.Node):
+        return _fitting(call, torch.ones(()), factor * _constant(call.given["other"]))
+    return _fitting(call, torch.tensor(factor), _constant(call.given["self"]))
+
+
+def _multiply(call: Call) -> nn.Module:
+    other = call.given["other" if isinstance(call.given["self"], fx.Node) else "self"]
+    return _fitting(call, _constant(other), torch.zeros(()))
+
+
+def _divide(call: Call) -> nn.Module:
+    if not isinstance(call.given["self"], fx.Node):
+        raise NotImplementedError
+    return _fitting(call, 1 / _constant(call.given["other"]), torch.zeros(()))
+
+
+def _constant(value: object) -> Tensor:
+    if not isinstance(value, Tensor | int | float):
+        raise NotImplementedError
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+def _fitting(call: Call, scale: Tensor, shift: Tensor) -> nn.Module:
+    """An Affine of constants that are broadcast over the batch and enlarge no sample."""
+    shape = call.shape_in
+    if shape is None or shape != call.shape_out:
+        raise NotImplementedError
+    fitted = []
+    for constant in (scale, shift):
+        if constant.ndim > len(shape):
+            if any(size != 1 for size in constant.shape[: constant.ndim - len(shape)]):
+                raise NotImplementedError
+            constant = constant.reshape(constant.shape[constant.ndim - len(shape) :])
+        fitted.append(constant.reshape((1,) * (len(shape) - constant.ndim) + tuple(constant.shape)))
+    return Affine(*fitted)
+
+
+# Arithmetic of the input's values with constants; of two values it stays what it is.
+ARITHMETIC: dict[object, Row] = {
+    aten.add.Tensor: _add,
+    aten.sub.Tensor: lambda call: _add(call, -1.0) if isinstance(call.given["self"], fx.Node) else _reversed(call),
+    aten.rsub.Scalar: lambda call: _fitting(
+        call, torch.tensor(-cast(float, call.given["alpha"])), _constant(call.given["other"])
+    ),
+    aten.mul.Tensor: _multiply,
+    aten.div.Tensor: _divide,
+    aten.neg.default: lambda call: _fitting(call, torch.tensor(-1.0), torch.zeros(())),
+}
+
+
+def _reversed(call: Call) -> nn.Module:
+    return _fitting(call, torch.tensor(-cast(float, call.given["alpha"])), _constant(call.given["self"]))
+
+
+# What turns logits into probabilities and leaves their order as it is.
+ENDINGS = frozenset({aten.softmax.int, aten.log_softmax.int, aten._softmax.default, aten._log_softmax.default})

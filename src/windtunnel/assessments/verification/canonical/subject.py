@@ -1,0 +1,163 @@
+"""The subject as verifiers see it: the same decisions, by a network of one form and one scale."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.verification.canonical.fold import fold
+from windtunnel.assessments.verification.canonical.scale import end_in_linear, rescale
+from windtunnel.assessments.verification.canonical.trace import Trace, UntraceableError, trace
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Capability, Caveat
+from windtunnel.core.subject import Subject
+
+MEASURED = 64  # samples that tell the scale of the values
+# Two roads to the same logits differ by rounding; by more of their spread than this, one of them is wrong.
+_AGREEMENT = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """`subject` with a network of our own, whose logits are (logits - offset) / unit of the user's.
+
+    unit: the median over the samples of the largest less the smallest logit, so that all tolerances are relative.
+    slack: how far the two differ on the samples, in units: rounding, which every bound is widened by.
+    """
+
+    subject: Subject
+    unit: float
+    offset: float
+    slack: float
+    ending: str = ""
+
+    def margins(self, bounds: Tensor) -> Tensor:
+        """Differences of the network's logits as differences of the user's."""
+        return (bounds.double() * self.unit).float()
+
+    def outputs(self, lower: Tensor, upper: Tensor) -> dict[str, Tensor]:
+        """Bounds (n, K) of the network's logits as bounds of what the user's model gives, `lower` and `upper`."""
+        low, high = (bounds.double() * self.unit + self.offset for bounds in (lower, upper))
+        if self.ending:
+            low, high = _log_probability(low, high), _log_probability(high, low)
+            if self.ending == "softmax":
+                low, high = low.exp(), high.exp()
+        return {"lower": low.float(), "upper": high.float()}
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What a reader has to know of the form."""
+        if not self.ending:
+            return ()
+        text = f"The {self.ending} at the end of the model changes no decision: margins are of the logits before it."
+        return (Caveat("logits_verified", text),)
+
+
+class Rescaled(nn.Module):
+    """(logits - offset) / unit of a module that cannot be rewritten."""
+
+    def __init__(self, module: nn.Module, unit: float, offset: float) -> None:
+        super().__init__()
+        self.module, self.unit, self.offset = module, unit, offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Float32 (n, K)."""
+        logits: Tensor = self.module(x).double()
+        return ((logits - self.offset) / self.unit).float()
+
+
+def _log_probability(own: Tensor, others: Tensor) -> Tensor:
+    """Log softmax (n, K) where each class has its logit in `own` and all others have theirs in `others`."""
+    table = others[:, None].repeat(1, others.shape[1], 1)
+    table.diagonal(dim1=1, dim2=2).copy_(own)
+    found: Tensor = own - table.logsumexp(2)
+    return found
+
+
+def canonical_subject(subject: Subject) -> Canonical:
+    """The subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
+
+    A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled.
+    """
+    classifier, inputs = subject.classifier, subject.dataset.inputs[:MEASURED]
+    if Capability.AUTOGRAD not in classifier.capabilities or not len(inputs):
+        unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
+        return _rescaled(subject, Rescaled(classifier.module, unit, offset), unit, offset)
+    traced = _traced(classifier)
+    if isinstance(traced, str):
+        unit, offset = unit_of(subject.clean_logits[:MEASURED].double())
+        copied = nn.Sequential(_copied(classifier.module), _last(unit, offset, classifier.num_classes))
+        return _rescaled(subject, copied.to(classifier.device), unit, offset)
+    network = copy.deepcopy(traced.graph)
+    with torch.no_grad():
+        logits = network(inputs.double().cpu())
+        unit, offset = unit_of(logits)
+        rescale(network, inputs.double().cpu(), unit, offset)
+    own = network.float().to(classifier.device)
+    if not traced.ending:
+        return _rescaled(subject, own, unit, offset)
+    return replace(_rescaled(subject, own, unit, offset, logits), ending=traced.ending)
+
+
+def unit_of(logits: Tensor) -> tuple[float, float]:
+    """(unit, offset) of logits (n, K): the median spread over the classes, and the mean; 1 where there is no spread."""
+    if not len(logits):
+        return 1.0, 0.0
+    unit, offset = (float(f"{float(size):.4g}") for size in ((logits.amax(1) - logits.amin(1)).median(), logits.mean()))
+    return (unit, offset) if 0 < unit < math.inf else (1.0, 0.0)
+
+
+@lru_cache(maxsize=4)
+def _traced(classifier: Classifier) -> Trace | str:
+    """The network traced and folded, ending in a linear layer; a text where it cannot be, or does not give the logits."""
+    sample = torch.rand(8, *classifier.input_shape, generator=torch.Generator().manual_seed(0))
+    try:
+        traced = trace(classifier.module, sample[:1])
+        with torch.no_grad():
+            fold(traced.graph)
+            end_in_linear(traced.graph, classifier.num_classes)
+            given, own = classifier.logits(sample).double(), traced.graph(sample.double())
+    except UntraceableError as error:
+        return str(error)
+    ending = {"": lambda x: x, "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(1)}
+    own = ending[traced.ending](own)
+    if not ((own - given).abs() <= _AGREEMENT * given.abs().max()).all():
+        return "its graph gives other logits"
+    return traced
+
+
+def _rescaled(
+    subject: Subject, network: nn.Module, unit: float, offset: float, logits: Tensor | None = None
+) -> Canonical:
+    """logits: of the first samples, where the user's model ends in something else and gives none."""
+    classifier = replace(subject.classifier, module=network.eval())
+    own = classifier.logits(subject.dataset.inputs)
+    theirs = subject.clean_logits[:MEASURED].double() if logits is None else logits
+    apart = (own[: len(theirs)].double() - (theirs - offset) / unit).abs()
+    largest = float(apart.max()) if len(apart) else 0.0
+    # Up to a power of two: what a machine's rounding measures is not what another's does.
+    slack = 2.0 ** math.ceil(math.log2(largest)) if 0 < largest < math.inf else largest
+    return Canonical(replace(subject, classifier=classifier, clean_logits=own), unit, offset, slack)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A deep copy without dropout, for which auto-LiRPA would turn on training mode."""
+    own = copy.deepcopy(module)
+    for parent in list(own.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.modules.dropout._DropoutNd):
+                setattr(parent, name, nn.Identity())
+    return own.eval().requires_grad_(False)
+
+
+def _last(unit: float, offset: float, classes: int) -> nn.Linear:
+    layer = nn.Linear(classes, classes)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(classes) / unit)
+        layer.bias.fill_(-offset / unit)
+    return layer.requires_grad_(False)

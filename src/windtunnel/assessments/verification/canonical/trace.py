@@ -1,0 +1,182 @@
+"""A module as a graph of our own: exported from a copy, in float64, of the kinds of layer that verifiers know."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from windtunnel.assessments.verification.canonical.operators import ARITHMETIC, ENDINGS, MODULES, Call, aten
+
+
+class UntraceableError(Exception):
+    """The module cannot be exported as a graph; the text says why."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """A copy of a module as a graph, float64. ending: the operator at its end that was left out, empty for none."""
+
+    graph: fx.GraphModule
+    ending: str = ""
+
+
+def trace(module: nn.Module, sample: Tensor) -> Trace:
+    """`module` on a batch like `sample` (1, ...) as a graph of torch modules; the module itself is not touched.
+
+    Dropout is left out, arithmetic with constants becomes `Affine`, and a softmax at the end is taken off: it changes no
+    decision. Raises UntraceableError.
+    """
+    own = copy.deepcopy(module).cpu().eval()
+    two = sample.cpu().expand(2, *sample.shape[1:]).contiguous()
+    with _quiet():
+        try:
+            program = torch.export.export(own, (two,), dynamic_shapes=({0: torch.export.Dim("n")},))
+            return _Copier(program.module(check_guards=False)).copy()
+        except Exception as error:  # the exporter raises many kinds for what it cannot trace
+            raise UntraceableError(" ".join(str(error).split())[:160]) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+@dataclass(slots=True)
+class _Copier:
+    """Copies an exported graph node by node; `values` holds what each became: a node, or a constant."""
+
+    source: fx.GraphModule
+    root: nn.Module = field(default_factory=nn.Module)
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    values: dict[fx.Node, object] = field(default_factory=dict)
+    ending: str = ""
+
+    def copy(self) -> Trace:
+        for node in self.source.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = self.graph.placeholder("x")
+            elif node.op == "get_attr":
+                self.values[node] = _doubled(operator.attrgetter(node.target)(self.source))
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+            elif node.op == "output":
+                self.graph.output(self._result(node))
+        made = fx.GraphModule(self.root, self.graph)
+        made.graph.eliminate_dead_code()
+        made.graph.lint()
+        made.recompile()
+        return Trace(made.eval().requires_grad_(False), self.ending)
+
+    def _result(self, node: fx.Node) -> fx.Node:
+        (result,) = cast("tuple[fx.Node, ...]", node.args[0])
+        while result.target in ENDINGS and _along_classes(result):
+            self.ending = _name(result.target)
+            result = cast(fx.Node, result.args[0])
+        return cast(fx.Node, self.values[result])
+
+    def _call(self, node: fx.Node) -> object:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            # What changes its argument becomes what gives a new value, and stands for the argument from here on.
+            node.target = getattr(getattr(aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname)
+            self.values[cast(fx.Node, node.args[0])] = made = self._call(node)
+            return made
+        # A copied node's arguments are nodes of the new graph and constants, which fx's own types do not foresee.
+        args = cast("tuple[Any, ...]", fx.map_arg(node.args, self._value))
+        kwargs = cast("dict[str, Any]", fx.map_arg(node.kwargs, self._value))
+        inputs = [n for n in node.all_input_nodes if isinstance(self.values[n], fx.Node)]
+        if not inputs:
+            return _doubled(cast(Callable[..., object], target)(*args, **kwargs))
+        layer = self._layer(node, inputs, args, kwargs)
+        given = cast(fx.Node, self.values[inputs[0]])
+        if isinstance(layer, nn.Identity):
+            return given
+        if layer is not None:
+            self.root.add_module(node.name, layer)
+            made = self.graph.call_module(node.name, (given,))
+        elif target is aten.add.Tensor and len(inputs) == 2 and len(args) == 2 and not kwargs:
+            made = self.graph.call_function(torch.add, args)
+        else:
+            constants = self._registered(node.name, args), self._registered(node.name, kwargs)
+            made = self.graph.call_function(cast(Callable[..., object], target), *constants)
+        made.meta["operator"] = _described(node)
+        made.meta["shape"] = _shape(node)
+        return made
+
+    def _layer(
+        self, node: fx.Node, inputs: list[fx.Node], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> nn.Module | None:
+        """The torch module that does what `node` does; None where no row knows one."""
+        target = node.target
+        row = MODULES.get(target) or (ARITHMETIC.get(target) if len(inputs) == 1 else None)
+        if row is None or not isinstance(target, torch._ops.OpOverload):
+            return None
+        arguments = target._schema.arguments
+        given = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
+        try:
+            return row(Call(given, _shape(inputs[0]), _shape(node)))
+        except (KeyError, NotImplementedError):
+            return None
+
+    def _value(self, node: fx.Node) -> Any:
+        return self.values[node]
+
+    def _registered(self, name: str, given: Any) -> Any:
+        """Arguments with constants as buffers of the graph."""
+        if isinstance(given, Tensor):
+            key = f"{name}_{len(dict(self.root.named_buffers()))}"
+            self.root.register_buffer(key, given)
+            return self.graph.get_attr(key)
+        if isinstance(given, (list, tuple)):
+            return type(given)(self._registered(name, item) for item in given)
+        if isinstance(given, dict):
+            return {key: self._registered(name, item) for key, item in given.items()}
+        return given
+
+
+def _doubled(value: object) -> object:
+    return value.detach().double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _shape(node: fx.Node) -> tuple[int, ...] | None:
+    """The shape of one sample; None where the first dimension, and it alone, is not the batch."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor):
+        return None
+    batch, *rest = value.shape or (0,)
+    return None if isinstance(batch, int) or not all(isinstance(size, int) for size in rest) else tuple(rest)
+
+
+def _along_classes(node: fx.Node) -> bool:
+    shape = _shape(node)
+    return shape is not None and len(shape) == 1 and node.args[1] in (1, -1)
+
+
+def _name(target: object) -> str:
+    """`log_softmax` of `aten.log_softmax.int`."""
+    text = str(getattr(target, "__name__", target))
+    return text.split(".")[0].strip("_")
+
+
+def _described(node: fx.Node) -> str:
+    """An operator and where it stands in the user's module, for messages: `gelu (encoder.layers.0)`."""
+    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    place = str(stack[-1]).removeprefix("L['self'].").removeprefix("L__self___") if stack else ""
+    return f"{_name(node.target)} ({place})" if place else _name(node.target)

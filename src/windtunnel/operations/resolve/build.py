@@ -1,0 +1,240 @@
+"""From params.yaml to what each stage will run: the one place that knows what a stage depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from pydantic import JsonValue
+
+from windtunnel.assessments.catalogue import visualisers_of
+from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
+from windtunnel.core.errors import UserError
+from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
+from windtunnel.evaluation.validate import validated_params
+from windtunnel.operations.resolve import facts
+from windtunnel.operations.resolve.closure import Closure, Code
+from windtunnel.operations.resolve.libraries import versions
+from windtunnel.operations.resolve.memory import Memory
+from windtunnel.params.entry import Block, Entry
+from windtunnel.params.load import entries
+from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
+from windtunnel.params.schema import Params
+
+
+@dataclass
+class Resolver:
+    """Resolves the stages of one params.yaml. Findings about files are remembered in `memory`."""
+
+    params: Params
+    memory: Memory
+    project: Path = Path()
+    done: dict[str, Resolved] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.code = Code(self.project, self.memory)
+        self.model_code = tuple(facts.model_code(self.params.model))
+        self.asks = {"clean", *(known.stage for known in facts.FAMILIES.values()), "sanity", "summary"}
+        self.model_options = facts.model_options(self.params.model)
+        self.entries = {(facts.FAMILIES[f].stage, name): (f, entry) for f, name, entry in entries(self.params)}
+
+    def stages(self) -> Iterator[Resolved]:
+        """Every stage, in the order of the pipeline."""
+        p = self.params
+        yield self._stage(
+            "prepare", {"data": _plain(p.data)}, facts.data_options(p.data), facts.data_code(p.data),
+            facts.data_files(p.data),
+        )  # fmt: skip
+        weights = {"model.path": p.model.path} if p.model.path else {}
+        yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, weights)
+        yield self._clean()
+        own_generators = {"generators.path": p.generators.path} if p.generators.path else {}
+        yield self._stage(
+            "generators",
+            {"generators": _plain(p.generators)},
+            frozenset(),
+            facts.generator_code(p.generators),
+            own_generators,
+        )
+        for stage, name in self.entries:
+            yield self.entry(stage, name)
+        whole = {
+            "budget": _plain(p.budget),
+            **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in facts.FAMILIES},
+        }
+        checks = {
+            **whole,
+            "sanity": _plain(p.sanity),
+            "data": _plain(p.data),
+            "gate": {"minimum": dict(p.gate.minimum)},
+        }
+        surrogates = [p.sanity.surrogate] if p.sanity.surrogate else []
+        of_checks = [*self.model_code, *_TABLES, *facts.code_of_others(surrogates)]
+        reached = self._checked_by(p.sanity.profile)
+        yield self._stage(
+            "sanity",
+            cast("dict[str, JsonValue]", checks),
+            reached,
+            of_checks,
+            facts.other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
+        )
+        yield self._stage(
+            "summary", cast("dict[str, JsonValue]", whole), self.model_options, (*self.model_code, *_TABLES), draws=True
+        )
+        names = [name for _, name, _ in entries(p)]
+        yield self._stage(
+            "report", {"report": _plain(p.report), "assessments": cast("list[JsonValue]", names)}, frozenset({"image files"}),
+            _TABLES, computes=False, draws=True,
+        )  # fmt: skip
+        yield self._stage("gate", {"gate": _plain(p.gate)}, frozenset(), computes=False)
+
+    def entry(self, stage: str, name: str) -> Resolved:
+        """One entry of an assessment family. Raises UserError for entries that build on one another in a circle."""
+        label = f"{stage}@{name}"
+        if label in self.done:
+            if self.done[label] is _IN_WORK:
+                raise UserError(f"{self.entries[stage, name][0]}.{name}: builds on itself, by way of other entries")
+            return self.done[label]
+        self.done[label] = _IN_WORK
+        family, entry = self.entries[stage, name]
+        known, where = facts.FAMILIES[family], f"{family}.{name}"
+        built = [*known.builds_on(entry)]
+        files = {f"{where}.{key}": place for key, place in known.files(entry).items()}
+        for key, place in list(files.items()):
+            if own := self._of_this_run(place):
+                built += own
+                del files[key]
+        effective = facts.with_budget(family, entry, self.params)
+        reached = known.options(entry, self.params) | self.model_options
+        modules = [*self.model_code, *(facts.generator_code(self.params.generators) if stage == "latent" else ())]
+        modules += known.code(entry)
+        found = self._stage(
+            stage, _plain(effective, "visualisers"), reached, modules, files, name=name,
+            builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
+        )  # fmt: skip
+        self.done[label] = found.model_copy(
+            update={"drawing": self._drawing(_figures(family, name, entry), found.work.code)}
+        )
+        return self.done[label]
+
+    def _checked_by(self, profile: str) -> frozenset[str]:
+        """What the sanity checks of a profile reach: `standard` runs an attack and asks an ONNX graph, `full` more."""
+        found = frozenset[str]().union(
+            *(facts.FAMILIES[f].options(entry, self.params) for f, _, entry in entries(self.params))
+        )
+        reached = {
+            "stored": frozenset[str](),
+            "standard": found & {"Marabou", "ONNX model", "torchattacks", "foolbox"} | {"any attack"},
+            "full": found | {"any attack", "torchattacks", "corruptions run again"},  # a positive control is attacked
+        }
+        return reached[profile] | self.model_options
+
+    def _clean(self) -> Resolved:
+        from windtunnel.assessments.clean.table import VISUALISERS as NAMES
+
+        figures = [FigureSpec(module=_CLEAN_FIGURES, name=name) for name in NAMES]
+        found = self._stage("clean", {"clean": _plain(self.params.clean)}, self.model_options, self.model_code)
+        return found.model_copy(update={"drawing": self._drawing(figures, found.work.code)})
+
+    def _stage(
+        self,
+        stage: str,
+        entry: Mapping[str, JsonValue],
+        options: frozenset[str],
+        modules: Iterable[str] = (),
+        files: Mapping[str, str] | None = None,
+        *,
+        name: str = "",
+        computes: bool = True,
+        builds_on: Mapping[str, str] | None = None,
+        draws: bool = False,
+    ) -> Resolved:
+        without_modules, without_libraries = facts.not_reached(options)
+        label = f"{stage}@{name}" if name else stage
+        own, installed = self._own_modules(modules)
+        closure = self.code.closure([f"stages.{stage}", *own], without_modules, drawing=draws)
+        inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
+        if stage == "latent":
+            inputs["generators"] = _plain(self.params.generators)
+        work = Work(
+            entry=dict(entry),
+            inputs=inputs,
+            seed=self.params.seed if computes else None,
+            device=self.params.device if computes and stage != "prepare" else "",
+            files={key: self._digest(key, place) for key, place in sorted((files or {}).items())},
+            code=closure.code,
+            libraries=versions((closure.libraries - without_libraries) | installed, label),
+            builds_on=dict(builds_on or {}),
+        )
+        return Resolved(stage=stage, name=name, work=work)
+
+    def _drawing(self, figures: list[FigureSpec], computing: Mapping[str, str]) -> Drawing:
+        if not figures:
+            return Drawing()
+        closure: Closure = self.code.closure({f.module for f in figures} | {_DRAW}, drawing=True)
+        code = {name: digest for name, digest in closure.code.items() if name not in computing}
+        return Drawing(
+            figures=tuple(figures), code=code, libraries=versions(closure.libraries & {"matplotlib"}, "figures")
+        )
+
+    def _own_modules(self, modules: Iterable[str]) -> tuple[list[str], set[str]]:
+        """(modules whose files lie in the project, top-level names of those that are installed)."""
+        own, installed = [], set()
+        for name in modules:
+            if self.code.file(name) is None:
+                installed.add(name.partition(".")[0])
+            else:
+                own.append(name)
+        return own, installed
+
+    def _digest(self, key: str, place: str) -> str:
+        path = self.project / place
+        if not path.exists():
+            raise UserError(f"{key}: {place}: no such file or folder")
+        return self.memory.digest(path)
+
+    def _of_this_run(self, place: str) -> list[tuple[str, str]]:
+        """The entry whose results lie at `place`; they may be older than what this run will make there."""
+        path = Path(place)
+        if path.parent != ROBUSTNESS:
+            return []
+        return [(stage, name) for stage, name in self.entries if name == path.name]
+
+
+# Of `model`: what made the weights, which are an output of `train`, and how long `windtunnel check` waits.
+_NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit")
+_IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
+_DRAW = "windtunnel.assessments.figures.base"
+# Imported by name, when an algorithm is looked up.
+_TABLES = tuple(f"windtunnel.assessments.{family}.table" for family in facts.FAMILIES)
+_CLEAN_FIGURES = "windtunnel.assessments.clean.figures"
+
+
+def resolve_all(params: Path = PARAMS_FILE) -> list[Resolved]:
+    """What each stage of a params.yaml will run in the current directory.
+
+    Raises UserError, with a line per mistake, for params that are not valid and for files that are not there.
+    """
+    memory = Memory()
+    found = list(Resolver(validated_params(params), memory).stages())
+    memory.keep()
+    return found
+
+
+def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:
+    """What an entry draws; names and options are checked already, by `validated_params`."""
+    drawn = visualisers_of(family, name, entry)
+    specs: list[Spec] = list(entry.visualisers) if entry.visualisers is not None else [type(v).__name__ for v in drawn]
+    found = []
+    for spec in specs:
+        kind, options = parse_spec(spec)
+        found.append(
+            FigureSpec.model_validate({"module": VISUALISERS[kind].__module__, "name": kind, "options": options})
+        )
+    return found
+
+
+def _plain(block: Block, *without: str) -> dict[str, JsonValue]:
+    return cast("dict[str, JsonValue]", block.model_dump(mode="json", exclude=set(without)))

@@ -1,0 +1,132 @@
+"""Which code a stage executes: the modules that its entry points import, and the libraries that those import."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import windtunnel
+from windtunnel.core.errors import UserError
+from windtunnel.operations.resolve.memory import Memory
+from windtunnel.operations.resolve.source import Source, read_source
+
+PACKAGE = "windtunnel"
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """code: digest of each module, and of each file that one of them reads beside itself, by its name.
+
+    libraries: top-level names of what is imported from elsewhere, without the standard library.
+    """
+
+    code: dict[str, str] = field(default_factory=dict)
+    libraries: frozenset[str] = frozenset()
+
+
+class Code:
+    """The code at hand: this package, wherever it is installed, and what lies in the folder `project`.
+
+    What is found out about a module holds as long as this object does.
+    """
+
+    def __init__(self, project: Path, memory: Memory) -> None:
+        self.memory = memory
+        self._project = str(project)
+        self._roots = {PACKAGE: os.path.dirname(windtunnel.__file__)}
+        self._files: dict[str, Path | None] = {}
+        self._modules: dict[str, _Module] = {}
+
+    def closure(
+        self, entry_points: Iterable[str], without: frozenset[str] = frozenset(), *, drawing: bool = False
+    ) -> Closure:
+        """Everything that the modules `entry_points` import, also inside functions, and not by way of `without`.
+
+        `without` holds modules that this use does not reach, such as the adapter of another library; an entry point is
+        never one of them. Code that draws is left out unless `drawing`. Raises UserError where an entry point is not
+        there.
+        """
+        code: dict[str, str] = {}
+        libraries: set[str] = set()
+        todo, seen = list(entry_points), set()
+        for name in todo:
+            if self.file(name) is None and not self._adopt(name):
+                raise UserError(f"{name}: no such module in this folder, in {PACKAGE} or on Python's path")
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            module = self._module(name)
+            code |= module.code
+            libraries |= module.libraries
+            todo += [found for found in module.imports if found not in without and (drawing or not draws(found))]
+        return Closure(dict(sorted(code.items())), frozenset(libraries))
+
+    def file(self, name: str) -> Path | None:
+        """The file of a module of ours or of the project; None for a library's and for a name that is no module's."""
+        if name not in self._files:
+            top, *rest = name.split(".")
+            base = os.path.join(self._roots.get(top) or os.path.join(self._project, top), *rest)
+            paths = (os.path.join(base, "__init__.py"), f"{base}.py")
+            self._files[name] = next((Path(path) for path in paths if os.path.isfile(path)), None)
+        return self._files[name]
+
+    def _adopt(self, name: str) -> bool:
+        """Take the package of an entry point for one at hand, wherever Python finds it; whether it has the module."""
+        top = name.partition(".")[0]
+        spec = importlib.util.find_spec(top)
+        if spec is None or not spec.submodule_search_locations:
+            return False
+        self._roots[top] = next(iter(spec.submodule_search_locations))
+        self._files = {known: file for known, file in self._files.items() if known.partition(".")[0] != top}
+        return self.file(name) is not None
+
+    def _module(self, name: str) -> _Module:
+        if name not in self._modules:
+            path = self.file(name)
+            assert path is not None
+            source = self._source(name, path)
+            code = {name: source.digest}
+            if source.resources:
+                code |= {f"{name}: {rel}": self.memory.digest(file) for rel, file in _beside(path)}
+            parts = name.split(".")
+            around = (".".join(parts[:i]) for i in range(1, len(parts)))
+            tops = {found.partition(".")[0] for found in source.imports}
+            libraries = {top for top in tops if self.file(top) is None} - sys.stdlib_module_names
+            imports = tuple(found for found in (*around, *source.imports) if self.file(found) is not None)
+            self._modules[name] = _Module(code, imports, frozenset(libraries))
+        return self._modules[name]
+
+    def _source(self, name: str, path: Path) -> Source:
+        def read(path: Path) -> dict[str, object]:
+            return asdict(read_source(path, name))
+
+        found = self.memory.of(f"source {name}", path, read)
+        return Source(str(found["digest"]), tuple(found["imports"]), bool(found["resources"]))  # type: ignore[arg-type]
+
+
+class _Module(NamedTuple):
+    """code: the digest of its own and of what it reads beside itself. imports: modules at hand that it executes."""
+
+    code: dict[str, str]
+    imports: tuple[str, ...]
+    libraries: frozenset[str]
+
+
+def draws(module: str) -> bool:
+    """Whether a module decides only how results look: by its name, `figures` or `<what>_figure`."""
+    return any(part == "figures" or part.endswith("_figure") for part in module.split("."))
+
+
+def _beside(path: Path) -> Iterator[tuple[str, Path]]:
+    """(name, path) of the files below a module's folder that are no Python, such as templates and style sheets."""
+    folder = path.parent
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.suffix not in {".py", ".pyc"}:
+            yield file.relative_to(folder).as_posix(), file

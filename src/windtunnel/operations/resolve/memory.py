@@ -1,0 +1,67 @@
+"""What was found out about a file before, believed while its size and its time are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from windtunnel.core.files import file_digest, write_json
+
+MEMORY = Path(".cache/windtunnel/resolve.json")
+# Raised where what is remembered changes its form or its meaning: the digest of a module, what counts as an import.
+FORM = 1
+# A file that is younger when it is read may change once more within the same tick of its file system's clock.
+SETTLED = 2.0
+Finding = TypeVar("Finding")
+
+
+class Memory:
+    """Findings about files, kept between runs in `path`; a damaged or older file only costs time."""
+
+    def __init__(self, path: Path = MEMORY) -> None:
+        self._path = path
+        self._known: dict[str, list[object]] = {}
+        self._changed = False
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return
+        if isinstance(content, dict) and content.get("form") == FORM:
+            self._known = content["files"]
+
+    def of(self, what: str, path: Path, find: Callable[[Path], Finding]) -> Finding:
+        """What `find`, known as `what`, gives for a file; a list, a text or a number. Raises OSError where it is missing."""
+        key, facts = f"{what} {os.path.abspath(path)}", path.stat()
+        mark = [facts.st_size, facts.st_mtime_ns, facts.st_ino]
+        known = self._known.get(key)
+        if known is not None and known[:3] == mark:
+            return known[3]  # type: ignore[return-value]  # what `find` gave before, through JSON
+        found = find(path)
+        if time.time() - facts.st_mtime > SETTLED:
+            self._known[key] = [*mark, found]
+            self._changed = True
+        return found
+
+    def digest(self, path: Path) -> str:
+        """sha256 of a file's bytes, or of the names and bytes of all files below a folder."""
+        if not path.is_dir():
+            return self.of("sha256", path, file_digest)
+        return combined(
+            {p.relative_to(path).as_posix(): self.digest(p) for p in sorted(path.rglob("*")) if p.is_file()}
+        )
+
+    def keep(self) -> None:
+        """Write what is new, for the next run."""
+        if self._changed:
+            write_json({"form": FORM, "files": self._known}, self._path)
+
+
+def combined(digests: dict[str, str]) -> str:
+    """One digest of several under their names."""
+    import hashlib
+
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,140 @@
+"""What `dvc repro` would run, why, and how long it took before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pydantic import ValidationError
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import RUNTIME_FILE, read_json
+from windtunnel.core.layout import LOCK, RESOLVED
+from windtunnel.operations.resolve.build import resolve_all
+from windtunnel.operations.resolve.explain import explain
+from windtunnel.operations.resolve.lock import Ran, read_lock
+from windtunnel.params.resolved import Resolved, resolved_file
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+ALWAYS = frozenset({"resolve", "track"})  # they run every time, in a moment
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A stage that would run.
+
+    why: a phrase per reason; empty where it only depends on stages that run, named in `after`: what they make decides.
+    seconds: how long it took the last time; None where that is not known. redraws: nothing of it is computed.
+    """
+
+    stage: str
+    why: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    seconds: float | None = None
+    redraws: bool = False
+
+
+def pending_stages() -> list[Pending]:
+    """The stages that would run, in the order of the pipeline; nothing is written.
+
+    Raises UserError where params.yaml is not valid, or where this is no DVC repository.
+    """
+    from dvc.exceptions import NotDvcRepoError
+    from dvc.repo import Repo
+
+    found, lock = {one.label: one for one in resolve_all()}, read_lock(LOCK)
+    try:
+        with Repo() as repo:
+            why = {label: tuple(reasons) for label, reasons in _reasons(repo, found, lock)}
+            upstream = _upstream(repo)
+    except NotDvcRepoError as error:
+        raise UserError("status: this is no DVC repository; run dvc init, or go to where dvc.yaml is") from error
+    return list(_in_order(found, why, upstream))
+
+
+def _in_order(
+    found: Mapping[str, Resolved], why: Mapping[str, tuple[str, ...]], upstream: Mapping[str, list[str]]
+) -> Iterator[Pending]:
+    runs: set[str] = set()
+    for label in upstream:
+        after = tuple(above for above in upstream[label] if above in runs)
+        reasons = why.get(label, ())
+        if label not in ALWAYS and (after or reasons):
+            runs.add(label)
+            redraws = bool(reasons) and all(reason.startswith("figures:") for reason in reasons) and not after
+            yield Pending(label, reasons, after, _seconds(found.get(label)), redraws)
+
+
+def _reasons(repo: Repo, found: Mapping[str, Resolved], lock: Mapping[str, Ran]) -> Iterator[tuple[str, list[str]]]:
+    status = cast("Mapping[str, list[object]]", repo.status())
+    labels = {stage.addressing for stage in repo.index.stages}
+    for label in [*found, *(label for label in status if label not in found)]:
+        if label in ALWAYS or label not in labels:
+            continue
+        if label not in lock:
+            yield label, ["has not run yet"]
+            continue
+        now, reasons = found.get(label), []
+        if now is not None:
+            before = _resolved_before(repo, now, lock[label])
+            reasons += explain(before, now) if before else ["it is not known what it ran with"]
+        # A block of params.yaml that is written otherwise is a reason of its own only where it says the same.
+        reasons += [
+            line for line in _dvc_words(status.get(label, [])) if not (reasons and line.startswith("params.yaml"))
+        ]
+        if reasons:
+            yield label, reasons
+
+
+def _resolved_before(repo: Repo, now: Resolved, ran: Ran) -> Resolved | None:
+    """What a stage ran with the last time, from DVC's cache; None where it is not there, as after `dvc gc`."""
+    md5 = ran.deps.get(resolved_file(now.stage, now.name).as_posix())
+    try:
+        path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
+        return Resolved.model_validate(json.loads(path.read_bytes())) if path else None
+    except (OSError, ValueError, ValidationError):
+        return None
+
+
+def _dvc_words(changes: list[object]) -> Iterator[str]:
+    """What DVC finds changed beside what was resolved: files of other stages, params, outputs that are not there."""
+    for change in changes:
+        if change == "changed command":
+            yield "its command changed"
+        if not isinstance(change, Mapping):
+            continue
+        for path, state in cast("Mapping[str, object]", change.get("changed deps", {})).items():
+            if isinstance(state, Mapping):
+                yield from (f"params.yaml: {key} is written otherwise" for key in state)
+            elif not path.startswith(f"{RESOLVED.as_posix()}/"):
+                yield f"{path} {state}"
+        yield from (f"{path} {state}" for path, state in change.get("changed outs", {}).items())
+
+
+def _upstream(repo: Repo) -> dict[str, list[str]]:
+    """The stages that each stage depends on, every stage after those."""
+    from networkx import dfs_postorder_nodes
+
+    graph = repo.index.graph
+    order = [stage.addressing for stage in dfs_postorder_nodes(graph)]
+    above = {stage.addressing: {other.addressing for other in graph.successors(stage)} for stage in graph}
+    return {label: [other for other in order if other in above[label]] for label in order}
+
+
+def _seconds(stage: Resolved | None) -> float | None:
+    if stage is None:
+        return None
+    folder = (
+        Path("reports") / ("robustness" if stage.name or stage.stage == "clean" else "") / (stage.name or stage.stage)
+    )
+    try:
+        facts = read_json(folder / RUNTIME_FILE)
+    except UserError:
+        return None
+    seconds = facts.get("seconds") if isinstance(facts, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) else None

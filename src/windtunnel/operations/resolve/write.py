@@ -1,0 +1,31 @@
+"""What was resolved, on disk: what changed is written, and results of which only the figures changed are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.layout import RESOLVED
+from windtunnel.operations.resolve.redraw import forget_others, keep_for_redrawing
+from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
+
+
+def write_all(found: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:
+    """Write what changed and remove what is no more; the labels of what was written."""
+    wanted = {resolved_file(one.stage, one.name, root): one for one in found}
+    keep_for_redrawing([one for one in wanted.values() if _looks_different(one, root)], root)
+    forget_others({one.digest for one in wanted.values()})
+    for path in [*root.rglob("*.json")]:
+        if path not in wanted:
+            path.unlink()
+    return [one.label for one in wanted.values() if one.write(root)]
+
+
+def _looks_different(now: Resolved, root: Path) -> bool:
+    """Whether only the figures of a stage changed since it was resolved last."""
+    try:
+        before = read_resolved(now.stage, now.name, root)
+    except UserError:
+        return False
+    return now.stage != "clean" and before.digest == now.digest and before.drawing != now.drawing

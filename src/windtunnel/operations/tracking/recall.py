@@ -1,0 +1,70 @@
+"""Whether this very state was logged by the last `track`: answered from small files, without MLflow, in a moment."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json, write_json
+from windtunnel.core.layout import (
+    DATA,
+    DIGESTS,
+    GATE,
+    METRICS,
+    MODEL,
+    PARAMS_FILE,
+    REPORTS,
+    RESOLVED,
+    ROBUSTNESS,
+    SANITY,
+    SUMMARY,
+)
+from windtunnel.inputs.mlflow_server import main_root, tracking_uri
+from windtunnel.params.server import configured_server
+
+_SQLITE = "sqlite:///"
+
+
+def logged_before() -> bool:
+    """Whether nothing has changed since a state was logged: no artifact, and nothing in the store.
+
+    Of a server that is only ever asked; then the answer is no. So is it where something waits in the outbox.
+    """
+    try:
+        return bool(now := _state()) and read_json(_file()) == now
+    except (UserError, OSError):
+        return False
+
+
+def remember_logged() -> None:
+    """Keep that the state in the current directory is logged, and how its store is now."""
+    if now := _state():
+        write_json(now, _file())
+
+
+def _state() -> dict[str, object] | None:
+    uri = tracking_uri(configured_server())
+    if not uri.startswith(_SQLITE) or any((main_root() / ".cache" / "windtunnel" / "outbox").glob("*")):
+        return None
+    store = Path(uri.removeprefix(_SQLITE)).stat()
+    digest = hashlib.sha256()
+    for path in _files():
+        # Of tensors size and time: reading them is what takes long.
+        facts = path.stat()
+        content = [facts.st_size, facts.st_mtime_ns] if path.name == DATA_FILE else path.read_bytes()
+        digest.update(f"{path.as_posix()} {content!r}\n".encode())
+    return {"artifacts": digest.hexdigest(), "uri": uri, "store": [store.st_size, store.st_mtime_ns]}
+
+
+def _files() -> Iterator[Path]:
+    named = [PARAMS_FILE, METRICS, GATE, DATA / "dataset.json", MODEL / "model.json", REPORTS / "report.html"]
+    named += sorted(path for folder in (RESOLVED, DIGESTS) for path in folder.rglob("*.json"))
+    for folder in (SUMMARY, SANITY, *sorted(ROBUSTNESS.glob("*"))):
+        named += [folder / METADATA_FILE, folder / DATA_FILE]
+    yield from (path for path in named if path.is_file())
+
+
+def _file() -> Path:
+    return Path(".cache") / "windtunnel" / "tracked.json"

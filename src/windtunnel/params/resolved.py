@@ -1,0 +1,105 @@
+"""What `resolve` writes for each stage and entry: everything that decides a result, and what only decides how it looks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field, JsonValue, ValidationError
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import read_json, write_json
+from windtunnel.core.layout import RESOLVED
+from windtunnel.params.entry import Block, Value
+
+
+class Work(Block):
+    """What decides the numbers of a stage, beside the outputs of stages before it. Nothing of the machine.
+
+    entry: its block of params.yaml with every default and the budget filled in. inputs: what other blocks say of code of
+    the user's that may be called for the model and the generators. files: digests of the user's own files,
+    by the key that names each. code: digests of the modules that it executes. libraries: public versions of what they
+    import. builds_on: digests of what was resolved for other entries whose results it reads.
+    """
+
+    entry: dict[str, JsonValue]
+    inputs: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    seed: int | None = None
+    device: str = ""
+    files: dict[str, str] = Field(default_factory=dict)
+    code: dict[str, str] = Field(default_factory=dict)
+    libraries: dict[str, str] = Field(default_factory=dict)
+    builds_on: dict[str, str] = Field(default_factory=dict)
+
+
+class FigureSpec(Block):
+    """A figure: the class `name` of `module`, with its options."""
+
+    module: str
+    name: str
+    options: dict[str, Value] = Field(default_factory=dict)
+
+
+class Drawing(Block):
+    """What decides the figures beside the result itself."""
+
+    figures: tuple[FigureSpec, ...] = ()
+    code: dict[str, str] = Field(default_factory=dict)
+    libraries: dict[str, str] = Field(default_factory=dict)
+
+
+class Resolved(Block):
+    """One file of reports/resolved. `name` is that of the entry; empty for a stage that has none."""
+
+    stage: str
+    name: str = ""
+    work: Work
+    drawing: Drawing = Drawing()
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of what decides the numbers: with equal data and an equal model, equal digests are the same result."""
+        text = json.dumps([self.stage, self.name, self.work.model_dump(mode="json")], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def seed(self) -> int:
+        """The run's seed. Raises UserError for a stage that was resolved without one."""
+        if self.work.seed is None:
+            raise UserError(f"{self.label}: was resolved without a seed; run `dvc repro resolve`")
+        return self.work.seed
+
+    @property
+    def label(self) -> str:
+        """As DVC names the stage: `attack@pgd`, `train`."""
+        return f"{self.stage}@{self.name}" if self.name else self.stage
+
+    def write(self, root: Path = RESOLVED) -> bool:
+        """Write the file unless it says this already; whether it was written."""
+        path = resolved_file(self.stage, self.name, root)
+        content = self.model_dump(mode="json")
+        try:
+            if read_json(path) == content:
+                return False
+        except UserError:
+            pass  # not there yet, or damaged
+        write_json(content, path)
+        return True
+
+
+def resolved_file(stage: str, name: str = "", root: Path = RESOLVED) -> Path:
+    """Where the resolved form of a stage, or of one of its entries, is kept."""
+    return root / stage / f"{name}.json" if name else root / f"{stage}.json"
+
+
+def read_resolved(stage: str, name: str = "", root: Path = RESOLVED) -> Resolved:
+    """What was resolved for a stage. Raises UserError where there is nothing, or nothing of this version."""
+    path = resolved_file(stage, name, root)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; `dvc repro resolve` writes it, for every entry of params.yaml")
+    try:
+        return Resolved.model_validate(read_json(path))
+    except ValidationError as error:
+        raise UserError(f"{path}: is of another version of windtunnel; run `dvc repro resolve`") from error

@@ -1,0 +1,233 @@
+"""A comparison as a page of the report: what became worse first, the curves of both runs, and what flipped, with images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Verdict
+from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
+from windtunnel.reporting.compare.comparison import Against, Comparison
+from windtunnel.reporting.compare.curves import CurvePoint
+from windtunnel.reporting.compare.document import document, title
+from windtunnel.reporting.compare.paired import Pair
+from windtunnel.reporting.report.charts.axes import plain
+from windtunnel.reporting.report.charts.plots import Change, Series, changes, lines
+from windtunnel.reporting.report.grids import picture
+from windtunnel.reporting.report.guard import ODD_METADATA
+from windtunnel.reporting.report.model import (
+    Block,
+    Chart,
+    Finding,
+    Front,
+    Picture,
+    PictureGrid,
+    Report,
+    Section,
+    Table,
+    Text,
+)
+from windtunnel.reporting.report.words import class_name, interval, number, rows_in
+
+MOST_PICTURES = 8  # of one way of flipping: a page that opens at once
+_LEVEL = 0.05
+
+
+def page(comparison: Comparison) -> Report:
+    """The comparison as a Report: its front says what became worse, a section per run what it means and what flipped."""
+    parts = document(comparison)
+    details = [Section(part.title, (*map(Text, part.lines), *part.tables), detail=True) for part in parts[1:]]
+    sections = [_against(comparison.runs[0].label, against) for against in comparison.against]
+    runs = Section(parts[0].title, (*map(Text, parts[0].lines), *parts[0].tables))
+    refused = tuple(
+        Finding("warning", f"Not paired: {line}.") for against in comparison.against for line in against.refused
+    )
+    front = Front(
+        subtitle="The same samples in both runs; what became worse comes first",
+        facts=(),
+        alarms=(),
+        verdict=" ".join(_sentence(comparison.runs[0].label, against) for against in comparison.against),
+        gate=None,
+        sanity=None,
+        tiles=(),
+        sandwich=None,
+        threat=(),
+        findings=(),
+        caveats=refused,
+    )
+    return Report(title(comparison), front, (*sections, runs, *details), None, ())
+
+
+def _by_loss(against: Against) -> list[tuple[Pair, float]]:
+    """The outcomes with their adjusted p-values, what became worst first."""
+    return sorted(zip(against.pairs, against.adjusted, strict=True), key=lambda row: row[0].table.difference)
+
+
+def _sentence(first: str, against: Against) -> str:
+    """What changed beyond chance, in words."""
+    name = against.run.label
+    if not against.pairs:
+        return f"{name} could not be paired with {first}."
+    sure = [(pair, pair.table.difference) for pair, p in _by_loss(against) if p <= _LEVEL and pair.table.difference]
+    worse, better = ([(pair, d) for pair, d in sure if (d < 0) is lower] for lower in (True, False))
+    if not sure:
+        return (
+            f"No outcome of {name} differs from that of {first} beyond chance (McNemar's exact test, Holm's correction for "
+            f"{len(against.pairs)} outcomes)."
+        )
+    parts = []
+    for words, rows in (("worse", worse), ("better", better[::-1])):
+        if rows:
+            named = ", ".join(f"{pair.name} {100 * d:+.1f} points" for pair, d in rows[:3])
+            more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+            parts.append(f"{words} on {named}{more}")
+    return f"{name} is {'; '.join(parts)}, beyond chance (McNemar's exact test, Holm's correction for {len(against.pairs)} outcomes)."
+
+
+def _against(first: str, against: Against) -> Section:
+    second, blocks = against.run.label, list[Block]()
+    rows = _by_loss(against)
+    if rows:
+        drawn = [
+            Change(
+                pair.name, pair.table.difference, pair.interval, sure=p <= _LEVEL,
+                tip=f"{pair.name}: {pair.rates[0]:.1%} in {first}, {pair.rates[1]:.1%} in {second}, p {p:.2g}",
+            )
+            for pair, p in rows
+        ]  # fmt: skip
+        alt = "; ".join(f"{row.label} {100 * row.value:+.1f} points" for row in drawn)
+        caption = f"{second} less {first}, with 95 % intervals; grey where chance explains it"
+        blocks.append(Chart(changes(drawn, "difference of the shares that hold, points", alt), caption))
+    blocks += _curves(first, second, [pair for pair, _ in rows])
+    for pair, _ in rows:
+        blocks += _flips(pair, first, second)
+    return Section(f"{second} against {first}", tuple(blocks))
+
+
+def _curves(first: str, second: str, pairs: Sequence[Pair]) -> Iterator[Block]:
+    """Both runs against epsilon, per norm, and each curve that both have."""
+    yield from _against_budgets(first, second, pairs)
+    for pair in pairs:
+        curve = pair.curve
+        if (
+            curve is None
+            or not any(p.first != p.second for p in curve.points)
+            or not all(map(_is_number, curve.points))
+        ):
+            continue
+        xs = [float(p.at) for p in curve.points]
+        drawn = [Series(label, role, tuple((x, getattr(p, side)) for x, p in zip(xs, curve.points, strict=True)))
+                 for label, role, side in ((first, "clean", "first"), (second, "broken", "second"))]  # fmt: skip
+        worst = min(curve.points, key=lambda p: p.second - p.first)
+        alt = f"Accuracy by {curve.axis}; the largest loss is {100 * (worst.second - worst.first):+.1f} points at {worst.at}."
+        yield Chart(
+            lines(drawn, curve.axis, "accuracy", alt, (min(0.0, *xs), max(xs))),
+            f"{pair.name}: accuracy by {curve.axis}",
+        )
+
+
+def _is_number(point: CurvePoint) -> bool:
+    try:
+        float(point.at)
+    except ValueError:
+        return False
+    return True
+
+
+def _against_budgets(first: str, second: str, pairs: Sequence[Pair]) -> Iterator[Block]:
+    """The worst case and what is certified at each budget of both runs, with the curves of attacks that know one."""
+    sides = ((first, "clean", "first"), (second, "broken", "second"))
+    points: dict[str, list[Series]] = {}
+    summary = next((pair for pair in pairs if pair.first.name == "summary"), None)
+    for label, role, side in sides if summary else ():
+        layers = rows_in(getattr(summary, side).metrics, "sandwich")
+        for key, words in (("worst_case_accuracy", "worst case"), ("certified_accuracy", "certified")):
+            for norm in dict.fromkeys(str(row["norm"]) for row in layers):
+                rows = [row for row in layers if row["norm"] == norm and key in row]
+                limits = tuple(found for row in rows if (found := interval(row, key)))
+                at = tuple((number(row, "epsilon"), number(row, key)) for row in rows)
+                if at:
+                    whiskers = limits if len(limits) == len(at) else ()
+                    points.setdefault(norm, []).append(
+                        Series(f"{words}, {label}", role, at, whiskers, line=False, hollow=key[0] == "c")
+                    )
+    for pair in pairs:
+        for label, role, side in sides:
+            for curve in _known(getattr(pair, side)):
+                if len(curve.epsilons) > 1:
+                    at = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
+                    name = f"{curve.name}, {label}"
+                    points.setdefault(curve.norm.value, []).append(
+                        Series(name, role, at, dashed=curve.certified, dots=False, thin=True)
+                    )
+    for norm, drawn in points.items():
+        # Colour tells the runs apart, and the legend says no more: each mark says on hovering what it is.
+        keys = [Series(label, role, (), line=False) for label, role, _ in sides]
+        top = max(x for series in drawn for x, _ in series.points)
+        alt = f"Accuracy of both runs against epsilon under {norm}, up to {plain(top)}."
+        words = (
+            f"Both runs against epsilon, {norm}. Dots: worst case; rings: certified; lines: what knows a whole curve"
+        )
+        scene = lines(
+            [*keys, *(replace(one, named=False) for one in drawn)],
+            f"epsilon ({norm})",
+            "accuracy",
+            alt,
+            (0, top),
+            (0, 1),
+        )
+        yield Chart(scene, words)
+
+
+def _known(artifacts: Artifacts) -> list[SecurityCurve]:
+    try:
+        return security_curves([artifacts])
+    except ODD_METADATA:
+        return []
+
+
+def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:
+    """What flipped in one outcome, lost samples first: names, and pictures of some."""
+    for words, rows in ((f"lost in {second}", pair.lost), (f"gained in {second}", pair.gained)):
+        if not rows:
+            continue
+        names = [pair.first.sample_names[i] for i in rows]
+        if pair.first.tensor("clean_inputs").ndim != 4:
+            yield Table(f"{pair.name}, {words} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
+            continue
+        shown = rows[:MOST_PICTURES]
+        more = f"; the first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
+        cells = [("clean", tuple(_clean(pair.first, i) for i in shown)),
+                 (first, tuple(_perturbed(pair.first, i, first) for i in shown)),
+                 (second, tuple(_perturbed(pair.second, i, second) for i in shown))]  # fmt: skip
+        header = tuple(names[: len(shown)])
+        yield PictureGrid(
+            f"{pair.name}, {words}: {len(rows)} sample{'s' if len(rows) > 1 else ''}{more}",
+            header,
+            tuple(cells),
+            small=True,
+        )
+
+
+def _clean(artifacts: Artifacts, i: int) -> Picture:
+    names = artifacts.class_names
+    target, said = (class_name(names, int(artifacts.tensor(key)[i])) for key in ("targets", "clean_predictions"))
+    words = target if target == said else f"{target}, taken for {said}"
+    return picture(artifacts.tensor("clean_inputs")[i], f"{artifacts.sample_names[i]}, clean: {words}", words)
+
+
+def _perturbed(artifacts: Artifacts, i: int, label: str) -> Picture | None:
+    images, answers = artifacts.data.get("perturbed_inputs"), artifacts.data.get("perturbed_predictions")
+    verdict = Verdict(int(artifacts.tensor("verdicts")[i])).label.replace("_", " ")
+    if (
+        isinstance(images, Tensor)
+        and isinstance(answers, Tensor)
+        and bool(images[i].isfinite().all())
+        and int(answers[i]) >= 0
+    ):
+        said = class_name(artifacts.class_names, int(answers[i]))
+        return picture(images[i], f"{artifacts.sample_names[i]}, {label}: {said}, {verdict}", said)
+    return None

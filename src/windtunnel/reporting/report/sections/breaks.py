@@ -1,0 +1,66 @@
+"""What the attacks leave, compared: accuracy per budget, queries, how far a broken sample is moved, which classes fall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import Verdict
+from windtunnel.evaluation.summary.headline import ACCURACY
+from windtunnel.reporting.report.charts.axes import HALF
+from windtunnel.reporting.report.charts.plots import Bar, Stack, bars, stacks
+from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.model import Block, Chart
+from windtunnel.reporting.report.sections.known import known_against_epsilon
+from windtunnel.reporting.report.words import class_name, interval, number, region_words
+
+_MOST_CLASSES = 20
+
+
+def damage_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
+    """The charts that compare the attacks of a run."""
+    if chart := _left(mine):
+        yield chart
+    yield from _classes(found)
+    yield from known_against_epsilon(found)
+
+
+def _left(mine: Sequence[Artifacts]) -> Chart | None:
+    """The accuracy that each attack left, with its interval."""
+    rows = []
+    for a in mine:
+        key = next((k for k in ACCURACY if k in a.metrics and k != "clean_accuracy"), None)
+        if key:
+            name = f"{a.name}, {region_words(a)}"
+            rows.append(Bar(name, number(a.metrics, key), "broken", interval(a.metrics, key)))
+    if len(rows) < 2:
+        return None
+    clean = number(mine[0].metrics, "clean_accuracy")
+    reference = (clean, f"clean {clean:.1%}") if "clean_accuracy" in mine[0].metrics else None
+    alt = "; ".join(f"{r.label}: {r.value:.1%}" for r in rows)
+    return Chart(bars(rows, "accuracy left, 95 % intervals", alt, reference, width=HALF), "What each attack left")
+
+
+def _classes(found: Found) -> Iterator[Chart]:
+    """Per class, what is not broken, broken and misclassified; the weakest first."""
+    if found.summary is None:
+        return
+    targets, clean = (found.summary.tensor(key) for key in ("targets", "clean_predictions"))
+    held = found.summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
+    rows = []
+    for k in targets.unique().tolist():
+        mine = targets == k
+        right, left = float((clean == k)[mine].double().mean()), float(held[mine].double().mean())
+        name = class_name(found.summary.class_names, int(k))
+        rows.append(Stack(name, (left, max(0.0, right - left), 1 - max(right, left)), f" of {int(mine.sum())} samples"))
+    if len(rows) < 2:
+        return
+    rows.sort(key=lambda row: row.shares[0])
+    shown, total = rows[:_MOST_CLASSES], len(rows)
+    key = (("clean", "not broken"), ("broken", "broken"), ("wrong", "misclassified"))
+    left_out = f"; the {len(shown)} weakest of {total} classes" if len(shown) < total else ""
+    alt = f"Worst case per class; the weakest is {rows[0].label} with {rows[0].shares[0]:.1%} not broken."
+    yield Chart(
+        stacks(shown, key, f"share of the class's samples{left_out}", alt),
+        "The worst case per class, at the first budget",
+    )

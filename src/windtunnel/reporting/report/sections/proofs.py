@@ -1,0 +1,47 @@
+"""What is proved, compared: verdicts per method, and how far from each sample proofs and examples reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.reporting.report.charts.plots import Stack, ranks, stacks
+from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.model import Block, Chart
+from windtunnel.reporting.report.words import number, region, region_words
+
+_KEY = (("certified", "verified"), ("broken", "falsified"), ("unknown", "unknown"), ("error", "error"))
+
+
+def proof_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
+    """The charts that compare the verifiers of a run."""
+    rated = [a for a in mine if all(f"{words}_rate" in a.metrics for _, words in _KEY)]
+    if rated:
+        rows = [Stack(f"{a.name}, {region_words(a)}", tuple(number(a.metrics, f"{words}_rate") for _, words in _KEY),
+                      f" of {len(a.sample_names)} samples") for a in rated]  # fmt: skip
+        alt = "; ".join(f"{row.label}: verified {row.shares[0]:.1%}, unknown {row.shares[2]:.1%}" for row in rows)
+        yield Chart(stacks(rows, _KEY, "share of its samples", alt), "Verdicts of each method")
+    for a in mine:
+        if chart := _reach(a):
+            yield chart
+
+
+def _reach(a: Artifacts) -> Chart | None:
+    """Sorted over the samples: the largest epsilon proved, and the smallest at which an example is known."""
+    proved, broken = a.data.get("certified_radius"), a.data.get("broken_radius")
+    if not isinstance(proved, Tensor):
+        return None
+    top = float(proved.max())
+    curves = [("certified", "proved up to", proved.tolist())]
+    if isinstance(broken, Tensor):
+        known = broken[broken.isfinite()]
+        top = max(top, float(known.max()) if len(known) else 0.0)
+        curves.append(("broken", "broken from", broken.clamp(max=top).tolist()))
+    where = region(a)
+    epsilon = number(where, "epsilon")
+    line = (epsilon, "budget") if 0 < epsilon <= top else None
+    alt = f"Certified radius of {len(proved)} samples, sorted: median {float(proved.median()):.3g}."
+    scene = ranks(curves, f"epsilon ({where.get('norm')})", alt, top or 1.0, horizontal=line)
+    return Chart(scene, f"{a.name}: how far proofs and examples reach, over the samples")

@@ -1,0 +1,122 @@
+"""What the adversary of the first budget may do, in words and as a picture of the user's own samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import AssessmentKind, Norm
+from windtunnel.core.distances import distance
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.reporting.report.collect import Found
+from windtunnel.reporting.report.grids import picture
+from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Text
+from windtunnel.reporting.report.sections.verdict import layers
+from windtunnel.reporting.report.words import Row, budget, class_name, number, region, semantics
+
+SAMPLES = 3
+_SEES = {
+    "white_box": "sees the model's weights and gradients",
+    "black_box_score": "sees the scores of the model alone",
+    "black_box_decision": "sees the answers of the model alone",
+}
+
+
+def threat_blocks(found: Found) -> Iterator[Block]:
+    """A paragraph, and three samples: clean, with a random change of the full size, and the nearest known example."""
+    rows = layers(found.summary)
+    if not rows:
+        return
+    yield Text(f"The adversary {allowed(rows[0], _values(found))}. {_adversaries(found.assessments, rows[0])}".strip())
+    if grid := _size(found, rows[0]):
+        yield grid
+
+
+def _values(found: Found) -> int:
+    """How many values a sample has; 0 where nothing says so."""
+    pictures = found.pictures
+    return int(next(iter(pictures.clean.values())).numel()) if pictures and pictures.clean else 0
+
+
+def allowed(row: Row, values: int = 0) -> str:
+    """What a budget allows, on values from 0 to 1."""
+    epsilon, norm = number(row, "epsilon"), str(row["norm"])
+    size = epsilon_text(epsilon)
+    if norm == Norm.LINF:
+        levels = f", about {epsilon * 255:.0f} of 255 grey levels" if "/255" not in size else ""
+        return f"may change every pixel by up to {size} on the scale from 0 (black) to 1 (white){levels}"
+    if norm == Norm.L2:
+        each = (
+            f", like all {values} values by {epsilon / values**0.5:.2g}, or one by {min(1.0, epsilon):.2g}"
+            if values
+            else ""
+        )
+        return f"may change the pixels by {size} in all (root of the sum of squares{each})"
+    if norm == Norm.L1:
+        return f"may change the pixels by {size} in all (sum of the absolute changes)"
+    return f"may change {size} values as it likes" if norm == Norm.L0 else f"may change a sample by {size} under {norm}"
+
+
+def _adversaries(assessments: Sequence[Artifacts], row: Row) -> str:
+    mine = [a for a in assessments if a.metadata["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK
+            and (region(a).get("norm"), region(a).get("epsilon")) == (row["norm"], row["epsilon"])]  # fmt: skip
+    if not mine:
+        return ""
+    seen = Counter(str(semantics(a).get("threat_model")) for a in mine)
+    names = {kind: ", ".join(a.name for a in mine if semantics(a).get("threat_model") == kind) for kind in seen}
+    parts = [f"{names[kind]} {_SEES[kind]}" for kind in seen if kind in _SEES]
+    targeted = any(semantics(a).get("objective") == "targeted" for a in mine)
+    aim = "Some attacks want a chosen wrong answer." if targeted else "Any wrong answer is a success."
+    return f"At this budget: {'; '.join(parts)}. {aim}" if parts else aim
+
+
+def _size(found: Found, row: Row) -> PictureGrid | None:
+    pictures, base = found.pictures, found.summary
+    if pictures is None or base is None or not pictures.chosen:
+        return None
+    targets, names = base.tensor("targets"), base.class_names
+    header: list[str] = []
+    cells: list[Picture | None] = []
+    for i in pictures.chosen[:SAMPLES]:
+        clean, target = pictures.clean[i], class_name(names, int(targets[i]))
+        header += ["clean", "random", "nearest"]
+        shifted = random_change(clean, str(row["norm"]), number(row, "epsilon"))
+        cells.append(picture(clean, f"{pictures.names[i]}, clean", target))
+        cells.append(
+            picture(shifted, f"{pictures.names[i]} with a random change of the size of {budget(row)}", budget(row))
+        )
+        cells.append(_nearest(found, base, i, target))
+    caption = (
+        f"What {budget(row)} looks like on three of the samples: clean, with a random change of the full size, and the nearest known "
+        "adversarial example with its answer and distance."
+    )
+    return PictureGrid(caption, tuple(header), (("", tuple(cells)),), small=True)
+
+
+def _nearest(found: Found, base: Artifacts, i: int, target: str) -> Picture | None:
+    pictures = found.pictures
+    image = pictures.nearest.get(i) if pictures else None
+    answers, far = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
+    if pictures is None or image is None or not isinstance(answers, Tensor) or not isinstance(far, Tensor):
+        return None
+    words = f"{target} → {class_name(base.class_names, int(answers[i]))}, {float(far[i]):.2g}"
+    return picture(image, f"nearest known example of {pictures.names[i]}: {words}", words)
+
+
+def random_change(image: Tensor, norm: str, epsilon: float) -> Tensor:
+    """A (C, H, W) image in [0, 1] with a random change of size `epsilon` (before clipping), the same on every call."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(image.shape, generator=generator)
+    if norm == Norm.LINF:
+        return (image + epsilon * noise.sign()).clamp(0, 1)
+    if norm == Norm.L0:
+        chosen = torch.randperm(image.numel(), generator=generator)[: int(epsilon)]
+        changed = image.flatten().clone()
+        changed[chosen] = 1 - changed[chosen]
+        return changed.view_as(image)
+    size = float(distance(Norm(norm), noise[None], torch.zeros_like(noise)[None])) if norm in set(Norm) else 1.0
+    return (image + epsilon * noise / size).clamp(0, 1)

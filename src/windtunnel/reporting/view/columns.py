@@ -1,0 +1,230 @@
+"""The samples of one run or several as columns: a value per sample, in the order of the first run's samples.
+
+Tensors stay on disk until a row of them is asked for, so that a hundred thousand samples are no more than their columns.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from windtunnel.core.artifacts import Tensors, load_tensors
+from windtunnel.core.contracts import AssessmentKind, Json, Verdict
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
+from windtunnel.reporting.compare.runs import Run
+
+NONE = 65_535  # of an answer or a confidence that is not there
+STATUSES = ("", "broken", "proved", "not known", "misclassified", "contradiction")
+# What an assessment may know of a sample beside its verdict, in the words of the page.
+EXTRAS = {
+    "lower_margins": "proved margin", "certified_radius": "proved up to epsilon", "broken_radius": "broken from epsilon",
+    "queries": "queries", "critical_epsilon": "critical epsilon", "minimal_severity": "mildest severity that breaks",
+    "runtime_per_sample": "seconds", "forward_passes": "forward passes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """One assessment of one run. `places`: for each sample of the page its row in the tensors, -1 where it has none."""
+
+    run: str
+    name: str
+    kind: str
+    region: str
+    data: Tensors
+    places: NDArray[np.int64]
+
+    def images(self, key: str) -> Tensor | None:
+        """The images under `key`, (n, C, H, W); None where there are none."""
+        value = self.data.get(key)
+        return value if isinstance(value, Tensor) and value.ndim == 4 else None
+
+    def spread(self, key: str, missing: float) -> NDArray[np.float64] | None:
+        """A 1-D tensor as a value per sample of the page; None where the assessment has none."""
+        value = self.data.get(key)
+        if not isinstance(value, Tensor) or value.ndim != 1 or not len(value):
+            return None
+        found: NDArray[np.float64] = np.where(self.places >= 0, value.double().numpy()[self.places.clip(0)], missing)
+        return found
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All samples of the page: names, classes, targets and clean answers int64 (N,), and every assessment of every run."""
+
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    targets: NDArray[np.int64]
+    clean: NDArray[np.int64]
+    runs: tuple[str, ...]
+    summaries: Mapping[str, Source]
+    sources: tuple[Source, ...]
+    base: Source
+
+
+def collect(runs: Sequence[Run]) -> Samples:
+    """The samples of the first run, with what every run found of them, matched by name. Raises UserError for none."""
+    sources: list[Source] = []
+    summaries: dict[str, Source] = {}
+    base: tuple[list[str], list[str], Source] | None = None
+    index: dict[str, int] = {}
+    for run in runs:
+        for name, directory in run.assessments().items():
+            metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
+            data = load_tensors(directory / DATA_FILE, mapped=True)
+            options = cast(dict[str, Json], metadata.get("kwargs") or {})
+            names, classes = (cast(list[str], options.get(key) or []) for key in ("sample_names", "class_names"))
+            if base is None:
+                index = {sample: i for i, sample in enumerate(names)}
+            places = np.full(len(index), -1, np.int64)
+            for row, sample in enumerate(names):
+                if sample in index:
+                    places[index[sample]] = row
+            found = Source(run.label, name, str(metadata.get("assessment_kind", "")), _region(metadata), data, places)
+            if base is None:
+                base = (names, classes, found)
+            if name == "summary":
+                summaries[run.label] = found
+            elif name != "clean":
+                sources.append(found)
+    if base is None:
+        raise UserError("view: no results there; run dvc repro first")
+    names, classes, first = base
+    targets, clean = (cast(Tensor, first.data[key]).numpy() for key in ("targets", "clean_predictions"))
+    shown = [f"sample {i + 1}" for i in range(len(names))] if _hidden(runs[0]) else names
+    labels = tuple(run.label for run in runs)
+    return Samples(tuple(shown), tuple(classes), targets, clean, labels, summaries, tuple(sources), first)
+
+
+def _hidden(run: Run) -> bool:
+    directory: Path = next(iter(run.assessments().values()))
+    kwargs = cast(dict[str, dict[str, Json]], read_json(directory / METADATA_FILE)).get("kwargs", {})
+    return kwargs.get("show_sample_names") is False
+
+
+def _region(metadata: Mapping[str, Json]) -> str:
+    semantics = metadata.get("semantics")
+    region = semantics.get("perturbation") if isinstance(semantics, dict) else None
+    if not isinstance(region, dict):
+        return ""
+    if "norm" in region:
+        bound = f" ≤ {epsilon_text(float(str(region['epsilon'])))}" if "epsilon" in region else ", no bound"
+        return f"{region['norm']}{bound}"
+    return str(region.get("corruption_name", ""))
+
+
+def statuses(samples: Samples, run: str) -> NDArray[np.uint8]:
+    """The tightest status of each sample in a run, as an index into STATUSES; 0 where there is no summary."""
+    found = np.zeros(len(samples.names), np.uint8)
+    source = samples.summaries.get(run)
+    if source is None:
+        return found
+    broken = source.spread("verdicts", 0) == int(Verdict.ATTACK_SUCCEEDED)
+    proved = source.spread("certified_verdicts", 0)
+    sure = proved == int(Verdict.VERIFIED) if proved is not None else np.zeros_like(broken)
+    known = source.places >= 0
+    found[known] = STATUSES.index("not known")
+    found[known & broken] = STATUSES.index("broken")
+    found[known & sure] = STATUSES.index("proved")
+    found[known & sure & broken] = STATUSES.index("contradiction")
+    clean = source.spread("clean_predictions", -1)
+    found[known & (clean != samples.targets)] = STATUSES.index("misclassified")
+    return found
+
+
+def core(samples: Samples) -> dict[str, object]:
+    """What the page needs for its first view: who the samples are and their status in each run."""
+    images = samples.base.images("clean_inputs")
+    return {
+        "names": "\n".join(name.replace("\n", " ") for name in samples.names),
+        "classes": list(samples.classes),
+        "targets": _packed(samples.targets.astype("<u2")),
+        "clean": _packed(samples.clean.astype("<u2")),
+        "runs": list(samples.runs),
+        "statuses": [_packed(statuses(samples, run)) for run in samples.runs],
+        "status_names": list(STATUSES),
+        "verdicts": {int(v): v.label.replace("_", " ") for v in Verdict},
+        "sources": [
+            {
+                "run": samples.runs.index(s.run),
+                "name": s.name,
+                "region": s.region,
+                "images": changed_images(s) is not None,
+            }
+            for s in samples.sources
+        ],
+        "tile": list(tile_of(images)) if images is not None else None,
+        "extras": list(EXTRAS.values()),
+    }
+
+
+def column(source: Source) -> dict[str, object]:
+    """What one assessment found of each sample: verdict, answer, distance, confidence in the answer, and what else it knows."""
+    n = len(source.places)
+    verdicts, answers = source.spread("verdicts", 0), source.spread("perturbed_predictions", -1)
+    distance = source.spread("perturbation_distance", np.nan)
+    extras: dict[int, str] = {}
+    for i, key in enumerate(EXTRAS):
+        values = source.spread(key, np.nan)
+        if values is not None:
+            extras[i] = _packed(values.astype("<f4"))
+    return {
+        "verdict": _packed((verdicts if verdicts is not None else np.zeros(n)).astype(np.uint8)),
+        "answer": _packed(np.where(answers < 0, NONE, answers).astype("<u2")) if answers is not None else "",
+        "distance": _packed(distance.astype("<f4")) if distance is not None else "",
+        "confidence": _packed(found) if (found := _confidence(source)) is not None else "",
+        "extras": extras,
+    }
+
+
+def _confidence(source: Source) -> NDArray[np.uint16] | None:
+    """The confidence in the answer under the perturbation, in thousandths; of the clean input where that is all there is."""
+    logits = source.data.get("perturbed_logits")
+    if isinstance(logits, Tensor) and logits.ndim == 2:
+        values = logits.softmax(1).amax(1)
+    elif isinstance(known := source.data.get("clean_confidence"), Tensor):
+        values = known
+    else:
+        return None
+    rows = (values.double() * 1000).round().nan_to_num(NONE).clamp(0, NONE).numpy().astype("<u2")
+    found: NDArray[np.uint16] = np.where(source.places >= 0, rows[source.places.clip(0)], NONE).astype("<u2")
+    return found
+
+
+def changed_images(source: Source) -> Tensor | None:
+    """The perturbed images of an assessment; averages over corruptions and decoded images are no changed clean images."""
+    if source.kind == AssessmentKind.STATISTICAL_SAMPLING or "latents" in source.data:
+        return None
+    return source.images("perturbed_inputs")
+
+
+def tile_of(images: Tensor) -> tuple[int, int]:
+    """(width, height) of a picture on a sheet: at most 64 pixels, larger images averaged down."""
+    height, width = (int(s) for s in images.shape[-2:])
+    shrink = min(1.0, 64 / max(height, width))
+    return max(1, round(width * shrink)), max(1, round(height * shrink))
+
+
+def _packed(values: NDArray[np.generic]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+
+
+def rows_at(source: Source, key: str, start: int, stop: int) -> Tensor | None:
+    """The images of the samples start to stop of the page, NaN where there are none; None where the assessment has none."""
+    images = source.images(key)
+    if images is None:
+        return None
+    places = torch.from_numpy(source.places[start:stop])
+    found = images[places.clamp(min=0)].clone()
+    found[places < 0] = torch.nan
+    return found

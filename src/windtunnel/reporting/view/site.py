@@ -1,0 +1,115 @@
+"""The files of the sample browser, each made when it is asked for: served one by one, or written all at once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from windtunnel.reporting.compare.runs import Run
+from windtunnel.reporting.report.png import pixels_of, png_bytes
+from windtunnel.reporting.view.columns import Samples, Source, changed_images, collect, column, core, rows_at, tile_of
+
+BLOCK = 256  # samples of a sheet of pictures, 16 across
+ACROSS = 16
+_STATIC = ("view.css", "view.js")
+
+
+def site(runs: list[Run]) -> Mapping[str, Callable[[], bytes]]:
+    """Path of each file below the page's folder, and what makes it."""
+    samples = collect(runs)
+    files: dict[str, Callable[[], bytes]] = {"index.html": partial(_template, "view.html")}
+    files |= {name: partial(_template, name) for name in _STATIC}
+    files["core.js"] = lambda: _script("core", core(samples))
+    blocks = math.ceil(len(samples.names) / BLOCK) if samples.base.images("clean_inputs") is not None else 0
+    for b in range(blocks):
+        files[f"sheets/clean-{b}.png"] = partial(_clean_sheet, samples, b)
+    for s, source in enumerate(samples.sources):
+        files[f"column-{s}.js"] = partial(_column, s, source)
+        if changed_images(source) is not None:
+            for b in range(blocks):
+                files[f"sheets/{s}-{b}.png"] = partial(_sheet, samples, source, b)
+                files[f"sheets/{s}-{b}-change.png"] = partial(_change_sheet, samples, source, b)
+    return files
+
+
+def write_site(runs: list[Run], folder: Path) -> Iterator[Path]:
+    """Write every file of the page below `folder`; the page then opens from disk and asks nobody for anything."""
+    for name, make in site(runs).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(make())
+        yield path
+
+
+def _template(name: str) -> bytes:
+    return resources.files("windtunnel.reporting.view").joinpath("templates", name).read_bytes()
+
+
+def _script(name: str, *values: object) -> bytes:
+    # JSON is JavaScript but for two line separators; what is inside is text, and becomes text nodes.
+    text = ",".join(json.dumps(value, separators=(",", ":")) for value in values)
+    return f"windtunnel.{name}({text});".replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode()
+
+
+def _column(s: int, source: Source) -> bytes:
+    return _script("column", s, column(source))
+
+
+def _span(samples: Samples, block: int) -> tuple[int, int]:
+    return block * BLOCK, min(len(samples.names), (block + 1) * BLOCK)
+
+
+def _clean_sheet(samples: Samples, block: int) -> bytes:
+    images = rows_at(samples.base, "clean_inputs", *_span(samples, block))
+    assert images is not None  # only blocks of images have a sheet
+    return _laid(pixels_of(_small(images.nan_to_num(1.0))))
+
+
+def _sheet(samples: Samples, source: Source, block: int) -> bytes:
+    images = rows_at(source, "perturbed_inputs", *_span(samples, block))
+    assert images is not None
+    return _laid(pixels_of(_small(images.nan_to_num(1.0))))
+
+
+def _change_sheet(samples: Samples, source: Source, block: int) -> bytes:
+    """The change of each sample on its own scale: red brighter, blue darker, white none."""
+    from matplotlib import colormaps
+
+    span = _span(samples, block)
+    images, clean = rows_at(source, "perturbed_inputs", *span), rows_at(samples.base, "clean_inputs", *span)
+    assert images is not None
+    assert clean is not None
+    change = _small((images - clean).nan_to_num(0.0))
+    signed = change.gather(1, change.abs().argmax(1, keepdim=True))[:, 0]
+    scale = signed.abs().flatten(1).amax(1).clamp(min=1e-8)[:, None, None]
+    colours = colormaps["RdBu_r"](((signed / scale + 1) / 2).numpy())[..., :3]
+    return _laid((colours * 255).round().astype(np.uint8))
+
+
+def _small(images: Tensor) -> Tensor:
+    width, height = tile_of(images)
+    return (
+        images
+        if images.shape[-2:] == torch.Size((height, width))
+        else interpolate(images, (height, width), mode="area")
+    )
+
+
+def _laid(pixels: np.ndarray) -> bytes:
+    """Tiles (n, H, W[, 3]) as one PNG, row by row."""
+    n, height, width = pixels.shape[:3]
+    rows = math.ceil(n / ACROSS)
+    sheet = np.full((rows * ACROSS, *pixels.shape[1:]), 255, np.uint8)
+    sheet[:n] = pixels
+    tail = pixels.shape[3:]
+    laid = sheet.reshape(rows, ACROSS, height, width, *tail).swapaxes(1, 2)
+    return png_bytes(laid.reshape(rows * height, ACROSS * width, *tail))

@@ -1,0 +1,41 @@
+"""The falsifier: what it finds is misclassified in both precisions, inside the ball, and it finds what one class hides."""
+
+import pytest
+import torch
+from balls import first, subject_with
+from torch import nn
+
+from windtunnel.assessments.verification.falsifier import confirmed, falsify, falsify_targeted
+from windtunnel.core.contracts import Norm
+from windtunnel.core.distances import distance
+
+
+class Decoy(nn.Module):
+    """The nearest class can never win, and its gradient leads away from where another one does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        off = x.flatten(1).mean(1) - 0.45
+        return torch.stack([torch.ones_like(off), 0.9 - 0.05 * torch.tanh(20 * off), 15 * off - 1], 1)
+
+
+def test_aimed_at_each_class_it_finds_what_the_nearest_class_hides():
+    subject = subject_with(Decoy(), torch.full((2, 1, 4, 4), 0.45), 3)
+    x, y = subject.dataset.inputs, subject.dataset.targets
+    plain, _ = falsify(subject.classifier, x, y, 0.2, seed=0)
+    targeted, points = falsify_targeted(subject.classifier, x, y, 0.2, seed=0)
+    assert not plain.any()
+    assert targeted.all()
+    assert (subject.classifier.predict(points) == 2).all()
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [(Norm.LINF, 0.1), (Norm.L2, 0.8), (Norm.L1, 4.0)])
+@pytest.mark.parametrize("search", [falsify, falsify_targeted])
+def test_what_it_finds_lies_in_the_ball_and_is_misclassified_in_both_precisions(digits_subject, norm, epsilon, search):
+    subject = first(digits_subject, 8)
+    x, y = subject.dataset.inputs, subject.dataset.targets
+    found, points = search(subject.classifier, x, y, epsilon, 0, norm, steps=30, restarts=2)
+    assert found.any()
+    assert (distance(norm, points[found], x[found]) <= epsilon * (1 + 1e-5)).all()
+    assert points.min() >= 0
+    assert points.max() <= 1
+    assert confirmed(subject.classifier, points[found], y[found]).all()

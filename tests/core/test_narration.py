@@ -1,0 +1,66 @@
+"""A stage says a line at its start and one at its end, with what was found."""
+
+import sys
+
+import pytest
+
+from windtunnel.core.endings import user_errors
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import write_json
+from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv, work=lambda: None):
+        monkeypatch.setattr(sys, "argv", list(argv))
+        with user_errors():
+            work()
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def attack(**metrics):
+    region = {"norm": "Linf", "epsilon": 8 / 255}
+    kwargs = {"sample_names": ["a", "b"]}
+    write_json(
+        {"metrics": metrics, "kwargs": kwargs, "semantics": {"perturbation": region}},
+        ROBUSTNESS / "pgd" / "metadata.json",
+    )
+
+
+def test_an_assessment_says_what_it_found(stage):
+    first, last = stage("stages/attack.py", "pgd", work=lambda: attack(adversarial_accuracy=0.67, clean_accuracy=0.97))
+    assert first == "attack@pgd: started"
+    assert last.startswith("attack@pgd: 67.0% left by the attack, 2 samples, Linf 8/255 (")
+    assert last.endswith(" s)")
+
+
+def test_sanity_the_summary_and_the_gate_say_theirs_and_others_that_they_are_done(stage):
+    write_json(
+        {"kwargs": {"checks": [{"status": "pass"}, {"status": "warn"}, {"status": "pass"}]}}, SANITY / "metadata.json"
+    )
+    write_json(
+        {"metrics": {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}, "kwargs": {}}, SUMMARY / "metadata.json"
+    )
+    write_json({"decision": "passed"}, GATE)
+    said = {name: stage(f"stages/{name}.py")[1].split(" (")[0] for name in ("sanity", "summary", "gate", "train")}
+    assert said == {
+        "sanity": "sanity: 2 pass, 1 warn", "summary": "summary: 66.0% in the worst case, 40.0% certified", "gate": "gate: passed",
+        "train": "train: done",
+    }  # fmt: skip
+
+
+def test_a_refusal_is_its_own_line_and_another_process_says_nothing(stage, capsys):
+    def refuse():
+        raise UserError("attacks.pgd: no")
+
+    with pytest.raises(SystemExit):
+        stage("stages/attack.py", "pgd", work=refuse)
+    out = capsys.readouterr()
+    assert out.out.splitlines() == ["attack@pgd: started"]
+    assert "attacks.pgd: no" in out.err
+    assert stage("/usr/bin/windtunnel", "show") == []

@@ -1,0 +1,126 @@
+"""Which code decides a result: what counts as a change of it, what a module reaches, and what is remembered of a file."""
+
+import os
+import time
+
+import pytest
+
+from windtunnel.core.errors import UserError
+from windtunnel.operations.resolve.closure import Code, draws
+from windtunnel.operations.resolve.memory import Memory
+from windtunnel.operations.resolve.source import read_source
+
+
+@pytest.fixture
+def project(tmp_path):
+    package = tmp_path / "own"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "net.py").write_text(
+        "from __future__ import annotations\nimport torch\nfrom typing import TYPE_CHECKING\nfrom . import layers\n"
+        "if TYPE_CHECKING:\n    import pandas\n\ndef net():\n    from own.late import scale\n    return scale\n"
+    )
+    (package / "layers.py").write_text("WIDTH = 3\n")
+    (package / "late.py").write_text("from importlib import import_module\nscale = import_module('own.named')\n")
+    (package / "named.py").write_text("from pathlib import Path\nTEXT = Path(__file__).with_name('names.txt')\n")
+    (package / "names.txt").write_text("a\n")
+    (package / "apart.py").write_text("import own.net\n")
+    return tmp_path
+
+
+def digest(path, text):
+    path.write_text(text)
+    return read_source(path, "own.it").digest
+
+
+def test_comments_docstrings_and_layout_are_no_change_of_code(tmp_path):
+    path = tmp_path / "it.py"
+    plain = digest(path, "def f(x):\n    return x + 1\n")
+    assert digest(path, '"""Says."""\n\n# why\ndef f(x):\n    """Adds."""\n    return (x + 1)  # one\n') == plain
+    assert digest(path, "def f(x):\n    return x + 2\n") != plain
+    assert digest(path, "def f(x):\n    return x + 1.0\n") != plain
+
+
+def test_a_docstring_that_a_decorator_may_use_is_content(tmp_path):
+    path = tmp_path / "it.py"
+    assert digest(path, '@check\ndef f():\n    """One."""\n') != digest(path, '@check\ndef f():\n    """Two."""\n')
+
+
+def test_a_file_that_is_no_python_is_one_line(tmp_path):
+    (tmp_path / "it.py").write_text("def f(:\n")
+    with pytest.raises(UserError, match="not Python"):
+        read_source(tmp_path / "it.py", "it")
+
+
+def test_a_closure_has_late_imports_named_imports_and_files_beside_and_none_for_type_checkers(project):
+    found = Code(project, Memory(project / "memory.json")).closure(["own.net"])
+    assert set(found.code) >= {"own", "own.net", "own.layers", "own.late", "own.named", "own.named: names.txt"}
+    assert "own.apart" not in found.code
+    assert found.libraries == {"torch"}
+
+
+def test_what_a_use_does_not_reach_is_left_out_with_all_behind_it(project):
+    found = Code(project, Memory(project / "memory.json")).closure(["own.net"], frozenset({"own.late"}))
+    assert set(found.code) == {"own", "own.net", "own.layers"}
+
+
+def test_an_entry_point_that_is_not_there_is_one_line(project):
+    with pytest.raises(UserError, match=r"own\.absent: no such module"):
+        Code(project, Memory(project / "memory.json")).closure(["own.absent"])
+
+
+def test_the_package_is_found_wherever_it_is_installed(tmp_path):
+    found = Code(tmp_path, Memory(tmp_path / "memory.json")).closure(["windtunnel.core.distances"])
+    assert {"windtunnel", "windtunnel.core", "windtunnel.core.distances"} <= set(found.code)
+
+
+def test_drawing_code_is_told_by_its_name():
+    assert draws("windtunnel.assessments.figures.style")
+    assert draws("windtunnel.evaluation.summary.sandwich_figure")
+    assert not draws("windtunnel.assessments.attacks.judge")
+
+
+def test_a_file_is_read_again_only_where_size_or_time_changed(tmp_path):
+    path, reads = tmp_path / "data.bin", []
+    path.write_bytes(b"one")
+    os.utime(path, (time.time() - 60,) * 2)
+
+    def find(path):
+        reads.append(path)
+        return path.read_text()
+
+    for content in ("one", "one", "two"):
+        if content == "two":
+            path.write_bytes(b"two")
+            os.utime(path, (time.time() - 30,) * 2)
+        memory = Memory(tmp_path / "memory.json")
+        assert memory.of("text", path, find) == content
+        memory.keep()
+    assert len(reads) == 2
+
+
+def test_a_file_written_this_moment_is_not_remembered(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"one")
+    memory = Memory(tmp_path / "memory.json")
+    memory.digest(path)
+    memory.keep()
+    assert not (tmp_path / "memory.json").exists()
+
+
+def test_a_folder_changes_with_the_names_and_the_bytes_in_it(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "a").write_text("x")
+    memory = Memory(tmp_path / "memory.json")
+    first = memory.digest(folder)
+    (folder / "a").rename(folder / "b")
+    assert memory.digest(folder) != first
+
+
+def test_a_damaged_memory_only_costs_time(tmp_path):
+    (tmp_path / "memory.json").write_text("{")
+    (tmp_path / "a").write_text("x")
+    assert Memory(tmp_path / "memory.json").digest(tmp_path / "a") == Memory(tmp_path / "none.json").digest(
+        tmp_path / "a"
+    )

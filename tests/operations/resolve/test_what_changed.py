@@ -1,0 +1,76 @@
+"""`windtunnel status` says in words why a stage would run; a result of which only figures changed is kept."""
+
+from dataclasses import replace
+
+import torch
+
+from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.assessments.kept import take_back
+from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.kept import set_aside
+from windtunnel.operations.resolve.explain import explain
+from windtunnel.params.outcome import Clean
+from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
+
+
+def resolved(**changes) -> Resolved:
+    work = {
+        "entry": {"algorithm": "PGD", "budget": {"norm": "Linf", "epsilon": 0.06}},
+        "seed": 0,
+        "code": {"windtunnel.assessments.attacks.judge": "a"},
+        "libraries": {"torchattacks": "3.5.1"},
+    }
+    return Resolved(stage="attack", name="pgd", work=Work(**{**work, **changes}))
+
+
+def test_a_change_is_a_phrase():
+    before = resolved()
+    assert explain(before, before) == []
+    cases = [
+        ({"entry": {"algorithm": "PGD", "budget": {"norm": "Linf", "epsilon": 0.03}}}, "epsilon 0.06 -> 0.03"),
+        ({"seed": 1}, "seed 0 -> 1"),
+        ({"libraries": {"torchattacks": "3.6"}}, "torchattacks 3.5.1 -> 3.6"),
+        ({"code": {"windtunnel.assessments.attacks.judge": "b"}}, "code of attacks.judge"),
+        ({"builds_on": {"attack@fgsm": "x"}}, "attack@fgsm, which it builds on, changed"),
+    ]
+    for changes, words in cases:
+        assert explain(before, resolved(**changes)) == [words]
+
+
+def test_a_file_is_called_by_its_name():
+    def train(digest: str) -> Resolved:
+        work = Work(entry={"model": {"path": "runs/weights.pt"}}, files={"model.path": digest})
+        return Resolved(stage="train", work=work)
+
+    assert explain(train("a"), train("b")) == ["weights.pt changed"]
+
+
+def test_a_figure_changes_how_a_result_looks_and_not_its_digest():
+    before = resolved()
+    drawn = Drawing(figures=(FigureSpec(module="m", name="ImagePairVisualiser"),), code={"windtunnel.x.figures": "b"})
+    after = before.model_copy(update={"drawing": drawn})
+    assert explain(before, after) == [
+        "figures: ImagePairVisualiser",
+        "figures: code of windtunnel.x.figures".replace("windtunnel.", ""),
+    ]
+    assert Resolved.model_validate(after.model_dump()).digest == before.digest
+
+
+def test_equal_entries_of_two_names_are_two_results():
+    assert resolved().digest != resolved().model_copy(update={"name": "other"}).digest
+
+
+def test_a_kept_result_comes_back_for_its_own_model_only(mlp_subject, linear_subject, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "reports" / "robustness" / "it"
+    made = write_artifacts(assess_clean(Clean(), mlp_subject), folder, mlp_subject, started=0.0)
+    (folder / "Some_0.png").touch()
+    set_aside(folder, "digest")
+    other = replace(mlp_subject, classifier=linear_subject.classifier)
+    assert take_back("digest", tmp_path / "other", other) is None
+    assert take_back("another digest", tmp_path / "other", mlp_subject) is None
+    back = take_back("digest", tmp_path / "back", mlp_subject)
+    assert back is not None
+    assert torch.equal(back.tensor("verdicts"), made.tensor("verdicts"))
+    assert not list((tmp_path / "back").glob("*.png"))
+    assert take_back("digest", tmp_path / "again", mlp_subject) is None

@@ -1,0 +1,141 @@
+"""The sample browser's files: every sample of every run, matched by name, as text that cannot become markup."""
+
+import base64
+import io
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from tests.reporting.report.conftest import edit, write_run
+from windtunnel.cli.view import view
+from windtunnel.core.artifacts import load_tensors, read_artifacts, save_tensors
+from windtunnel.reporting.compare.runs import run_in
+from windtunnel.reporting.view.columns import NONE, STATUSES, collect, statuses
+from windtunnel.reporting.view.serve import server
+from windtunnel.reporting.view.site import site
+
+
+@pytest.fixture(scope="module")
+def original(digits_subject, tmp_path_factory):
+    return write_run(digits_subject.subset(torch.arange(20)), tmp_path_factory.mktemp("reports"))
+
+
+def said(script):
+    """What a script of the page hands over: (name, values)."""
+    name, rest = script.decode().removeprefix("windtunnel.").removesuffix(");").split("(", 1)
+    return name, json.loads(f"[{rest}]")
+
+
+def numbers(text, kind):
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+def test_the_core_holds_every_sample_and_its_status(original):
+    _, (core,) = said(site([run_in(original, "one")])["core.js"]())
+    summary = read_artifacts(original / "summary")
+    assert core["names"].split("\n") == summary.sample_names
+    assert numbers(core["targets"], "<u2").tolist() == summary.tensor("targets").tolist()
+    found = [STATUSES[i] for i in numbers(core["statuses"][0], np.uint8)]
+    wrong = summary.tensor("clean_predictions") != summary.tensor("targets")
+    for words, broken, misclassified in zip(found, summary.tensor("verdicts") == 1, wrong, strict=True):
+        assert words == ("misclassified" if misclassified else "broken" if broken else "not known")
+
+
+def test_a_column_holds_what_an_assessment_found(original):
+    files = site([run_in(original, "one")])
+    name, (index, column) = said(files["column-1.js"]())
+    pair = read_artifacts(original / "robustness" / "pair")
+    assert (name, index) == ("column", 1)
+    assert numbers(column["verdict"], np.uint8).tolist() == pair.tensor("verdicts").tolist()
+    assert numbers(column["distance"], "<f4") == pytest.approx(
+        pair.tensor("perturbation_distance").numpy(), nan_ok=True
+    )
+
+
+def test_a_sheet_holds_the_clean_images_pixel_by_pixel(original):
+    sheet = np.asarray(Image.open(io.BytesIO(site([run_in(original, "one")])["sheets/clean-0.png"]())))
+    images = read_artifacts(original / "summary").tensor("clean_inputs")
+    height, width = images.shape[-2:]
+    for i in (0, 7, 19):
+        row, column = divmod(i, 16)
+        tile = sheet[row * height : (row + 1) * height, column * width : (column + 1) * width]
+        assert np.array_equal(tile, (images[i, 0] * 255).round().byte().numpy())
+
+
+def test_another_run_is_matched_by_name_and_what_it_lacks_has_no_verdict(original, digits_subject, tmp_path):
+    half = write_run(digits_subject.subset(torch.arange(9, -1, -1)), tmp_path / "half")
+    samples = collect([run_in(original, "all"), run_in(half, "half")])
+    source = next(s for s in samples.sources if s.run == "half" and s.name == "pair")
+    verdicts = source.spread("verdicts", 0)
+    mine = dict(zip(read_artifacts(half / "summary").sample_names, read_artifacts(half / "robustness/pair").tensor("verdicts").tolist(),
+                    strict=True))  # fmt: skip
+    assert [int(v) for v in verdicts] == [mine.get(name, 0) for name in samples.names]
+    assert STATUSES[statuses(samples, "half")[15]] == ""
+
+
+def test_a_contradiction_and_a_missing_answer_are_told(original, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(original, tmp_path / "reports")
+    data = load_tensors(folder / "summary" / "robustness_data.pt")
+    i = int((data["verdicts"] == 1).nonzero()[0])
+    data["certified_verdicts"][i] = 3
+    data["clean_predictions"][i] = data["targets"][i]
+    save_tensors(data, folder / "summary" / "robustness_data.pt")
+    pair = load_tensors(folder / "robustness/pair/robustness_data.pt")
+    pair["perturbed_predictions"][0] = -1
+    save_tensors(pair, folder / "robustness/pair/robustness_data.pt")
+    run = run_in(folder, "one")
+    assert STATUSES[statuses(collect([run]), "one")[i]] == "contradiction"
+    _, (_, column) = said(site([run])["column-1.js"]())
+    assert numbers(column["answer"], "<u2")[0] == NONE
+
+
+def test_hidden_names_stay_hidden_and_a_script_in_a_name_stays_text(original, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(original, tmp_path / "reports")
+    evil = "</script><script>alert(1)</script>\u2028"
+    edit(folder / "summary/metadata.json", lambda m: m["kwargs"].update(class_names=[evil] * 10))
+    script = site([run_in(folder, "one")])["core.js"]()
+    assert "\u2028" not in script.decode()
+    _, (core,) = said(script)
+    assert core["classes"][0] == evil
+    edit(folder / "summary/metadata.json", lambda m: m["kwargs"].update(show_sample_names=False))
+    _, (core,) = said(site([run_in(folder, "one")])["core.js"]())
+    assert core["names"].startswith("sample 1\nsample 2")
+
+
+def test_the_server_has_the_files_of_the_page_and_nothing_else(original):
+    httpd = server(site([run_in(original, "one")]), "127.0.0.1", 0)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    try:
+        root = f"http://127.0.0.1:{httpd.server_port}"
+        for path, kind in (("/", "text/html"), ("/core.js", "text/javascript"), ("/sheets/clean-0.png", "image/png")):
+            with urllib.request.urlopen(root + path) as answer:
+                assert answer.headers["Content-Type"].startswith(kind)
+        for path in ("/../params.yaml", "/etc/passwd", "/%2e%2e/params.yaml", "/sheets/clean-99.png"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(root + path)
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+
+
+def test_the_bundle_is_static_and_asks_for_nothing(original, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(view, [str(original), "--bundle", "samples"])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "samples" / "index.html").read_text()
+    assert "http:" not in page
+    assert "https:" not in page
+    assert (tmp_path / "samples" / "core.js").is_file()
+    assert (tmp_path / "samples" / "sheets" / "1-0-change.png").is_file()
