@@ -8,9 +8,10 @@ from dataclasses import replace
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.endings import user_errors
-from windtunnel.core.layout import CLEAN, ROBUSTNESS, SANITY
+from windtunnel.core.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect
+from windtunnel.inputs.data.load import read_train
 from windtunnel.params.load import load_params
 from windtunnel.params.resolved import read_resolved
 
@@ -21,7 +22,7 @@ def main() -> None:
     subject = replace(
         current_subject(params.device, params.seed, params.model), resolved=read_resolved("sanity").digest
     )
-    evidence = collect(params, subject, read_artifacts(CLEAN), ROBUSTNESS)
+    evidence = collect(params, subject, read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
     write_artifacts(assess(evidence, params.sanity), SANITY, evidence.subject, started=started)
 
 

@@ -31,8 +31,10 @@ Contra = TypeVar("Contra", bound=Entry, contravariant=True)
 class Preflight(Protocol[Contra]):
     """Raises UserError for an entry that cannot run on this model and these samples."""
 
-    def __call__(self, where: str, entry: Contra, budget: Budget, classifier: Classifier, dataset: Dataset, /) -> None:
-        """Check the entry that is named `where` in params.yaml."""
+    def __call__(
+        self, where: str, entry: Contra, budget: Budget, classifier: Classifier, dataset: Dataset, /
+    ) -> Sequence[str] | None:
+        """Check the entry that is named `where` in params.yaml; a line for each thing that will be done otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--params", "path", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True)
-def check(*, path: Path) -> None:
+@click.option(
+    "--queries",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="How many rows a Python predict (model.source: function) may be asked.",
+)
+def check(*, path: Path, queries: int) -> None:
     """Validate params, data, model, and that every assessment can run on them. Exit code 2 if not.
 
     A model that `train` has yet to make is checked as it will be: untrained, of the same shape.
@@ -34,10 +42,10 @@ def check(*, path: Path) -> None:
       windtunnel check
       windtunnel check --params experiments/wide.yaml
     """  # noqa: D301
-    run_watched(_check, path)
+    run_watched(_check, path, queries)
 
 
-def _check(path: Path) -> None:
+def _check(path: Path, queries: int) -> None:
     """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     console = Console()
     raw = read_params(path)
@@ -45,14 +53,17 @@ def _check(path: Path) -> None:
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
-    mistakes = check_compatibility(params, console)
+    mistakes = check_compatibility(params, console, queries)
     if mistakes:
         raise UserError("\n".join(mistakes))
     console.print("[green]✓[/green] every assessment fits the model and the data")
 
 
-def check_compatibility(params: Params, console: Console) -> list[str]:
-    """Load the data and the model, print what they are, and return a line per assessment that cannot run on them."""
+def check_compatibility(params: Params, console: Console, queries: int | None = None) -> list[str]:
+    """Load the data and the model, print what they are, and return a line per assessment that cannot run on them.
+
+    queries: how many rows a Python `predict` may be asked.
+    """
     from windtunnel.inputs.data.load import load_dataset
     from windtunnel.inputs.models.load import preview_classifier
 
@@ -66,18 +77,35 @@ def check_compatibility(params: Params, console: Console) -> list[str]:
     for family, name, entry in entries(params):
         preflight = import_module(f"windtunnel.assessments.{family}.preflight").preflight
         try:
-            preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
+            for note in preflight(f"{family}.{name}", entry, params.budget, classifier, assessed) or ():
+                console.print(f"[yellow]![/yellow] {escape(note)}")
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
-    return mistakes + check_model(params, classifier, assessed, console)
+    return mistakes + check_model(params, classifier, assessed, console, queries)
 
 
-def check_model(params: Params, classifier: Classifier, assessed: Dataset, console: Console) -> list[str]:
-    """The sanity checks of group A that need no assessment: a line per failure; warnings are printed."""
-    from windtunnel.evaluation.sanity.run import before_any_assessment
+def check_model(
+    params: Params, classifier: Classifier, assessed: Dataset, console: Console, queries: int | None = None
+) -> list[str]:
+    """The sanity checks of group A that need no assessment: a line per failure; warnings are printed.
 
+    A Python `predict` is asked about as many samples as `queries` rows allow, and how many rows that is, is said before.
+    """
+    from windtunnel.evaluation.sanity.run import affordable, before_any_assessment, rows_before_any_assessment
+    from windtunnel.inputs.models.backends import PredictFunction
+
+    module = classifier.module
+    if isinstance(module, PredictFunction):
+        assessed = affordable(assessed, queries)
+        rows = rows_before_any_assessment(len(assessed))
+        console.print(f"[green]✓[/green] model: will be asked about at most {rows} rows ({len(assessed)} samples); "
+                      f"--queries sets another limit")  # fmt: skip
+        if not len(assessed):
+            return []
     findings = before_any_assessment(params, classifier, assessed)
+    if isinstance(module, PredictFunction):
+        console.print(f"[green]✓[/green] model: was asked about {module.rows_asked} rows in {module.calls_made} calls")
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:

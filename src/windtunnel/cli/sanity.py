@@ -35,7 +35,7 @@ _COLOUR = {
 def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
     """Show the sanity checks of the last run: every check, its value against its threshold, and what to do.
 
-    Two checks are about this moment and are asked now: G5 (MLflow) and G6 (git).
+    Three checks are about this moment and are asked now: F3 (the champion), G5 (MLflow) and G6 (git).
 
     \b
     Examples:

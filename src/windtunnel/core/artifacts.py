@@ -34,7 +34,7 @@ from windtunnel.core.files import (
     read_json,
     write_json,
 )
-from windtunnel.core.randomness import one_random_run
+from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
 from windtunnel.core.subject import Subject
 
@@ -51,7 +51,8 @@ class AssessmentResult:
 
     `data` is the content of robustness_data.pt; `metrics` holds plain numbers and lists of numbers, unused ones
     omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options
-    and `call_kwargs` what the library was called with (tensors are summarised on writing).
+    and `call_kwargs` what the library was called with (tensors are summarised on writing). draws: of how many random
+    runs the numbers are the worst case.
     """
 
     name: str
@@ -63,6 +64,7 @@ class AssessmentResult:
     call_kwargs: Mapping[str, object] = field(default_factory=dict)
     library_package: str | None = None
     provenance: Mapping[str, Json] = field(default_factory=dict)
+    draws: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,8 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     """Write robustness_data.pt, metadata.json and runtime.json into `directory`, and return what a reader would see.
 
     `started` is time.time() at the start of the assessment. The bytes of the first two files depend only on the
-    result. `visualisers` starts as an empty list: `draw_figures` fills it in.
+    result. runtime.json says how many rows a Python `predict` was asked in this
+    process. `visualisers` starts as an empty list: `draw_figures` fills it in.
     Raises UserError if the data break the contract, before anything is written.
     """
     check_data(result.data, result.name)
@@ -228,12 +231,14 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         "kwargs": plain_json(result.kwargs),
         "call_kwargs": plain_json(result.call_kwargs),
         "visualisers": [],
-        "caveats": [_caveat_json(c) for c in (*subject.caveats, *one_random_run(row), *result.caveats)],
+        "caveats": [_caveat_json(c) for c in (*subject.caveats, *random_runs(row, result.draws), *result.caveats)],
         "provenance": {**provenance(subject, packages), **result.provenance},
     }
     write_json(metadata, directory / METADATA_FILE)
     seconds = round(time.time() - started, 3)
     runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
+    asked = getattr(subject.classifier.module, "rows_asked", None)
+    runtime |= {} if asked is None else {"rows_asked": asked}
     runtime["resolved"] = subject.resolved
     write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
     return Artifacts(result.name, directory, result.data, metadata)

@@ -45,4 +45,24 @@ def tracked() -> dict[str, Json]:
     return {"status": Status.PASS, "reason": "", "value": 0}
 
 
-ASKED_NOW: dict[str, Callable[[], dict[str, Json]]] = {"G5": tracked, "G6": committed}
+def paired() -> dict[str, Json]:
+    """F3: whether the champion can be paired with this run on every metric of `gate.maximum_regression`."""
+    from windtunnel.core.layout import CHAMPION, SUMMARY
+    from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
+    from windtunnel.evaluation.gate.decide import regression_mismatch
+    from windtunnel.params.load import load_params
+
+    if not CHAMPION.is_file():
+        return {"status": Status.NOT_APPLICABLE, "reason": "there is no champion to compare with"}
+    try:
+        gate, mine = load_params().gate, read_record(SUMMARY / OUTCOMES_FILE)
+        unpaired = regression_mismatch(gate, mine, read_record(CHAMPION))
+    except UserError as error:
+        return {"status": Status.NOT_RUN, "reason": str(error)}
+    if unpaired:
+        reason = f"the champion was assessed on other samples or settings: {', '.join(unpaired)}"
+        return {"status": Status.WARN, "reason": reason, "value": len(unpaired)}
+    return {"status": Status.PASS, "reason": "", "value": 0}
+
+
+ASKED_NOW: dict[str, Callable[[], dict[str, Json]]] = {"F3": paired, "G5": tracked, "G6": committed}

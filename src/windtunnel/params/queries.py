@@ -16,4 +16,7 @@ class QueryEntry(Entry):
         None,
         description="an image is given up before it would need more; no limit but the algorithm's own where absent",
     )
+    total_queries: PositiveInt | None = Field(
+        None, description="of the whole entry; shared equally among the attacked images, so that order decides nothing"
+    )
     batch_size: PositiveInt = Field(256, description="queries that are sent to the model together")

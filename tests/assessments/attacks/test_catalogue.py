@@ -13,8 +13,9 @@ from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.preflight import preflight
 from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.core.contracts import Randomness, ThreatModel, Verdict
+from windtunnel.core.contracts import Norm, Randomness, ThreatModel, Verdict
 from windtunnel.core.distances import distance, within
+from windtunnel.core.randomness import random_runs
 from windtunnel.core.subject import Subject, subject_of
 
 RUNNABLE = [row for row in ROWS.values() if not is_ensemble(row) and not needs_own_model(row)]
@@ -81,6 +82,79 @@ def test_algorithm_is_what_the_registry_says(
     backward = first.metrics["mean_backward_passes"]
     assert (backward > 0) == (row.algorithm.threat_model is ThreatModel.WHITE_BOX)
     assess("it", entry, GLOBAL, colour)
+
+
+TINY = {Norm.LINF: 1e-4, Norm.L2: 1e-3, Norm.L1: 5e-3}
+BOUNDED = [row for row in RUNNABLE if row.epsilon and not row.algorithm.minimum_norm]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", BOUNDED, ids=name_of)
+def test_what_an_attack_returns_where_it_failed_is_what_the_registry_says(row: AttackRow, grey: Subject) -> None:
+    entry = cheap_entry(row)
+    budget = entry.budget.model_copy(update={"epsilon": TINY[row.algorithm.norm or Norm.LINF]})
+    two = grey.subset(torch.arange(2))
+    data = assess("it", entry.model_copy(update={"budget": budget}), GLOBAL, two).data
+    assert (data["verdicts"] == Verdict.ATTACK_FAILED).all()
+    kept = torch.equal(data["perturbed_inputs"], data["clean_inputs"])
+    assert kept == row.keeps_clean
+
+
+FIXABLE = [row for row in RUNNABLE if row.fixed_by]
+
+
+@pytest.mark.parametrize("row", FIXABLE, ids=name_of)
+def test_semantics_follow_the_parameters_that_switch_randomness_off(row: AttackRow, grey: Subject) -> None:
+    two = grey.subset(torch.arange(2))
+    entry = cheap_entry(row)
+    fixed = entry.model_copy(update={"params": {**entry.params, **dict(row.fixed_by)}})
+    first, other = (assess("it", fixed, GLOBAL, replace(two, seed=seed)) for seed in (0, 1))
+    assert torch.equal(first.data["perturbed_inputs"], other.data["perturbed_inputs"])
+    assert random_runs(first.semantics.algorithm, first.draws) == ()
+    drawn, again = (assess("it", entry.model_copy(update={"restarts": n}), GLOBAL, two) for n in (1, 10))
+    for result, code in ((drawn, "one_random_run"), (again, "random_runs")):
+        assert result.semantics.algorithm.randomness is row.algorithm.randomness
+        assert [c.code for c in random_runs(result.semantics.algorithm, result.draws)] == [code]
+
+
+SEARCHING = [row for row in RUNNABLE if row.algorithm.minimum_norm and "Brendel" not in row.algorithm.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", SEARCHING, ids=name_of)
+def test_distance_an_attack_finds_does_not_depend_on_the_budget(row: AttackRow, grey: Subject) -> None:
+    """A minimum-norm attack knows no epsilon; what lies beyond it must not be lost."""
+    norm = row.algorithm.norm or Norm.LINF
+    two = grey.subset(torch.arange(2))
+    found = []
+    for epsilon in (TINY.get(norm, 1.0), 0.9 if norm is Norm.LINF else 60.0):
+        entry = cheap_entry(row)
+        budget = entry.budget.model_copy(update={"epsilon": epsilon})
+        found.append(assess("it", entry.model_copy(update={"budget": budget}), GLOBAL, two))
+    assert torch.equal(*(f.data["perturbed_inputs"] for f in found))
+    assert len({f.metrics["success_rate_any_distance"] for f in found}) == 1
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_fab_breaks_within_epsilon_what_the_library_breaks(norm: str, grey: Subject) -> None:
+    import torchattacks
+
+    from windtunnel.assessments.attacks.nearest_fab import NearestFAB
+
+    epsilon = {"Linf": 0.12, "L2": 0.7}[norm]
+    inputs, targets = grey.dataset.inputs, grey.dataset.targets
+    settings = {"norm": norm, "eps": epsilon, "steps": 5, "n_restarts": 2, "multi_targeted": True}
+    theirs, ours = (
+        attack(grey.classifier.module, **settings)(inputs, targets) for attack in (torchattacks.FAB, NearestFAB)
+    )
+    broken = (theirs != inputs).flatten(1).any(1)
+    assert 0 < int(broken.sum()) < len(broken)
+    assert torch.equal(ours[broken], theirs[broken])
+    assert (distance(Norm(norm), ours[~broken], inputs[~broken]) > epsilon).all()
+
+
+def test_an_ensemble_keeps_the_clean_input_as_its_members_do() -> None:
+    assert all(row.keeps_clean for row in ROWS.values() if is_ensemble(row))
 
 
 @pytest.mark.slow

@@ -106,6 +106,23 @@ def test_the_queries_are_what_the_model_was_asked(few, entry):
     assert (result.data["queries"][~result.data["attacked"]] == 1).all()
 
 
+@pytest.mark.parametrize("entry", EVERY, ids=IDS)
+def test_the_whole_entry_asks_no_more_than_its_total(few, entry):
+    few = enough(entry, few)
+    subject, calls = as_function(few)
+    total = 31 * int(subject.clean_correct.sum())
+    result = run(entry.model_copy(update={"total_queries": total}), subject)
+    assert 0 < sum(calls) <= total
+    assert int(result.data["queries"].max()) <= 32
+
+
+def test_a_total_that_does_not_last_for_a_round_is_refused(few):
+    with pytest.raises(
+        UserError, match=r"total_queries: 100 for \d+ images is \d each, and a round takes 7; allow at least"
+    ):
+        run(own("EvoBA", total_queries=100), few)
+
+
 def all_three(seed):
     return {
         "EvoBA": lambda *a: reference.evoba(*a, generation_size=7, pixels=2, generations=12),

@@ -12,6 +12,7 @@ from torch import nn
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.canonical.trace import UntraceableError
 from windtunnel.assessments.verification.marabou import check_equivalence
 from windtunnel.assessments.verification.onnx_graph import check_scale, rescaled
 from windtunnel.core.contracts import Norm, Verdict
@@ -262,22 +263,46 @@ def test_a_softmax_at_the_end_is_taken_off_and_said(tiny, ending):
         assert (given_ <= bounds["upper"][i] + 1e-5).all()
 
 
-class Branching(nn.Module):
-    """What no tracer follows."""
+def test_a_model_that_cannot_be_traced_is_copied_and_scaled(tiny, monkeypatch):
+    def untraceable(*_):
+        raise UntraceableError("for the sake of the test")
 
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.drop = network, nn.Dropout(0.5)
-
-    def forward(self, x):
-        return self.drop(self.network(x)) if float(x.sum()) > -1 else self.network(-x)
-
-
-def test_a_model_that_cannot_be_traced_is_copied_and_scaled(tiny):
+    monkeypatch.setattr("windtunnel.assessments.verification.canonical.subject.trace", untraceable)
     for factor in (1.0, 1e-6):
-        subject = as_given(tiny, Branching(scaled(tiny.classifier.module, factor)))
+        module = nn.Sequential(scaled(tiny.classifier.module, factor), nn.Dropout(0.5))
+        subject = as_given(tiny, module)
         assert torch.equal(verdicts(subject, 0.1), verdicts(tiny, 0.1))
         assert not subject.classifier.module.training
+
+
+class OfOneBatch(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network(x.reshape(len(x), -1))
+
+
+def test_a_model_that_fixes_the_size_of_the_batch_is_refused_with_what_to_write(tiny):
+    """len() is a number, and whoever traces it keeps that number."""
+    with pytest.raises(IncompatibleError, match=r"as len\(x\) does; write x.shape\[0\]"):
+        verdicts(as_given(tiny, OfOneBatch(tiny.classifier.module)), 0.1)
+
+
+class Branching(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network(x) if float(x.sum()) > 4 else self.network(1 - x)
+
+
+def test_a_model_that_branches_on_its_input_is_refused(tiny):
+    """auto-LiRPA follows the branch of the first sample alone, and certified what is not the model."""
+    with pytest.raises(IncompatibleError, match="chooses by the values of its input"):
+        verdicts(as_given(tiny, Branching(tiny.classifier.module)), 0.1)
 
 
 def test_an_assessment_is_stochastic_where_its_falsifier_draws(tiny):

@@ -53,7 +53,9 @@ def test_an_operator_that_nothing_bounds_is_refused_before_anything_is_computed(
     subject = subject_with(
         nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.GELU(), nn.Linear(6, 3)), torch.rand(2, 1, 3, 3), 3
     )
-    with pytest.raises(IncompatibleError, match=r"verification\.v: auto-LiRPA ibp cannot bound test") as caught:
+    with pytest.raises(
+        IncompatibleError, match=r"verification\.v: auto-LiRPA ibp has no bound for gelu \(2\) in test"
+    ) as caught:
         preflight("verification.v", entry("crown"), budget(0.01), subject.classifier, subject.dataset)
     assert "\n" not in str(caught.value)
 
@@ -162,13 +164,17 @@ def test_bounds_that_exclude_the_clean_sample_are_not_believed(digits_subject, m
     assert "exclude the clean sample" in caveat(result, "weaker_method").text
 
 
-def test_pooling_that_auto_lirpa_bounds_wrongly_is_left_to_intervals():
+def test_pooling_that_auto_lirpa_bounds_wrongly_is_bounded_as_the_convolution_that_it_is():
     torch.manual_seed(0)
-    layers = (nn.AvgPool2d(3, stride=2), nn.AvgPool2d(2, padding=1))
-    for layer, width in zip(layers, (9, 16), strict=True):
+    uncounted = nn.AvgPool2d(2, padding=1, count_include_pad=False)
+    layers = (nn.AvgPool2d(3, stride=2), nn.AvgPool2d(2, padding=1), uncounted)
+    for layer, width in zip(layers, (9, 16, 16), strict=True):
         network = nn.Sequential(nn.Conv2d(1, 4, 2), nn.ReLU(), layer, nn.Flatten(), nn.Linear(4 * width, 5))
         subject = subject_with(network, torch.rand(2, 1, 8, 8), 5)
-        assert (
-            "average pooling of overlapping or padded"
-            in assess("v", entry("crown"), budget(0.01), subject).caveats[0].text
-        )
+        result = assess("v", entry("crown"), budget(0.01), subject)
+        assert not result.caveats
+        noise = 0.01 * (2 * torch.rand(1000, 1, 8, 8) - 1).sign()
+        for i in range(2):
+            logits = subject.classifier.logits((subject.dataset.inputs[i] + noise).clamp(0, 1))
+            assert (logits >= result.data["output_bounds"]["lower"][i] - 1e-5).all()
+            assert (logits <= result.data["output_bounds"]["upper"][i] + 1e-5).all()

@@ -162,14 +162,12 @@ def test_a_solver_killed_from_outside_is_an_error_with_its_reason_and_the_others
     assert (other.index, other.verdict) in {(7, Verdict.VERIFIED), (7, Verdict.FALSIFIED)}
 
 
-def test_a_graph_that_marabou_cannot_read_is_an_error_of_each_sample_with_the_reason(tiny):
+def test_a_graph_that_marabou_cannot_read_is_refused_with_the_operator(tiny):
     subject = subject_with(
         nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.Softplus(), nn.Linear(6, 3)), tiny.dataset.inputs, 3
     )
-    result = assess("m", entry("linf-box"), budget(0.01), subject)
-    assert (result.data["verdicts"] == Verdict.ERROR).all()
-    assert result.metrics["error_rate"] == 1
-    assert all("Softplus" in caveat.text for caveat in result.caveats if caveat.code == "solver_error")
+    with pytest.raises(IncompatibleError, match="Marabou does not read Softplus"):
+        assess("m", entry("linf-box"), budget(0.01), subject)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
 from windtunnel.evaluation.validate import validate
@@ -61,6 +61,9 @@ def assessed(subject: Subject, params: Params, directory: Path) -> Evidence:
 
         if family == "corruptions":
             result = module.assess_suite(name, entry, chosen, lambda r, d=directory / name: write(r, d / r.name))
+        elif family == "attacks" and entry.on:
+            prior = {other: read_artifacts(directory / other) for other in entry.on.survivors_of}
+            result = module.assess(name, entry, params.budget, chosen, prior)
         else:
             result = module.assess(name, entry, params.budget, chosen)
         write(result, directory / name)

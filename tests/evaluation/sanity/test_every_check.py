@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.gallery import masks
 from tests.evaluation.sanity.tamper import (
     KIND_SAMPLING,
     batchwise,
@@ -143,6 +144,22 @@ def between_levels(e: Evidence) -> Evidence:
     return replace(e, pieces=(piece_of(e, "fgsm"),), notes={})
 
 
+def with_inputs(e: Evidence, inputs: torch.Tensor) -> Evidence:
+    return replace(e, subject=replace(e.subject, dataset=replace(e.subject.dataset, inputs=inputs)), notes={})
+
+
+def mislabelled(e: Evidence) -> Evidence:
+    targets = e.subject.dataset.targets.clone()
+    targets[::5] = (targets[::5] + 3) % 10
+    return replace(e, subject=replace(e.subject, dataset=replace(e.subject.dataset, targets=targets)))
+
+
+def memorised(e: Evidence) -> Evidence:
+    data = e.subject.dataset
+    weak = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    return with_model(e, masks.Memory(weak, data.inputs, data.targets, 10, 1e-4))
+
+
 def white_box_blind(e: Evidence) -> Evidence:
     return failing(e, "fgsm", "twin", "pgd")
 
@@ -270,6 +287,13 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "A14": lambda e: with_model(e, quantised(module(e))),
     "A15": another_graph,
     "A17": lambda e: changed(e, "pgd", metadata=lambda m: m["semantics"].pop("threat_model")),
+    "A18": lambda e: with_inputs(e, e.subject.dataset.inputs[torch.arange(60) % 10]),
+    "A19": lambda e: with_inputs(e, e.subject.dataset.inputs[torch.arange(60) // 10]),
+    "A20": lambda e: replace(e, train=e.subject.dataset),
+    "A21": mislabelled,
+    "A22": memorised,
+    "A23": lambda e: with_model(e, masks.Cache(module(e), 0.1)),
+    "A24": lambda e: with_model(e, masks.hash_noise(module(e))),
     "B1": lambda e: changed(e, "pgd", steps_outside),
     "B2": lambda e: changed(e, "pgd", first_row("perturbed_inputs", float("nan"))),
     "B3": lambda e: changed(e, "pgd", not_in_the_tensor),
@@ -302,6 +326,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "C20": without("hopskip"),
     "C21": lambda e: with_params(nothing_found(e), benchmark="cifar10"),
     "C22": natural_images,
+    "C23": nothing_found,
     "D1": lambda e: failing(e, "pgd"),
     "D2": lambda e: failing(e, "pgd"),
     "D3": lambda e: failing(e, "pgd"),
@@ -314,6 +339,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "D11": lambda e: with_params(e, thresholds={}),
     "D12": lambda e: with_model(e, optimising(module(e))),
     "D13": lambda e: failing(e, "pgd_l2"),
+    "D14": nothing_found,
     "E1": verified_all("crown"),
     "E2": verified_all("crown"),
     "E3": lambda e: changed(e, "marabou", not_a_counterexample),
@@ -379,8 +405,8 @@ def test_every_check_has_its_fault() -> None:
     assert set(CHECKS) - set(FAULTS) == NEVER_HERE | {"A16", "D7"}  # the two have tests of their own
 
 
-def test_there_are_91_checks() -> None:
-    sizes = {"A": 17, "B": 10, "C": 22, "D": 12, "E": 14, "F": 8, "G": 8}
+def test_there_are_101_checks() -> None:
+    sizes = {"A": 24, "B": 10, "C": 23, "D": 14, "E": 14, "F": 8, "G": 8}
     assert {letter: sum(c[0] == letter for c in CHECKS) for letter in sizes} == sizes
 
 

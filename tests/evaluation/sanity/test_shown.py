@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,25 @@ def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ):
         monkeypatch.setattr(look, "logged_metrics", lambda *_, logged=logged: logged)
         assert moment.tracked()["status"] == status
+
+
+def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F3: a champion of other samples cannot be paired, and the sanity checks say so."""
+    from types import SimpleNamespace
+
+    from windtunnel.core.layout import CHAMPION, SUMMARY
+    from windtunnel.core.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
+    from windtunnel.params import load
+    from windtunnel.params.outcome import Gate
+
+    gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
+    monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))
+    assert moment.paired()["status"] == "not_applicable"
+    mine = Record("a", ("one", "two"), {"worst_case/accuracy": Outcomes("p", "11")})
+    write_record(mine, SUMMARY / OUTCOMES_FILE)
+    for theirs, status in ((mine, "pass"), (replace(mine, samples=("one", "three")), "warn")):
+        write_record(theirs, CHAMPION)
+        assert moment.paired()["status"] == status
 
 
 def test_each_assessment_gets_its_own_reason_and_the_table_that_of_all() -> None:

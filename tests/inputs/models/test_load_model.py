@@ -67,7 +67,7 @@ def imported(model: Model, dataset: Dataset, folder: Path) -> Classifier:
 
 def the_line(model: Model, dataset: Dataset) -> str:
     with pytest.raises(UserError) as caught:
-        preview_classifier(model, dataset, None, "cpu")
+        preview_classifier(model, dataset, None, "cpu").predict(dataset.inputs[:2])
     line = str(caught.value)
     assert "\n" not in line
     return line

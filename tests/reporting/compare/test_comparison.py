@@ -3,11 +3,14 @@
 import re
 
 import pytest
+import torch
 from click.testing import CliRunner
 from planted import write_run
 
 from windtunnel.cli.compare import compare as command
+from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.errors import UserError
+from windtunnel.core.files import read_json, write_json
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.document import document
 from windtunnel.reporting.compare.html import render_html
@@ -35,7 +38,7 @@ def test_what_differs_is_listed_and_what_is_equal_is_counted(pair):
     shown = text(comparison)
     assert "| pgd | 5 | 60.0% | 0.0% | -60.0" in shown
     assert "pgd, holds only in narrow (3): s0, s1, s2" in shown
-    assert "Assessed with another perturbation.epsilon: pgd." in shown
+    assert "pgd was assessed with another epsilon." in shown
 
 
 def test_three_runs_are_compared_with_the_first_and_p_values_are_adjusted_for_their_number(pair, tmp_path):
@@ -54,6 +57,54 @@ def test_a_refused_pairing_is_said_and_the_numbers_are_shown_all_the_same(pair, 
     assert "Not paired: pgd: the samples have the same names and other values" in shown
     assert "no paired statistics" in shown
     assert "| pgd/adversarial\\_accuracy | 0.6 | 0.4 | -0.2 |" in shown
+
+
+def with_summary(root, attacks):
+    """The run with a summary whose worst case rests on these attacks: {name: algorithm}."""
+    data = torch.load(root / "reports" / "robustness" / "pgd" / "robustness_data.pt")
+    facts = read_json(root / "reports" / "robustness" / "pgd" / "metadata.json")
+    for name, algorithm in attacks.items():
+        folder = root / "reports" / "robustness" / name
+        save_tensors(data, folder / "robustness_data.pt")
+        mine = {"name": name, "algorithm": algorithm, "assessment_kind": "empirical_attack"}
+        write_json({**facts, **mine}, folder / "metadata.json")
+    summary = root / "reports" / "summary"
+    save_tensors({**data, "certified_verdicts": torch.full((5,), 3)}, summary / "robustness_data.pt")
+    kwargs = {**facts["kwargs"], "assessments": list(attacks)}
+    metrics = {"worst_case_accuracy": 0.5, "certified_accuracy": 1.0}
+    write_json({"name": "summary", "metrics": metrics, "kwargs": kwargs}, summary / "metadata.json")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("attacks", "line"),
+    [
+        ({"pgd": "PGD"}, None),
+        ({"pgd": "PGD", "square": "Square"}, "Not paired: worst case: square only in b."),
+        ({"pgd": "APGD"}, r"Not paired: worst case: pgd is another algorithm (PGD and APGD)."),
+    ],
+)
+def test_a_worst_case_is_paired_only_under_the_same_attacks(tmp_path, attacks, line):
+    first = with_summary(write_run(tmp_path / "a", [2, 2, 2, 1, 2]), {"pgd": "PGD"})
+    second = with_summary(write_run(tmp_path / "b", [2, 1, 2, 1, 2]), attacks)
+    comparison = compare_runs([run_in(first, "a"), run_in(second, "b")])
+    names = [p.name for p in comparison.against[0].pairs]
+    assert "certified" in names
+    assert ("worst case" in names) == (line is None)
+    assert line is None or line in text(comparison).replace("\\", "")
+
+
+def test_other_settings_of_an_ensemble_are_one_line(tmp_path):
+    runs = []
+    for label, steps in (("a", 10), ("b", 20)):
+        root = write_run(tmp_path / label, [2, 2])
+        path = root / "reports" / "robustness" / "pgd" / "metadata.json"
+        calls = {f"{i} APGD": {"steps": steps, "seed": steps, **{f"k{j}": steps for j in range(8)}} for i in range(18)}
+        write_json({**read_json(path), "call_kwargs": calls}, path)
+        runs.append(run_in(root, label))
+    lines = [line for line in text(compare_runs(runs)).splitlines() if "assessed with another" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("and 4 more.")
 
 
 def test_markdown_cells_stay_cells(pair):

@@ -103,3 +103,25 @@ def test_the_clean_accuracy_of_the_verdict_is_that_of_metadata(reports):
     assert (
         f"{metrics_of(reports / 'summary')['clean_accuracy']:.1%} of 20 samples" in build_report(reports).front.verdict
     )
+
+
+def test_caveats_that_differ_in_a_number_are_one_row_and_others_stay_whole():
+    from windtunnel.reporting.report.sections.assessment import limits_table
+
+    def with_caveat(name, *texts):
+        caveats = [{"code": code, "text": text} for code, text in texts]
+        return Artifacts(name, Path(), {}, {"metrics": {}, "caveats": caveats})
+
+    few = "Sanity check F2: its interval is {} points. Assess more samples."
+    mine = [
+        with_caveat("pgd", ("F2", few.format("±6.5")), ("draws", "PGD draws at random.")),
+        with_caveat("cw", ("F2", few.format("±6.7")), ("draws", "Square draws from a stream of its own.")),
+        with_caveat("fgsm", ("F2", few.format("±6.5"))),
+    ]
+    (table,) = limits_table(mine)
+    assert table.rows == (
+        ("pgd, fgsm, cw", "Sanity check F2: its interval is ±6.5 (pgd, fgsm), ±6.7 (cw) points. Assess more samples."),
+        ("pgd", "PGD draws at random."),
+        ("cw", "Square draws from a stream of its own."),
+    )
+    assert limits_table([with_caveat("pgd")]) == []

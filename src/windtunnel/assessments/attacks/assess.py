@@ -7,7 +7,7 @@ that those before it did not break.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,6 +61,8 @@ def assess(
     effective = entry.budget.over(budget)
     aims = targets_for(where, entry.target_classes, subject, name)
     runs = plan_of(where, entry, ROWS[algorithm.key], effective)
+    if len(keys := {run.row.algorithm.key for run in runs}) == 1:
+        algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.in_force))
     before = prior_of(where, entry, subject, effective, prior or {})
     state = _State.start(subject, aims, before)
     judged_budget = runs[0].settings.budget if len(runs) == 1 else effective
@@ -87,7 +89,7 @@ def assess(
         examples, clean = state.perturbed, subject.dataset.inputs
         data["transfer_predictions"] = torch.stack([other.predict(examples) for other in others.values()])
         data["transfer_clean_predictions"] = torch.stack([other.predict(clean) for other in others.values()])
-    region = judged_budget if len({r.row.algorithm.key for r in runs}) == 1 else _region(effective)
+    region = judged_budget if len(keys) == 1 else _region(effective)
     targeted = aims is not None
     return AssessmentResult(
         name=name,
@@ -118,6 +120,7 @@ def assess(
             "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
             "entry": entry_digest(entry, budget),
         },
+        draws=sum(int(str(run.settings.in_force.get("n_restarts", 1))) for run in runs),
     )
 
 

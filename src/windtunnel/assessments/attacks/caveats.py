@@ -29,7 +29,7 @@ def caveats_of(
     finds = any(not run.row.epsilon or run.row.algorithm.minimum_norm for run in runs)
     attacked, budget = data["attacked"], runs[0].settings.budget
     assert isinstance(attacked, Tensor)
-    if beyond.any() and not algorithm.minimum_norm:
+    if beyond.any():
         fate = "projected back and asked about again" if held and not finds else "counted as failures"
         yield Caveat(
             "beyond_budget",

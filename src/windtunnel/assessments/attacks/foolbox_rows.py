@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
 
@@ -22,10 +24,11 @@ def _budgeted(
     step: str | None = None,
     steps: str | None = None,
     targeting: Targeting = Targeting.NO,
+    fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack that is given its epsilon at the call."""
     row = algorithm("foolbox", name, threat, norm, families, randomness)
-    return AttackRow(row, AT_CALL, step, steps, targeting=targeting)
+    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, fixed_by=fixed_by)
 
 
 def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[AttackRow, ...]:
@@ -34,6 +37,7 @@ def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[Attac
         _budgeted(
             f"{prefix}{suffix}", WHITE, norm, families, randomness,
             step="abs_stepsize", steps="steps", targeting=Targeting.YES,
+            fixed_by=(("random_start", False),) if randomness is GLOBAL else (),
         )
         for norm, prefix in LP
     )  # fmt: skip
@@ -41,7 +45,7 @@ def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[Attac
 
 def _noise(name: str, norm: Norm, families: str = "noise") -> AttackRow:
     """Random noise scaled to epsilon; its repeated forms ask only for the decision."""
-    return _budgeted(name, DECISION, norm, families, GLOBAL)
+    return replace(_budgeted(name, DECISION, norm, families, GLOBAL), keeps_clean="Repeated" in name)
 
 
 def _minimal(

@@ -64,6 +64,8 @@ def judge(
     predictions = argmax_or_invalid(logits)
     reached = predictions != labels if aims is None else predictions == aims
     allowed = torch.ones_like(reached) if budget.epsilon is None else within(far, budget.epsilon)
+    if row.algorithm.minimum_norm:  # at any distance is what it is for
+        beyond = torch.zeros_like(finite)
     return Judgement(image, logits, predictions, far, reached, reached & allowed, beyond, ~finite)
 
 

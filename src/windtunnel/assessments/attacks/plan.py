@@ -53,7 +53,7 @@ def _check_attacks(where: str, row: AttackRow, run: Run) -> None:
         r.algorithm.name
         for r in ROWS.values()
         if r.algorithm.library == "torchattacks" and r.epsilon and r.algorithm.norm is row.algorithm.norm
-        and r.invoker is Invoker.PLAIN and not r.three_channels
+        and r.invoker in (Invoker.PLAIN, Invoker.ANY_DISTANCE) and not r.three_channels
     ]  # fmt: skip
     names = run.settings.in_force["attacks"]
     if not isinstance(names, list | tuple) or len(names) < 2:

@@ -98,6 +98,7 @@ ROWS: tuple[AttackRow, ...] = tuple(
         norms=tuple(by_norm),
         invoker=Invoker.ENSEMBLE,
         min_classes=4,
+        keeps_clean=True,
     )
     for name, by_norm in PROFILES.items()
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,6 +27,7 @@ class Invoker(StrEnum):
     POOL = "pool"  # draws its examples from a pool of samples
     STARTING_POINTS = "starting_points"  # walks from a misclassified point towards the clean one
     UNBOUNDED = "unbounded"  # is no norm-bounded attack and takes no epsilon
+    ANY_DISTANCE = "any_distance"  # drops what it finds beyond epsilon, which we keep
     ENSEMBLE = "ensemble"  # ours: members one after another, each on what is left
 
 
@@ -41,6 +43,8 @@ class AttackRow:
     our seed, the number of classes; None where it has none. An attack without `epsilon` finds its own distance, and
     counts as successful only within the budget. norms: those that `norm_key` chooses between, else the row's own.
     three_channels: its kernels are built for three channels. min_classes: its loss needs so many.
+    fixed_by: parameters, with values under which the attack draws nothing at random.
+    keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break.
     """
 
     algorithm: Algorithm
@@ -55,11 +59,18 @@ class AttackRow:
     invoker: Invoker = Invoker.PLAIN
     three_channels: bool = False
     min_classes: int = 2
+    keeps_clean: bool = False
+    fixed_by: tuple[tuple[str, bool | float], ...] = ()
 
     @property
     def allowed_norms(self) -> tuple[Norm, ...]:
         """The norms it can work under; all of them where it is bound to none."""
         return self.norms or ((self.algorithm.norm,) if self.algorithm.norm else tuple(DISTANCE_NORMS))
+
+    def randomness(self, in_force: Mapping[str, object]) -> Randomness:
+        """Where its draws come from under the parameters in force; DETERMINISTIC where they leave none."""
+        fixed = self.fixed_by and all(in_force.get(key) == value for key, value in self.fixed_by)
+        return Randomness.DETERMINISTIC if fixed else self.algorithm.randomness
 
     @property
     def managed(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.calls import LibraryCall
+from windtunnel.assessments.attacks.nearest_fab import NearestFAB
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.settings import epsilon_argument, library_class, norm_argument
 
@@ -37,7 +38,8 @@ def call_of(request: Request) -> LibraryCall:
     """How the library is called: everything but the batch goes into the constructor."""
     step = _lgv_step(request) if request.row.invoker is Invoker.SURROGATES else {}
     built = {**step, **_arguments(request, request.row)}
-    return LibraryCall(library_class(request.row), built, request.inputs, request.labels, _targets(request), {})
+    attack = NearestFAB if request.row.invoker is Invoker.ANY_DISTANCE else library_class(request.row)
+    return LibraryCall(attack, built, request.inputs, request.labels, _targets(request), {})
 
 
 def _targets(request: Request) -> Tensor | None:
@@ -96,6 +98,7 @@ def _lgv_step(request: Request) -> dict[str, object]:
 
 _INVOKERS: dict[Invoker, Callable[[Request, LibraryCall, nn.Module], torchattacks.attack.Attack]] = {
     Invoker.PLAIN: _construct,
+    Invoker.ANY_DISTANCE: _construct,
     Invoker.NEXT_CLASS: _construct,
     Invoker.MANY_ATTACKS: _many_attacks,
     Invoker.SURROGATES: _surrogates,

@@ -12,6 +12,8 @@ STEP = "gradient_sign"
 ITERATIVE = f"{STEP} iterative"
 MOMENTUM = f"{ITERATIVE} momentum"
 TRANSFER = f"{MOMENTUM} transfer"
+NO_START = (("random_start", False),)
+NO_DIVERSITY = (*NO_START, ("diversity_prob", 0))
 
 
 def _iterative(
@@ -22,10 +24,13 @@ def _iterative(
     *,
     three_channels: bool = False,
     targeting: Targeting = Targeting.YES,
+    fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack of the usual constructor (eps, alpha, steps)."""
     row = algorithm("torchattacks", name, WHITE, norm, families, randomness)
-    return AttackRow(row, "eps", "alpha", "steps", targeting=targeting, three_channels=three_channels)
+    return AttackRow(
+        row, "eps", "alpha", "steps", targeting=targeting, three_channels=three_channels, fixed_by=fixed_by
+    )
 
 
 def _own_distance(
@@ -58,6 +63,7 @@ def _auto(
     min_classes: int = 2,
     minimum_norm: bool = False,
     randomness: Randomness = OWN,
+    invoker: Invoker = Invoker.PLAIN,
     summary: str = "",
 ) -> AttackRow:
     """A member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream."""
@@ -74,14 +80,16 @@ def _auto(
         norms=norms,
         targeting=targeting,
         min_classes=min_classes,
+        invoker=invoker,
+        keeps_clean=True,
     )
 
 
 ROWS: tuple[AttackRow, ...] = (
     AttackRow(algorithm("torchattacks", "FGSM", WHITE, LINF, STEP, FIXED), "eps", targeting=Targeting.YES),
     _iterative("BIM", LINF, ITERATIVE, FIXED),
-    _iterative("PGD", LINF, ITERATIVE, GLOBAL),
-    _iterative("PGDL2", L2, ITERATIVE, GLOBAL),
+    _iterative("PGD", LINF, ITERATIVE, GLOBAL, fixed_by=NO_START),
+    _iterative("PGDL2", L2, ITERATIVE, GLOBAL, fixed_by=NO_START),
     _iterative("MIFGSM", LINF, MOMENTUM, FIXED),
     _own_distance("CW", WHITE, L2, "optimization", FIXED, "steps", step="lr"),
     _own_distance("DeepFool", WHITE, L2, "optimization", FIXED, "steps", targeting=Targeting.NO),
@@ -99,10 +107,10 @@ ROWS: tuple[AttackRow, ...] = (
         min_classes=4,
         summary="aims at each rival class in turn; any wrong class is a success",
     ),
-    _iterative("DIFGSM", LINF, TRANSFER, GLOBAL),
+    _iterative("DIFGSM", LINF, TRANSFER, GLOBAL, fixed_by=NO_DIVERSITY),
     _own_distance("EADEN", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
     _own_distance("EADL1", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),
-    _iterative("EOTPGD", LINF, ITERATIVE, GLOBAL),
+    _iterative("EOTPGD", LINF, ITERATIVE, GLOBAL, fixed_by=NO_START),
     _auto(
         "FAB",
         "auto optimization",
@@ -110,6 +118,7 @@ ROWS: tuple[AttackRow, ...] = (
         norms=(LINF, L2, L1),
         classes="n_classes",
         minimum_norm=True,
+        invoker=Invoker.ANY_DISTANCE,
         randomness=FIXED,  # it draws only the starts of further restarts; measured equal with three of them
     ),
     AttackRow(
@@ -122,7 +131,7 @@ ROWS: tuple[AttackRow, ...] = (
         )
     ),
     _own_distance("JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS),
-    _iterative("Jitter", LINF, ITERATIVE, GLOBAL),
+    _iterative("Jitter", LINF, ITERATIVE, GLOBAL, fixed_by=(*NO_START, ("std", 0))),
     _iterative("NIFGSM", LINF, TRANSFER, FIXED),
     _iterative("PGDRS", LINF, f"{ITERATIVE} randomized_smoothing", GLOBAL),
     _iterative("PGDRSL2", L2, f"{ITERATIVE} randomized_smoothing", GLOBAL),
@@ -150,7 +159,7 @@ ROWS: tuple[AttackRow, ...] = (
         targeting=Targeting.YES,
     ),
     _own_distance("SparseFool", WHITE, L0, "optimization sparse", FIXED, "steps", targeting=Targeting.NO),
-    _iterative("TIFGSM", LINF, TRANSFER, GLOBAL, three_channels=True),
+    _iterative("TIFGSM", LINF, TRANSFER, GLOBAL, three_channels=True, fixed_by=NO_DIVERSITY),
     _iterative("TPGD", LINF, ITERATIVE, GLOBAL, targeting=Targeting.NO),
     _iterative("UPGD", LINF, ITERATIVE, FIXED),
     _iterative("VMIFGSM", LINF, f"{MOMENTUM} variance_tuned", GLOBAL),
@@ -172,5 +181,6 @@ ROWS: tuple[AttackRow, ...] = (
         ),
         "eps",
         invoker=Invoker.MANY_ATTACKS,
+        keeps_clean=True,
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from windtunnel.assessments.queries.library import attack_counted
 from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.queries.oracle import Goal, Oracle
 from windtunnel.assessments.queries.search import State, Task, search_images
-from windtunnel.assessments.queries.settings import as_attack, library_row, params_of, region_of, search_of
+from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
 from windtunnel.assessments.queries.streams import stream_seeds
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Checkpoint, progress_bar
@@ -56,7 +56,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         seeds=stream_seeds(subject.seed, name, subject.dataset.ids),
         goal=Goal(subject.dataset.targets, aims),
         budget=region,
-        max_queries=entry.max_queries,
+        max_queries=limit_of(where, entry, tuple(subject.dataset.inputs.shape[1:]), int(attacked.sum())),
     )
     identity = [entry.model_dump(mode="json"), str(region), subject.dataset.digest(), subject.classifier.digest,
                 subject.seed, str(subject.classifier.device), None if aims is None else aims.tolist()]  # fmt: skip
@@ -77,7 +77,8 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         kwargs={
             **base_kwargs(subject),
             "batch_size": entry.batch_size,
-            **({"max_queries": entry.max_queries} if entry.max_queries else {}),
+            **({"max_queries": task.max_queries} if task.max_queries else {}),
+            **({"total_queries": entry.total_queries} if entry.total_queries else {}),
         },
         call_kwargs=in_force,
         library_package=None if entry.library == "windtunnel" else entry.library,

@@ -48,6 +48,24 @@ def search_of(where: str, entry: QueryEntry, shape: tuple[int, ...]) -> Search:
     return SimBA(params, shape)
 
 
+def limit_of(where: str, entry: QueryEntry, shape: tuple[int, ...], attacked: int) -> int | None:
+    """How many queries each of `attacked` images of `shape` may take, the check of the clean image included; None for any.
+
+    The smaller of `max_queries` and an equal share of `total_queries`, which counts what the attack itself asks.
+    Raises UserError where the share does not last for one round.
+    """
+    if entry.total_queries is None:
+        return entry.max_queries
+    width = 1 if library_row(entry) is not None else search_of(where, entry, shape).width
+    share = entry.total_queries // max(1, attacked)
+    if share < width:
+        raise UserError(
+            f"{where}.total_queries: {entry.total_queries} for {attacked} images is {share} each, and a round takes {width}; "
+            f"allow at least {width * attacked}, or assess fewer samples ({where}.samples.n)"
+        )
+    return min(1 + share, entry.max_queries or 1 + share)
+
+
 def region_of(where: str, entry: QueryEntry, search: Search) -> PerturbationBudget:
     """The region of one of our algorithms: what the entry says, and no bound where it says nothing.
 

@@ -71,9 +71,9 @@ def assess(
         return assess_smoothing(name, entry, budget, subject)
     region = entry.budget.over(budget)
     assert region.epsilon is not None
-    canonical = canonical_subject(subject)
     deadline = time.monotonic() + (entry.time_budget or float("inf"))
-    bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack)
+    canonical = canonical_subject(subject)
+    bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
     ledger, steps = Ledger.of(subject), steps_of(algorithm, entry)
     bounding = [step for step in steps if step in BOUND_METHODS]
     task = Task(

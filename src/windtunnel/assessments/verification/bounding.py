@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.limits import memory_limit, time_limit
 from windtunnel.assessments.verification.lirpa import Bounds, bound_batch
-from windtunnel.assessments.verification.memory import PeakMemory, out_of_memory, samples_that_fit, samples_that_suit
+from windtunnel.assessments.verification.memory import (
+    PeakMemory,
+    memory_to_use,
+    out_of_memory,
+    samples_that_fit,
+    samples_that_suit,
+)
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
@@ -29,15 +36,17 @@ Part = tuple[Tensor, str, Bounds | None]
 class Bounder:
     """Bounds the samples of a subject under one norm; remembers what fits and what gave way to what.
 
-    slack: how far rounding parts the subject's network from the user's, by which all bounds are widened. batch_size: the
-    most samples at a time. together: how many of them suit the size of the layers; fewer go together
-    where memory is short. fallbacks: for (method, weaker one, reason) the samples it concerns.
+    batch_size: the most samples at a time. slack: how far rounding parts the subject's network from the user's, by which
+    all bounds are widened. deadline: time.monotonic() at which a bound is interrupted. together: how many samples suit the
+    size of the layers; fewer go together where memory is short. fallbacks: for (method, weaker one, reason) the samples
+    it concerns.
     """
 
     subject: Subject
     norm: Norm
     batch_size: int
     slack: float = 0.0
+    deadline: float = float("inf")
     fallbacks: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
     together: int = field(init=False)
     _fits: dict[str, int] = field(default_factory=dict)
@@ -52,7 +61,7 @@ class Bounder:
         """(rows, the method that ran, bounds) for parts of `rows` (int64), `epsilons` (n,) one for each of them.
 
         The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
-        where no method has a bound for the model.
+        where no method has a bound for the model, OutOfTimeError at the deadline.
         """
         for members in [slice(None)] if self.norm is Norm.LINF else _alike(epsilons):
             yield from self._bound(method, rows[members], epsilons[members], logits=logits)
@@ -101,12 +110,13 @@ class Bounder:
         data, classifier = self.subject.dataset, self.subject.classifier
         epsilon = epsilons if self.norm is Norm.LINF else float(epsilons[0])
         arguments = (classifier, data.inputs[rows], data.targets[rows], self.norm, epsilon, method)
-        if method in self._fits:
-            bounds = bound_batch(*arguments, logits=logits)
-        else:
-            with PeakMemory(classifier.device) as peak:
+        with time_limit(self.deadline), memory_limit(memory_to_use(classifier.device), classifier.device):
+            if method in self._fits:
                 bounds = bound_batch(*arguments, logits=logits)
-            self._fits[method] = min(self.together, samples_that_fit(peak.bytes // len(rows), classifier.device))
+            else:
+                with PeakMemory(classifier.device) as peak:
+                    bounds = bound_batch(*arguments, logits=logits)
+                self._fits[method] = min(self.together, samples_that_fit(peak.bytes // len(rows), classifier.device))
         self._check(method, rows, bounds)
         return bounds.widened(self.slack)
 

@@ -14,6 +14,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.verification.canonical.culprit import culprit
 from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.memory import out_of_memory
 from windtunnel.assessments.verification.shims import shim_auto_lirpa
@@ -103,10 +104,7 @@ def bound_batch(
         except (*_UNSUPPORTED, RuntimeError) as error:
             if out_of_memory(error):
                 raise
-            raise IncompatibleError(
-                f"auto-LiRPA {method} cannot bound {classifier.source}: {_reason(error)}; it supports convolutions, "
-                f"linear layers, batch normalisation, ReLU and non-overlapping pooling"
-            ) from error
+            raise IncompatibleError(_explained(classifier, x, norm, method, error)) from error
     found = found.detach().float().cpu()
     if optimised and logits:
         own = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
@@ -228,5 +226,25 @@ def _parameters_as_they_were(module: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__} {' '.join(str(error).split())[:160]}"
+def _explained(classifier: Classifier, x: Tensor, norm: Norm, method: str, error: Exception) -> str:
+    """One line: which operator has no bound, why, and what can be done."""
+
+    def fails(prefix: nn.Module) -> bool:
+        lirpa, name = load_lirpa(), LIRPA_METHOD[method]
+        try:
+            module = lirpa.BoundedModule(prefix, x[:1], bound_opts=_DENSE, device=str(classifier.device), verbose=False)
+            _refuse_unsound(module, method, norm)
+            ball = lirpa.BoundedTensor(x[:1], _region(lirpa, x[:1], norm, 1e-3))
+            row = torch.ones(1, 1, prefix(x[:1]).shape[1], device=x.device)
+            module.compute_bounds(x=(ball,), C=row, method=name, bound_upper=False)
+        except (*_UNSUPPORTED, RuntimeError):
+            return True
+        return False
+
+    operator = culprit(classifier.module, fails)
+    what = f"no bound for {operator} in {classifier.source}" if operator else f"no bound for {classifier.source}"
+    reason = " ".join(str(error).split(". Please help")[0].split())[:160] or type(error).__name__
+    return (
+        f"auto-LiRPA {method} has {what} ({reason}); use ReLU, tanh or sigmoid, convolutions, linear layers, batch "
+        f"normalisation and pooling without overlap there, or windtunnel's smoothing, which needs forward passes alone"
+    )

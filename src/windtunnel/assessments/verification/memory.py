@@ -71,7 +71,12 @@ def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
 
 def samples_that_fit(bytes_per_sample: int, device: torch.device) -> int:
     """How many samples of this size half of the free memory holds; at least 1."""
-    return max(1, int(_SHARE * free_memory(device) / max(1, bytes_per_sample)))
+    return max(1, memory_to_use(device) // max(1, bytes_per_sample))
+
+
+def memory_to_use(device: torch.device) -> int:
+    """Bytes that one computation may take: half of what is free."""
+    return int(_SHARE * free_memory(device))
 
 
 def counts_its_own(device: torch.device) -> bool:
@@ -101,4 +106,6 @@ def _resident() -> int:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory is short; on the CPU torch raises a plain RuntimeError for it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        words in str(error) for words in ("allocate memory", "bad_alloc")
+    )

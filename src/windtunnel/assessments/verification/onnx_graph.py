@@ -9,9 +9,20 @@ import onnx
 import onnxruntime
 import torch
 from onnx import helper, numpy_helper
+from torch import fx, nn
 
 from windtunnel.core.errors import IncompatibleError
 
+# What the parser of Marabou 2.0.0 has a rule for.
+_READABLE = frozenset(
+    {
+        "Constant", "Identity", "Dropout", "Cast", "Reshape", "Flatten", "Transpose", "Unsqueeze", "Squeeze", "Gemm", "Sub",
+        "BatchNormalization", "Concat", "MaxPool", "Conv", "MatMul", "Mul", "Add", "Relu", "Sigmoid", "Split", "Tanh",
+        "LeakyRelu",
+    }
+)  # fmt: skip
+_READS = "it reads linear layers, convolutions, ReLU, leaky ReLU, sigmoid, tanh, pooling and sums: use those there, or leave out marabou"
+_TAKEN_TO_PIECES = frozenset({"layer_norm", "group_norm", "instance_norm", "scaled_dot_product_attention"})
 # Where the largest value of a layer is below or above, Marabou's absolute tolerances (1e-5 and less) say nothing of it.
 _SMALLEST, _LARGEST = 1e-2, 1e6
 
@@ -106,6 +117,43 @@ def rescaled(source: Path, target: Path, unit: float, offset: float) -> Path:
         )
     onnx.save(model, str(target))
     return target
+
+
+def check_layers(network: nn.Module) -> None:
+    """Raise IncompatibleError for layers that the exporter takes to pieces, or fails at with the whole graph on the screen."""
+    for node in network.graph.nodes if isinstance(network, fx.GraphModule) else ():
+        if str(node.target).removeprefix("aten.").split(".")[0] in _TAKEN_TO_PIECES:
+            raise IncompatibleError(f"Marabou does not read {node.meta.get('operator', node.target)}; {_READS}")
+
+
+def check_operators(path: Path, network: nn.Module) -> None:
+    """Raise IncompatibleError, with the operator and where `network` has it, for a graph that Marabou does not read."""
+    made = {str(node.target): str(node.meta.get("operator", "")) for node in network.graph.nodes} \
+        if isinstance(network, fx.GraphModule) else {}  # fmt: skip
+    graph = onnx.load(str(path)).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    unread = [
+        node
+        for node in graph.node
+        if node.op_type not in _READABLE
+        or (node.op_type in ("Mul", "Sub") and not constants & set(node.input))
+        or (node.op_type == "Conv" and _overlooked(node))
+    ]
+    places = [next((made[part] for part in node.name.split("/") if made.get(part)), "") for node in unread]
+    if unread:
+        named = next(
+            (f"this {node.op_type}, of {place}" for node, place in zip(unread, places, strict=True) if place), ""
+        )
+        raise IncompatibleError(f"Marabou does not read {named or unread[0].op_type}; {_READS}")
+
+
+def _overlooked(conv: onnx.NodeProto) -> bool:
+    """Whether a convolution has groups or dilation, which Marabou's parser does not look at."""
+    given = {attribute.name: attribute for attribute in conv.attribute}
+    return ("group" in given and given["group"].i != 1) or (
+        "dilations" in given and set(given["dilations"].ints) != {1}
+    )
 
 
 def check_scale(path: Path, inputs: torch.Tensor) -> None:

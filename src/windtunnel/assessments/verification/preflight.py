@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import tempfile
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from pydantic import ValidationError
@@ -13,8 +16,11 @@ from torch import nn
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.assess import bound_step, steps_of
 from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
 from windtunnel.assessments.verification.search_step import network_of
-from windtunnel.assessments.verification.steps import BOUND_METHODS
+from windtunnel.assessments.verification.solver_step import graph_for_marabou
+from windtunnel.assessments.verification.steps import FALSIFIERS
 from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, SMOOTHING
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
@@ -24,11 +30,17 @@ from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Block, Budget
 from windtunnel.params.verification import BranchAndBound, Smoothing, VerificationEntry
 
+TRY_SECONDS = 3.0  # for trying one sample in all steps of an entry
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 
 
-def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:
-    """Raise UserError or IncompatibleError, in one line, for a verification that cannot run or would mean nothing."""
+def preflight(
+    where: str, entry: VerificationEntry, budget: Budget, classifier: Classifier, dataset: Dataset
+) -> list[str]:
+    """Raise UserError or IncompatibleError, in one line, for a verification that cannot run or would mean nothing.
+
+    Gives a line for each thing that will be done otherwise than asked for.
+    """
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "verification")
     classifier.require(algorithm, where)
     if algorithm is SMOOTHING:
@@ -58,7 +70,7 @@ def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: 
     if entry.examples_from and algorithm is not CASCADE:
         raise UserError(f"{where}.examples_from: only the cascade falsifies with them; remove it")
     if algorithm is SMOOTHING:
-        return
+        return []
     if not dataset.is_image:
         raise IncompatibleError(f"{where}: the data is tabular; verification works on images in [0, 1]")
     for name, module in classifier.module.named_modules():
@@ -71,13 +83,7 @@ def preflight(where: str, entry: VerificationEntry, budget: Budget, classifier: 
         raise IncompatibleError(
             f"{where}: maraboupy is not installed; it has wheels for Python 3.11 at most. Leave out marabou"
         )
-    if algorithm in BRANCH_AND_BOUND:
-        try:
-            network_of(classifier)
-        except IncompatibleError as error:
-            raise IncompatibleError(f"{where}: {error}") from error
-    if len(dataset):
-        _try_bounds(where, [step for step in steps if step in BOUND_METHODS], region, classifier, dataset)
+    return _try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else []
 
 
 def _check_params(where: str, entry: VerificationEntry, schema: type[Block], algorithm: str) -> None:
@@ -100,16 +106,46 @@ def _largest_distance(norm: Norm, dataset: Dataset) -> float:
     return {Norm.LINF: 1.0, Norm.L2: math.sqrt(pixels), Norm.L1: pixels}[norm]
 
 
-def _try_bounds(
-    where: str, methods: list[str], region: PerturbationBudget, classifier: Classifier, dataset: Dataset
-) -> None:
-    """One sample through each method: that none has a bound for an operator shows here, not after hours."""
+def _try_steps(
+    where: str,
+    steps: tuple[str, ...],
+    entry: VerificationEntry,
+    region: PerturbationBudget,
+    classifier: Classifier,
+    dataset: Dataset,
+) -> list[str]:
+    """One sample through each step: what cannot run on the model shows here, not after hours.
+
+    Gives a line for each step that will be left out, give way to a weaker one, or take long. Raises IncompatibleError
+    where no step can prove anything.
+    """
     assert region.epsilon is not None
     one = dataset.subset(torch.arange(1))
-    subject = subject_of(classifier, replace(one, targets=torch.zeros(1, dtype=torch.int64)))
-    bounder = Bounder(subject, region.norm, 1)
-    for method in dict.fromkeys(methods):
+    try:
+        canonical = canonical_subject(subject_of(classifier, replace(one, targets=torch.zeros(1, dtype=torch.int64))))
+    except IncompatibleError as error:
+        raise IncompatibleError(f"{where}: {error}") from error
+    bounder = Bounder(canonical.subject, region.norm, 1, canonical.slack, time.monotonic() + TRY_SECONDS)
+    proving = [step for step in dict.fromkeys(steps) if step not in FALSIFIERS]
+    notes, refused = [], list[IncompatibleError]()
+    for step in proving:
         try:
-            list(bounder.bound(method, torch.arange(1), torch.tensor([region.epsilon]), logits=False))
+            if step == "marabou":
+                with tempfile.TemporaryDirectory() as folder, time_limit(bounder.deadline):
+                    graph_for_marabou(canonical, classifier, Path(folder))
+            elif step == "branch-and-bound":
+                with time_limit(bounder.deadline):
+                    network_of(canonical.subject.classifier)
+            else:
+                list(bounder.bound(step, torch.arange(1), torch.tensor([region.epsilon]), logits=False))
+        except OutOfTimeError:
+            advice = "" if entry.time_budget else f"; {where}.time_budget bounds the whole"
+            notes.append(f"{where}: {step} was not done with one sample after {TRY_SECONDS:g} s{advice}")
         except IncompatibleError as error:
-            raise IncompatibleError(f"{where}: {error}") from error
+            refused.append(error)
+            notes.append(f"{where}: {step} will be left out: {error}")
+    if proving and len(refused) == len(proving):
+        raise IncompatibleError(f"{where}: {refused[0]}")
+    return notes + [
+        f"{where}: {weaker} will run instead of {method}: {reason}" for method, weaker, reason in bounder.fallbacks
+    ]

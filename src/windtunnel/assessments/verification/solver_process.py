@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,9 +66,15 @@ def solve_query(onnx: str, query: Query, timeout: float, out: Connection) -> Non
         if query.bounds:
             lower, upper = solver.logit_bounds()
     except Exception as error:  # whatever Marabou raises is this sample's error, with its reason, and no other's
-        verdict, example, reason = Verdict.ERROR, None, f"{type(error).__name__}: {error}"
+        verdict, example, reason = Verdict.ERROR, None, _reason(error)
     out.send(Answer(query.index, verdict, time.monotonic() - started, example, reason, lower, upper))
     out.close()
+
+
+def _reason(error: Exception) -> str:
+    """What Marabou raised; where it says nothing, the rule of its parser in which it did: `AssertionError in mulEquations`."""
+    place = traceback.extract_tb(error.__traceback__)[-1].name
+    return f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} in {place}"
 
 
 class _Solver:

@@ -11,7 +11,13 @@ import torch
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.marabou import CLEAR_LEAD, check_equivalence, queries_of, replay, solve_all
-from windtunnel.assessments.verification.onnx_graph import check_scale, readable_by_marabou, rescaled
+from windtunnel.assessments.verification.onnx_graph import (
+    check_layers,
+    check_operators,
+    check_scale,
+    readable_by_marabou,
+    rescaled,
+)
 from windtunnel.assessments.verification.solver_process import Answer, Query
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
@@ -39,7 +45,7 @@ def solve(
     subject = canonical.subject
     data = subject.dataset
     with tempfile.TemporaryDirectory() as folder:
-        onnx = _graph(canonical, ledger.subject.classifier, Path(folder))
+        onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         asked = queries_of(
             subject, epsilon, ledger.undecided, one_by_one=entry.rivals == "one_by_one", slack=canonical.slack
         )
@@ -97,21 +103,27 @@ def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Pa
         ledger.caveats.append(Caveat("undecided", f"Marabou: {answer.reason}.", sample))
 
 
-def _graph(canonical: Canonical, given: Classifier, folder: Path) -> Path:
-    """The graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale."""
+def graph_for_marabou(canonical: Canonical, given: Classifier, folder: Path) -> Path:
+    """The graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale.
+
+    Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
+    """
     subject = canonical.subject
     if given.onnx_path:
         check_equivalence(given, given.onnx_path, subject.dataset.inputs)
         exported = rescaled(given.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
     else:
+        check_layers(subject.classifier.module)
         exported = _exported(subject, folder / "model.onnx")
     onnx = readable_by_marabou(exported, folder / "readable.onnx")
     check_equivalence(subject.classifier, onnx, subject.dataset.inputs)
+    check_operators(onnx, subject.classifier.module)
     check_scale(onnx, subject.dataset.inputs[:MEASURED])
     return onnx
 
 
 def _exported(subject: Subject, path: Path) -> Path:
+    torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph at an exception, which is one line here
     try:
         return export_onnx(subject.classifier, path)
     except Exception as error:  # the exporter raises many kinds for what it cannot trace

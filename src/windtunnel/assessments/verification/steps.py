@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from windtunnel.assessments.verification.falsifier import (
     falsify_targeted,
 )
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
+from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.assessments.verification.marabou import MARABOU_TOLERANCE
 from windtunnel.assessments.verification.search_step import search
 from windtunnel.assessments.verification.solver_step import solve
@@ -71,13 +73,23 @@ class Task:
 
 
 def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
-    """Let one step after the other decide what it can of the samples that are undecided, while there is time."""
+    """Let one step after the other decide what it can of the samples that are undecided, while there is time.
+
+    A step that cannot run on the model is left out with a caveat, but where it is the only one: then IncompatibleError.
+    """
     for step in steps:
         if not len(ledger.undecided):
             return
         if task.time_left <= 0:
             break
-        _STEPS.get(step, _bound)(step, ledger, task)
+        try:
+            _STEPS.get(step, _bound)(step, ledger, task)
+        except OutOfTimeError:
+            break
+        except IncompatibleError as error:
+            if len(steps) == 1:
+                raise
+            ledger.caveats.append(Caveat("step_skipped", f"{step} cannot run on this model and was left out: {error}."))
     left = ledger.undecided
     if task.time_left <= 0 and len(left):
         ledger.timed_out[left] = True
@@ -141,8 +153,6 @@ def _bound(step: str, ledger: Ledger, task: Task) -> None:
                     ledger.verify(part[bounds.proved], method)
                 ledger.seconds[part] += (time.perf_counter() - started) / len(part)
                 progress.advance(bar, len(part))
-                if task.time_left <= 0:
-                    return
                 started = time.perf_counter()
             if not (ledger.decided_by[rows] != NOBODY).any():
                 return
@@ -176,12 +186,10 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
 
     def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
         proved = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
-        if task.time_left > 0:
+        with suppress(OutOfTimeError):
             for part, _, bounds in task.bounder.bound(method, rows, epsilons, logits=False):
                 if bounds is not None:
                     proved[part] = bounds.proved
-                if task.time_left <= 0:
-                    break
         return proved[rows]
 
     return decide

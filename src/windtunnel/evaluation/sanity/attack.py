@@ -141,22 +141,21 @@ def _predict(evidence: Evidence, piece: Piece) -> Tensor:
 def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
     """An attack that returns its input reports the clean accuracy as robustness.
 
-    Flags a gradient attack that left more than the threshold of its samples unbroken and unchanged. An attack without
-    gradients may keep the clean input where it failed, so it flags only where it changed nothing at all. One that finds
-    its own distance and finds nothing is D10's business.
+    Flags an attack that left more than the threshold of its samples unbroken and unchanged. Ensembles, AutoAttack's members
+    and query attacks return the clean input where they failed; for them it is the samples about which the model was not
+    asked once that count. An attack that finds its own distance and finds nothing is D10's business.
     """
-    shares, bad = {}, []
+    shares = {}
     for piece in evidence.attacks(lambda p: not p.minimum_norm):
         tried = piece.tried & piece.right
         if not tried.any():
             continue
         moved = (piece.tensor("perturbed_inputs") != piece.tensor("clean_inputs")).flatten(1).any(1)
-        shares[piece.name] = float((~moved & ~piece.succeeded)[tried].double().mean())
-        if shares[piece.name] > (limit if piece.gradient else 1 - 1e-9):
-            bad.append(piece.name)
+        idle = ~moved if piece.shows_failures else piece.asked < 1
+        shares[piece.name] = float((idle & ~piece.succeeded)[tried].double().mean())
     if not shares:
         raise NotApplicable("no attack was tried on any sample")
-    return listing(bad, "unchanged inputs from", value=max(shares.values()), n=len(shares))
+    return largest(shares, limit, "unchanged inputs from")
 
 
 @check(

@@ -16,7 +16,7 @@ class Tier(StrEnum):
     """What a check costs."""
 
     STORED = "T0"  # tensors and metadata on disk
-    PASSES = "T1"  # a few forward and backward passes
+    PASSES = "T1"  # a few forward and backward passes, and short attacks on at most 25 samples
     ATTACKS = "T2"  # attacks run anew on at most `sanity.samples` samples
 
 

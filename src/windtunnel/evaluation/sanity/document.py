@@ -12,7 +12,7 @@ from windtunnel.evaluation.sanity.run import registry
 PAGE = Path("docs/sanity.md")
 _TIERS = {
     Tier.STORED: "tensors and metadata on disk; always",
-    Tier.PASSES: "a few passes over the model; by default",
+    Tier.PASSES: "a few passes over the model, and short attacks on at most 25 samples; by default",
     Tier.ATTACKS: "attacks run anew on at most `sanity.samples` samples; `sanity.profile: full`",
 }
 

@@ -15,15 +15,18 @@ from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
+from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
 GREY_LEVELS = 255
+FEW = 25
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,11 @@ class Piece:
         return str(self.metadata["assessment_kind"])
 
     @property
+    def stochastic(self) -> bool:
+        """Whether it draws at random under the parameters it was run with."""
+        return self.semantics.get("stochastic") is True
+
+    @property
     def threat_model(self) -> str:
         """The threat model, from the semantics."""
         return str(self.semantics.get("threat_model"))
@@ -114,6 +122,18 @@ class Piece:
     def minimum_norm(self) -> bool:
         """Whether it finds its own distance."""
         return self.row is not None and self.row.algorithm.minimum_norm
+
+    @property
+    def shows_failures(self) -> bool:
+        """Whether its example of an unbroken sample is where the attack stood; some return the clean input instead."""
+        return self.row is not None and self.family == "attacks" and not self.row.keeps_clean
+
+    @property
+    def asked(self) -> Tensor:
+        """How often it asked the model about each sample beyond the clean one; float (n,)."""
+        if self.has("queries"):
+            return self.tensor("queries").double() - 1
+        return self.tensor("forward_passes").double()
 
     @property
     def right(self) -> Tensor:
@@ -167,6 +187,13 @@ class Evidence:
     foreign: Mapping[str, str] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
     notes: dict[str, object] = field(default_factory=dict)
+    train: Dataset | None = None
+
+    @property
+    def few(self) -> int:
+        """On how many samples a check of the profile standard attacks: FEW, or `sanity.samples` in the profile full."""
+        samples = self.params.sanity.samples
+        return samples if self.params.sanity.profile == "full" else min(FEW, samples)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -271,8 +298,16 @@ class Evidence:
         return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples]
 
 
-def collect(params: Params, subject: Subject, clean: Artifacts, directory: Path) -> Evidence:
-    """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised."""
+def collect(
+    params: Params, subject: Subject, clean: Artifacts, directory: Path, train: Dataset | None = None
+) -> Evidence:
+    """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised.
+
+    train: the training split, where it is known. A Python `predict` may be asked `sanity.queries` rows from here on; a check
+    that needs more is not run.
+    """
+    if isinstance(module := subject.classifier.module, PredictFunction):
+        module.allowed = module.rows_asked + params.sanity.queries
     pieces, unusable, foreign, families = [], {}, {}, {}
     for family, name, _ in entries(params):
         families[name] = family
@@ -288,7 +323,7 @@ def collect(params: Params, subject: Subject, clean: Artifacts, directory: Path)
             unusable[name] = foreign[name] = difference
         else:
             pieces.append(Piece(name, family, artifacts, rows))
-    return Evidence(subject, clean, params, tuple(pieces), unusable, foreign, families)
+    return Evidence(subject, clean, params, tuple(pieces), unusable, foreign, families, train=train)
 
 
 def _other_samples(artifacts: Artifacts, subject: Subject, rows: Tensor) -> str:

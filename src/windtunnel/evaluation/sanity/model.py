@@ -186,7 +186,10 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
             and not piece.minimum_norm
             and piece.tried.any()
         ):
-            far = piece.far(Norm.LINF)[piece.tried]
+            shown = piece.tried if piece.shows_failures else piece.tried & piece.succeeded
+            if not shown.any():
+                continue  # it broke nothing, and returns the clean input of what it did not break
+            far = piece.far(Norm.LINF)[shown]
             ratios[piece.name] = float(far.max()) / ball.epsilon
     if not ratios:
         return Outcome(flagged=False, note="no attack used its whole budget by design")

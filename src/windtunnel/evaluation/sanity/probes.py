@@ -74,11 +74,13 @@ def pgd(
     restarts: int = 1,
     passes: int = 1,
     loss: Loss = margin_loss,
+    until_broken: bool = False,
 ) -> Descent:
     """Projected gradient ascent on `loss` in Linf inside [0, 1], from random starts (Madry et al. 2018, arXiv 1706.06083).
 
     A sample counts as broken as soon as one iterate is misclassified. `passes` gradients are averaged at each step
-    (expectation over transformation, Athalye et al. 2018), for models with randomness of their own.
+    (expectation over transformation, Athalye et al. 2018), for models with randomness of their own. until_broken: end once
+    every sample is.
     """
     device, generator = classifier.device, torch.Generator().manual_seed(seed)
     clean, y = inputs.to(device), labels.to(device)
@@ -97,9 +99,58 @@ def pgd(
                 gradient += one
             losses.append(value.detach().cpu())
             broken |= (logits.argmax(1) != y).cpu()
+            if until_broken and broken.all():
+                break
             if step < steps:
                 x = (x.detach() + step_size * gradient.sign()).clamp(clean - epsilon, clean + epsilon).clamp(0, 1)
     return Descent(broken, torch.stack(losses), x.detach().cpu())
+
+
+def random_search(
+    classifier: Classifier, inputs: Tensor, labels: Tensor, epsilon: float, *, queries: int, seed: int
+) -> Tensor:
+    """Which samples a random search breaks; bool (n,). It sees scores alone, `queries` of each sample.
+
+    Each step puts a random square of every image to a random corner of the Linf ball inside [0, 1] and keeps it where the
+    margin grows, from stripes as the start; after Square (Andriushchenko et al. 2020, arXiv 1912.00049), whose schedule of sizes
+    is halved four times. Inputs (n, C, H, W), or (n, F), which are taken as one row.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    clean = inputs if inputs.ndim == 4 else inputs[:, None, None, :]
+    n, channels, height, width = clean.shape
+
+    def signs(*shape: int) -> Tensor:
+        return (torch.randint(0, 2, shape, generator=generator) * 2 - 1).float() * epsilon
+
+    def margin(change: Tensor, rows: Tensor) -> Tensor:
+        moved = (clean[rows] + change).clamp(0, 1).reshape(-1, *inputs.shape[1:])
+        return margin_loss(classifier.logits(moved), labels[rows])
+
+    change = signs(n, channels, 1, width).expand(clean.shape).clone()
+    best = margin(change, torch.arange(n))
+    for step in range(1, queries):
+        rows = (best <= 0).nonzero().flatten()  # what is broken is asked about no more
+        if not len(rows):
+            break
+        share = 0.5 / 2 ** (5 * step // queries)
+        high, wide = (max(1, round(side * share**0.5)) for side in (height, width))
+        top = int(torch.randint(0, height - high + 1, (1,), generator=generator))
+        left = int(torch.randint(0, width - wide + 1, (1,), generator=generator))
+        tried = change[rows]
+        tried[:, :, top : top + high, left : left + wide] = signs(len(rows), channels, 1, 1)
+        found = margin(tried, rows)
+        better = found > best[rows]
+        change[rows[better]], best[rows[better]] = tried[better], found[better]
+    return best > 0
+
+
+def sign_steps(classifier: Classifier, inputs: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+    """The last iterates of 20 steps of epsilon/8 up the margin of `classifier`, inside the Linf ball and [0, 1]."""
+    moved = inputs.clone()
+    for _ in range(20):
+        step = input_gradients(classifier, moved, labels, margin_loss).sign()
+        moved = (moved + epsilon / 8 * step).clamp(inputs - epsilon, inputs + epsilon).clamp(0, 1)
+    return moved
 
 
 def rerun(evidence: Evidence, piece: Piece, **changes: object) -> tuple[Tensor, Tensor]:

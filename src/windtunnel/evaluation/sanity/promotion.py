@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.layout import CLEAN, ROBUSTNESS, SANITY
+from windtunnel.core.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.check import Status, Tier
 from windtunnel.evaluation.sanity.evidence import collect
 from windtunnel.evaluation.sanity.findings import read_sanity
 from windtunnel.evaluation.sanity.run import registry, run_checks
+from windtunnel.inputs.data.load import read_train
 from windtunnel.params.schema import Params
 
 
 def failures_before_promotion(params: Params) -> list[str]:
-    """A line per HARD failure among the T2 checks of the last run; none where they were made by the run itself.
+    """A line per HARD failure of the profile full beyond the stored tensors; none where the run itself had that profile.
 
     `sanity.before_promotion: standard` leaves them out.
     """
@@ -21,11 +22,11 @@ def failures_before_promotion(params: Params) -> list[str]:
     profile = kwargs.get("profile") if isinstance(kwargs, dict) else None
     if params.sanity.before_promotion != "full" or profile == "full":
         return []
-    evidence = collect(
-        params, current_subject(params.device, params.seed, params.model), read_artifacts(CLEAN), ROBUSTNESS
-    )
     settings = params.sanity.model_copy(update={"profile": "full"})
-    asked = [name for name, row in registry().items() if row.tier is Tier.ATTACKS]
+    whole = params.model_copy(update={"sanity": settings})
+    subject = current_subject(params.device, params.seed, params.model)
+    evidence = collect(whole, subject, read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
+    asked = [name for name, row in registry().items() if row.tier is not Tier.STORED]
     return [
         f"sanity check {f.check.id} failed: {f.check.title} ({f.reason}). {f.check.remedy}"
         for f in run_checks(evidence, settings, asked)

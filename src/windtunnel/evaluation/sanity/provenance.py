@@ -116,8 +116,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
     steady = evidence.attacks(
         lambda p: (
             p.name in evidence.params.attacks
-            and p.row is not None
-            and p.row.algorithm.randomness is Randomness.DETERMINISTIC
+            and not p.stochastic
             and "ensemble" not in p.families
             and bool(p.tried.any())
         ),

@@ -6,15 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import UserError
 from windtunnel.core.files import plain_json
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
 from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.model import BATCH, DRAWS
 from windtunnel.params.outcome import Sanity
 from windtunnel.params.schema import Params
 
@@ -72,10 +76,13 @@ def registry() -> dict[str, Check]:
         comparisons,
         curves,
         gradients,
+        independent,
+        local,
         masking,
         model,
         provenance,
         randomness,
+        samples,
         statistics,
         strength,
     )
@@ -98,6 +105,21 @@ def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None 
 
 # What can be asked before hours are spent: of the model and the samples alone.
 BEFORE_ANY_ASSESSMENT = ("A1", "A2", "A3", "A4", "A5", "A10", "A12", "A13", "A14")
+
+
+def rows_before_any_assessment(n: int) -> int:
+    """How many rows `before_any_assessment` asks a model without gradients about `n` samples; fewer of a random model."""
+    batch = min(BATCH, n)
+    clean, repeated, alone_and_together, traced, noisy = n, DRAWS * batch, 2 * batch, min(2, n), 2 * n
+    return clean + repeated + alone_and_together + traced + noisy
+
+
+def affordable(dataset: Dataset, queries: int | None) -> Dataset:
+    """The first samples, as many as `before_any_assessment` can ask about within `queries` rows; all where that is None."""
+    n = len(dataset)
+    while n and queries is not None and rows_before_any_assessment(n) > queries:
+        n -= 1
+    return dataset.subset(torch.arange(n))
 
 
 def before_any_assessment(params: Params, classifier: Classifier, dataset: Dataset) -> list[Finding]:
@@ -123,6 +145,8 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
     except NotApplicable as why:
         return outcome_of(Status.NOT_APPLICABLE, str(why))
     except NotRun as why:
+        return outcome_of(Status.NOT_RUN, str(why))
+    except UserError as why:  # a model that may not be asked more
         return outcome_of(Status.NOT_RUN, str(why))
     except Exception as error:  # whatever a user's model or a damaged tensor raises: said, and never a pass
         return outcome_of(

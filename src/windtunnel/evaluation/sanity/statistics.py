@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Evidence, Piece, numbers
 from windtunnel.evaluation.sanity.rates import rate_interval
 
@@ -60,7 +60,7 @@ def enough_samples(evidence: Evidence, limit: float) -> Outcome:
         n=len(evidence.ids),
         assessments=[b for b in bad if b != "clean"],
         reason=f"indicative: intervals of up to ±{100 * worst:.1f} points ({widest_name})",
-        each={name: f"indicative: its interval is ±{100 * widest[name]:.1f} points wide" for name in bad},
+        each={name: f"indicative: its interval is ±{100 * widest[name]:.1f} points" for name in bad},
     )
 
 
@@ -72,16 +72,15 @@ def _half_width(successes: int, n: int) -> float:
 @check(
     "F3", "Comparisons are paired", Tier.STORED, Severity.WARN,
     source="McNemar 1947; Dietterich 1998",
-    remedy="Compare runs with windtunnel compare, which pairs them sample by sample.",
+    remedy="Run windtunnel champion --reassess, which assesses the champion on these samples under these settings.",
 )  # fmt: skip
 def comparisons_paired(evidence: Evidence, limit: float) -> Outcome:
     """Two models on the same samples differ by their discordant samples, not by two independent intervals.
 
-    Comparisons are made by `windtunnel compare` and by the gate, and both refuse runs of different samples.
+    Asked by `windtunnel sanity`: every metric of `gate.maximum_regression` must have been assessed on the same samples
+    under the same settings as the champion's, without which the gate has nothing to pair.
     """
-    raise NotApplicable(
-        "one run: nothing is compared here; windtunnel compare pairs, and refuses what cannot be paired"
-    )
+    raise NotRun("the champion is no input of a cached stage; windtunnel sanity compares the samples with its samples")
 
 
 @check(

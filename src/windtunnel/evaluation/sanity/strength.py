@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.rows import Invoker
-from windtunnel.core.contracts import Norm, Randomness
+from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.seeds import derive_seed
@@ -58,25 +58,20 @@ def _stronger(
     evidence: Evidence, limit: float, changes: Callable[[Piece], list[Mapping[str, object]]], words: str
 ) -> Outcome:
     """Run each iterative attack with more effort on the same samples; flags where it breaks significantly more."""
-    worst, bad, ids, n = 0.0, [], [], 0
+    worst, bad, ids, most = 0.0, [], [], 0
     for piece in _iterative(evidence):
-        gained = lost = 0
-        for change in changes(piece):
-            local, broken = rerun(evidence, piece, **change)
-            before = piece.succeeded[local]
-            new = broken & ~before
-            if int(new.sum()) > gained:
-                gained, lost = int(new.sum()), int((before & ~broken).sum())
-                fresh = [piece.ids[i] for i in local[new].tolist()]
-            n = max(n, len(local))
-        if not n:
+        attempts = [rerun(evidence, piece, **change) for change in changes(piece)]
+        if not attempts or not len(attempts[0][0]):
             continue
-        drop = (gained - lost) / n
-        worst = max(worst, drop)
+        local, broken = max(attempts, key=lambda attempt: int((attempt[1] & ~piece.succeeded[attempt[0]]).sum()))
+        before = piece.succeeded[local]
+        gained, lost = int((broken & ~before).sum()), int((before & ~broken).sum())
+        drop = (gained - lost) / len(local)
+        worst, most = max(worst, drop), max(most, len(local))
         if drop > limit and significantly_more(gained, lost):
             bad.append(piece.name)
-            ids += fresh
-    return listing(bad, f"{words} breaks more in", value=worst, n=n, samples=ids)
+            ids += [piece.ids[i] for i in local[broken & ~before].tolist()]
+    return listing(bad, f"{words} breaks more in", value=worst, n=most, samples=ids)
 
 
 @check(
@@ -239,7 +234,7 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
     """An attack whose steps cannot reach the edge of the ball was never given the budget.
 
     HARD where steps x step size < epsilon. WARN where more than the threshold of the unbroken samples ended nearer than
-    0.95 epsilon.
+    0.95 epsilon; an attack that returns the clean input where it failed shows nothing of this.
     """
     short, lazy, worst = [], [], 0.0
     pieces = evidence.bounded(lambda p: p.gradient, "gradient attack")
@@ -254,7 +249,7 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
         ):
             short.append(piece.name)
         failed = piece.tried & ~piece.succeeded & piece.right
-        if failed.any():
+        if failed.any() and piece.shows_failures:
             far = piece.far(region.norm)[failed]
             share = float((far < 0.95 * region.epsilon).double().mean())
             worst = max(worst, share)
@@ -287,11 +282,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
     """
     worst, bad, n = 0.0, [], 0
     pieces = evidence.bounded(
-        lambda p: (
-            p.name in evidence.params.attacks
-            and p.row is not None
-            and p.row.algorithm.randomness is not Randomness.DETERMINISTIC
-        ),
+        lambda p: p.name in evidence.params.attacks and p.stochastic,
         "random attack",
     )
     for piece in pieces:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
+from windtunnel.core.watched import limited
 
 _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 # Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.
@@ -119,15 +120,26 @@ def copy_graph(path: Path, target: Path) -> None:
 
 
 class PredictFunction(nn.Module):
-    """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs."""
+    """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs.
+
+    Its calls may cost money, so every row is counted: `rows_asked` in `calls_made`. `allowed` rows may be asked, any number
+    where it is None. num_classes: K, once it is known. time_limit: seconds for an answer, in `windtunnel check`.
+    """
 
     def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
         self.predict, self.name = predict, name
+        self.rows_asked = self.calls_made = 0
+        self.allowed: int | None = None
+        self.num_classes: int | None = None
+        self.time_limit = 60.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log of the probabilities, clipped away from 0 so that every logit is finite."""
-        with users_code(self.name):
+        """Log of the probabilities, clipped away from 0 so that every logit is finite. Raises UserError beyond `allowed`."""
+        if self.allowed is not None and self.rows_asked + len(x) > self.allowed:
+            raise UserError(f"{self.name}: {len(x)} rows more would exceed the {self.allowed} that may be asked here")
+        self.rows_asked, self.calls_made = self.rows_asked + len(x), self.calls_made + 1
+        with users_code(self.name), limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
             given = np.asarray(self.predict(x.detach().cpu().numpy().copy()))
         if given.dtype.kind not in "fiub":
             raise UserError(f"{self.name} returned {given.dtype}; (N, K) probabilities are needed")
@@ -135,6 +147,11 @@ class PredictFunction(nn.Module):
         if probabilities.ndim != 2 or len(probabilities) != len(x):
             raise UserError(
                 f"{self.name} returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"
+            )
+        if self.num_classes is not None and probabilities.shape[1] != self.num_classes:
+            raise UserError(
+                f"{self.name} returned {probabilities.shape[1]} classes, the data has {self.num_classes}; "
+                f"data.class_names says how many there are"
             )
         low, high, sums = probabilities.min(initial=0), probabilities.max(initial=1), probabilities.sum(1)
         off = np.abs(sums - 1).max(initial=0)  # NaN passes: it is a prediction of nothing, told apart later

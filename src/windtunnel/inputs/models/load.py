@@ -21,7 +21,7 @@ from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.backends import copy_graph
+from windtunnel.inputs.models.backends import PredictFunction, copy_graph
 from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
@@ -137,12 +137,17 @@ def preview_classifier(
 def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
     """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
 
+    A Python `predict` is not asked here.
+
     Raises IncompatibleError, in one line that says both sides.
     """
     shape = tuple(dataset.inputs.shape[1:])
     module = loaded.module.to(device).eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
+    if isinstance(module, PredictFunction):  # its rows may cost money: it is checked at the first that is needed
+        module.num_classes, module.time_limit = dataset.num_classes, trust.time_limit
+        return Classifier(module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device)
     sample = dataset.inputs[:1].to(device)
     fed = sample.clone()
     logits = _tried(module, fed, f"model: {loaded.source} does not take inputs of shape {shape}",

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from statsmodels.stats.multitest import multipletests
 
 from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
-from windtunnel.reporting.compare.paired import Pair, compare_assessment
+from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
 from windtunnel.reporting.compare.runs import Run
 
 
@@ -58,13 +60,35 @@ def _keys(blocks: Sequence[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(key for block in blocks for key in block))
 
 
+def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
+    """What of this kind only one of the runs has, or has under the same name with another algorithm; empty for nothing."""
+    one, two = (
+        {
+            name: facts
+            for name, path in side.assessments().items()
+            if isinstance(facts := read_json(path / METADATA_FILE), dict) and facts.get("assessment_kind") == kind
+            and name != "summary"
+        }
+        for side in (first, run)
+    )  # fmt: skip
+    lines = [
+        f"{', '.join(only)} only in {side.label}"
+        for side, mine, other in ((first, one, two), (run, two, one))
+        if (only := [name for name in mine if name not in other])
+    ]
+    lines += [f"{name} is {why}" for name in one if name in two and (why := another_algorithm(one[name], two[name]))]
+    return "; ".join(lines)
+
+
 def _against(first: Run, run: Run) -> Against:
     one, two = first.assessments(), run.assessments()
     pairs: list[Pair] = []
     refused = [f"{r.label}: its tensors are not at hand, so nothing is paired" for r in (first, run) if not r.reports]
+    without = {outcome: line for outcome, kind in MADE_BY.items() if (line := _not_the_same(kind, first, run))}
+    refused += [f"{outcome}: {line}" for outcome, line in without.items() if "summary" in one and "summary" in two]
     for name in [name for name in one if name in two]:
         try:
-            pairs += compare_assessment(name, read_artifacts(one[name]), read_artifacts(two[name]))
+            pairs += compare_assessment(name, read_artifacts(one[name]), read_artifacts(two[name]), without)
         except UserError as error:
             refused.append(str(error))
     if first.reports and run.reports:

@@ -10,7 +10,7 @@ from windtunnel.reporting.compare.curves import CurveDifference, CurvePoint
 from windtunnel.reporting.compare.paired import Pair
 from windtunnel.reporting.report.model import Table
 
-MAX_NAMES = 12
+MAX_NAMES, MAX_SETTINGS = 12, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,12 @@ def _difference(value: float, low: float, high: float) -> str:
 
 
 def _settings(pairs: tuple[Pair, ...]) -> Iterator[str]:
-    """A line per setting that differs between the runs, with the outcomes that it concerns."""
-    concerned: dict[str, list[str]] = {}
+    """A line per outcome that was assessed with other settings; what differs goes by its last name, once."""
     for pair in pairs:
-        for path in pair.settings:
-            concerned.setdefault(path.removeprefix("semantics."), []).append(pair.name)
-    return (f"Assessed with another {path}: {', '.join(names)}." for path, names in concerned.items())
+        names = list(dict.fromkeys(path.rsplit(".", 1)[-1] for path in pair.settings))
+        if names:
+            more = f" and {len(names) - MAX_SETTINGS} more" if len(names) > MAX_SETTINGS else ""
+            yield f"{pair.name} was assessed with another {', '.join(names[:MAX_SETTINGS])}{more}."
 
 
 def _moves(curve: CurveDifference) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.contracts import Json, Verdict
+from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import is_tensor_summary
 from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
@@ -60,20 +60,47 @@ def held(artifacts: Artifacts) -> Tensor:
     return right & torch.isin(artifacts.tensor("verdicts"), torch.tensor([int(v) for v in _HELD]))
 
 
-def compare_assessment(name: str, first: Artifacts, second: Artifacts) -> list[Pair]:
+# Which assessments make which outcome of the summary.
+MADE_BY = {"worst case": AssessmentKind.EMPIRICAL_ATTACK, "certified": AssessmentKind.FORMAL_VERIFICATION}
+
+
+def compare_assessment(
+    name: str, first: Artifacts, second: Artifacts, without: Collection[str] = frozenset()
+) -> list[Pair]:
     """The outcomes of one assessment, paired: one, or for the summary the worst case and the certified share.
 
-    Raises UserError where the two were not made on the same samples: paired statistics on other samples would look
-    right and mean nothing, so names alone are not trusted.
+    without: outcomes to leave out. Raises UserError where the two are of other algorithms, or were not made on the same
+    samples: paired statistics on other samples would look right and mean nothing, so names alone are not trusted.
     """
-    if reason := _why_not(first, second):
+    if reason := another_algorithm(first.metadata, second.metadata) or _why_not(first, second):
         raise UserError(f"{name}: {reason}")
     settings = tuple(_differing(first, second))
     return [
         _pair(outcome, first, second, *rows, settings)
         for outcome, rows in _outcomes(name, first, second)
-        if len(rows[0])
+        if len(rows[0]) and outcome not in without
     ]
+
+
+def another_algorithm(first: Mapping[str, Json], second: Mapping[str, Json]) -> str:
+    """In which way two metadata.json are of different assessments under one name; empty where only settings differ."""
+    for words, path in (
+        ("library", ("library",)),
+        ("algorithm", ("algorithm",)),
+        ("objective", ("semantics", "objective")),
+        ("norm", ("semantics", "norm")),
+    ):
+        one, two = (_at(facts, path) for facts in (first, second))
+        if one != two:
+            return f"another {words} ({one} and {two})"
+    return ""
+
+
+def _at(facts: Mapping[str, Json], path: tuple[str, ...]) -> Json:
+    found: Json = dict(facts)
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _why_not(first: Artifacts, second: Artifacts) -> str:
@@ -130,7 +157,8 @@ def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:
     keys = ("library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs")
     one, two = (dict(_leaves({key: a.metadata.get(key) for key in keys})) for a in (first, second))
     # The numbers of a summary's kwargs are results; those of an assessment's are its options.
-    return (path for path in sorted({*one, *two}) if one.get(path) != two.get(path) and "hard_failures" not in path)
+    results = ("kwargs.hard_failures", "kwargs.assessments")
+    return (path for path in sorted({*one, *two}) if one.get(path) != two.get(path) and path not in results)
 
 
 def _leaves(value: Json, path: str = "") -> Iterator[tuple[str, str]]:

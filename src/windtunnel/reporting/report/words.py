@@ -57,7 +57,7 @@ def percent(row: Row, key: str) -> str:
 
 def bracket(limits: tuple[float, float] | None) -> str:
     """` [59.0%, 72.5%]`, or nothing."""
-    return f" [{limits[0]:.1%},{NBSP}{limits[1]:.1%}]" if limits else ""
+    return f" [{limits[0]:.1%}, {limits[1]:.1%}]" if limits else ""
 
 
 def budget(row: Row) -> str:

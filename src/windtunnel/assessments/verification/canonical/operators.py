@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 aten = torch.ops.aten
+_DENSE = 4_000_000  # the most weights of a convolution that is written out in full
 
 
 class Affine(nn.Module):
@@ -62,16 +64,40 @@ def _conv(call: Call) -> nn.Module:
     if _is_per_channel(call, weight):
         shift = bias if isinstance(bias, Tensor) else torch.zeros(len(weight))
         return Affine(weight.sum(1), shift.view(-1, 1, 1))
+    groups = cast(int, call.given["groups"])
+    if groups > 1 and weight.numel() * groups <= _DENSE:  # Marabou overlooks groups
+        weight, groups = _without_groups(weight, groups), 1
+    dilation = call.pair("dilation")
+    if not isinstance(padding, str) and weight.numel() * math.prod(dilation) <= _DENSE:  # nor does Marabou see dilation
+        weight, dilation = _without_dilation(weight, dilation), (1, 1)
     layer = nn.Conv2d(
-        weight.shape[1] * cast(int, call.given["groups"]),
+        weight.shape[1] * groups,
         weight.shape[0],
         (weight.shape[2], weight.shape[3]),
         call.pair("stride"),
         padding if isinstance(padding, str) else call.pair("padding"),
-        call.pair("dilation"),
-        cast(int, call.given["groups"]),
+        dilation,
+        groups,
     ).double()
     return _with_weights(layer, weight, bias)
+
+
+def _without_dilation(weight: Tensor, dilation: tuple[int, int]) -> Tensor:
+    """The kernel of a dilated convolution with the zeros between its weights."""
+    high, wide = ((size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True))
+    plain = weight.new_zeros(*weight.shape[:2], high, wide)
+    plain[..., :: dilation[0], :: dilation[1]] = weight
+    return plain
+
+
+def _without_groups(weight: Tensor, groups: int) -> Tensor:
+    """The kernel (out, in / groups, h, w) of a grouped convolution as that of a plain one, (out, in, h, w)."""
+    outputs, inputs = weight.shape[0] // groups, weight.shape[1]
+    plain = weight.new_zeros(weight.shape[0], inputs * groups, *weight.shape[2:])
+    for group in range(groups):
+        rows, columns = slice(group * outputs, (group + 1) * outputs), slice(group * inputs, (group + 1) * inputs)
+        plain[rows, columns] = weight[rows]
+    return plain
 
 
 def _is_per_channel(call: Call, weight: Tensor) -> bool:
@@ -116,11 +142,30 @@ def _max_pool(call: Call) -> nn.Module:
 
 
 def _average_pool(call: Call) -> nn.Module:
-    if call.given["divisor_override"] is not None:
+    kernel, padding = call.pair("kernel_size"), call.pair("padding")
+    stride = call.pair("stride") if call.given["stride"] else kernel
+    if call.shape_in is None or len(call.shape_in) != 3 or call.given["divisor_override"] is not None:
         raise NotImplementedError
-    stride = call.pair("stride") if call.given["stride"] else call.pair("kernel_size")
-    return nn.AvgPool2d(call.pair("kernel_size"), stride, call.pair("padding"),
-                        bool(call.given["ceil_mode"]), bool(call.given["count_include_pad"]))  # fmt: skip
+    sizes = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(call.shape_in[1:], padding, kernel, stride, strict=True)]
+    if call.shape_out is None or list(call.shape_out[1:]) != sizes:
+        raise NotImplementedError
+    average = _averages(call.shape_in[0], kernel, stride, padding)
+    if call.given["count_include_pad"] or not any(padding):
+        return average
+    ones = torch.ones(1, *call.shape_in[1:], dtype=torch.float64)
+    inside = nn.functional.avg_pool2d(ones, kernel, stride, padding)  # the share of each window that is no padding
+    return nn.Sequential(average, Affine(1 / inside, torch.zeros_like(inside)))
+
+
+def _averages(channels: int, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]) -> nn.Module:
+    """Average pooling as the convolution that it is: Marabou has no other, and auto-LiRPA's bounds of it are exact."""
+    if kernel == stride == (1, 1) and padding == (0, 0):
+        return nn.Identity()
+    if channels**2 * math.prod(kernel) > _DENSE:
+        return nn.AvgPool2d(kernel, stride, padding)
+    layer = nn.Conv2d(channels, channels, kernel, stride, padding).double()
+    eye = torch.eye(channels, dtype=torch.float64)[..., None, None]
+    return _with_weights(layer, eye.expand(-1, -1, *kernel) / math.prod(kernel), None)
 
 
 def _adaptive_average_pool(call: Call) -> nn.Module:
@@ -130,7 +175,8 @@ def _adaptive_average_pool(call: Call) -> nn.Module:
     sizes, wanted = call.shape_in[1:], call.pair("output_size")
     if any(size % want for size, want in zip(sizes, wanted, strict=True)):
         raise NotImplementedError
-    return nn.AvgPool2d((sizes[0] // wanted[0], sizes[1] // wanted[1]))
+    window = (sizes[0] // wanted[0], sizes[1] // wanted[1])
+    return _averages(call.shape_in[0], window, window, (0, 0))
 
 
 def _mean(call: Call) -> nn.Module:
@@ -139,7 +185,8 @@ def _mean(call: Call) -> nn.Module:
         raise NotImplementedError
     if sorted(d % 4 for d in cast("list[int]", call.given["dim"])) != [2, 3]:
         raise NotImplementedError
-    pool = nn.AvgPool2d((call.shape_in[1], call.shape_in[2]))
+    window = (call.shape_in[1], call.shape_in[2])
+    pool = _averages(call.shape_in[0], window, window, (0, 0))
     return pool if call.given["keepdim"] else nn.Sequential(pool, nn.Flatten())
 
 

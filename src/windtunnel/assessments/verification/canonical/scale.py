@@ -86,8 +86,6 @@ def _groups(graph: fx.GraphModule) -> dict[fx.Node, fx.Node]:
 
 def _passes_scale(graph: fx.GraphModule, node: fx.Node) -> bool:
     layer = layer_of(graph, node)
-    if isinstance(layer, nn.Sequential):
-        return all(isinstance(part, _HOMOGENEOUS) for part in layer)
     return isinstance(layer, _HOMOGENEOUS) or (node.op == "call_function" and node.target in _SHAPING)
 
 

@@ -12,9 +12,16 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.verification.canonical.fold import fold
 from windtunnel.assessments.verification.canonical.scale import end_in_linear, rescale
-from windtunnel.assessments.verification.canonical.trace import Trace, UntraceableError, trace
+from windtunnel.assessments.verification.canonical.trace import (
+    BranchingError,
+    FixedBatchError,
+    Trace,
+    UntraceableError,
+    trace,
+)
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
+from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 
 MEASURED = 64  # samples that tell the scale of the values
@@ -82,7 +89,8 @@ def _log_probability(own: Tensor, others: Tensor) -> Tensor:
 def canonical_subject(subject: Subject) -> Canonical:
     """The subject with its network traced, folded and brought to unit scale; nothing of it touches the user's module.
 
-    A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled.
+    A model that cannot be traced is copied and its logits rescaled; one without gradients is only rescaled. Raises
+    IncompatibleError for a model of which a trace is one branch, or of one size of batch.
     """
     classifier, inputs = subject.classifier, subject.dataset.inputs[:MEASURED]
     if Capability.AUTOGRAD not in classifier.capabilities or not len(inputs):
@@ -124,6 +132,16 @@ def _traced(classifier: Classifier) -> Trace | str:
             given, own = classifier.logits(sample).double(), traced.graph(sample.double())
     except UntraceableError as error:
         return str(error)
+    except FixedBatchError as error:
+        raise IncompatibleError(
+            f"{classifier.source} fixes the size of the batch when it is traced, as len(x) does; write x.shape[0], or "
+            f"use windtunnel's smoothing"
+        ) from error
+    except BranchingError as error:
+        raise IncompatibleError(
+            f"{classifier.source} chooses by the values of its input what it computes (an if on a tensor): a verifier "
+            f"would follow one branch alone; write it without, with torch.where, or use windtunnel's smoothing"
+        ) from error
     ending = {"": lambda x: x, "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(1)}
     own = ending[traced.ending](own)
     if not ((own - given).abs() <= _AGREEMENT * given.abs().max()).all():

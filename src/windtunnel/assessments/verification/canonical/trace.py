@@ -7,18 +7,28 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from windtunnel.assessments.verification.canonical.operators import ARITHMETIC, ENDINGS, MODULES, Call, aten
 
 
 class UntraceableError(Exception):
     """The module cannot be exported as a graph; the text says why."""
+
+
+class FixedBatchError(Exception):
+    """The module takes the size of the batch for a number, so that a graph of it is one of batches of that size."""
+
+
+class BranchingError(Exception):
+    """The module does one thing or another, as the values of its input are: no one graph is the module."""
 
 
 @dataclass(slots=True)
@@ -33,7 +43,7 @@ def trace(module: nn.Module, sample: Tensor) -> Trace:
     """`module` on a batch like `sample` (1, ...) as a graph of torch modules; the module itself is not touched.
 
     Dropout is left out, arithmetic with constants becomes `Affine`, and a softmax at the end is taken off: it changes no
-    decision. Raises UntraceableError.
+    decision. Raises UntraceableError, FixedBatchError, BranchingError.
     """
     own = copy.deepcopy(module).cpu().eval()
     two = sample.cpu().expand(2, *sample.shape[1:]).contiguous()
@@ -41,20 +51,27 @@ def trace(module: nn.Module, sample: Tensor) -> Trace:
         try:
             program = torch.export.export(own, (two,), dynamic_shapes=({0: torch.export.Dim("n")},))
             return _Copier(program.module(check_guards=False)).copy()
+        except GuardOnDataDependentSymNode as error:
+            raise BranchingError from error
         except Exception as error:  # the exporter raises many kinds for what it cannot trace
+            if "specialized it to be a constant" in str(error):
+                raise FixedBatchError from error
             raise UntraceableError(" ".join(str(error).split())[:160]) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    level = logging.root.manager.disable
+    """No warnings of the exporter's, and a transformer's layers as the operators that they are made of."""
+    level, fast = logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled()
     logging.disable(logging.ERROR)
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(level)
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @dataclass(slots=True)
@@ -108,15 +125,20 @@ class _Copier:
         if isinstance(layer, nn.Identity):
             return given
         if layer is not None:
-            self.root.add_module(node.name, layer)
-            made = self.graph.call_module(node.name, (given,))
+            made = given
+            for number, part in enumerate(layer if isinstance(layer, nn.Sequential) else (layer,)):
+                self.root.add_module(f"{node.name}_{number}", part)
+                made = self.graph.call_module(f"{node.name}_{number}", (made,))
         elif target is aten.add.Tensor and len(inputs) == 2 and len(args) == 2 and not kwargs:
             made = self.graph.call_function(torch.add, args)
         else:
             constants = self._registered(node.name, args), self._registered(node.name, kwargs)
-            made = self.graph.call_function(cast(Callable[..., object], target), *constants)
+            # Copies are left out, and with them the order in memory that a view relies on.
+            function = aten.reshape.default if target is aten.view.default else target
+            made = self.graph.call_function(cast(Callable[..., object], function), *constants)
         made.meta["operator"] = _described(node)
         made.meta["shape"] = _shape(node)
+        made.meta["value"] = isinstance(node.meta.get("val"), Tensor)
         return made
 
     def _layer(
@@ -177,6 +199,6 @@ def _name(target: object) -> str:
 
 def _described(node: fx.Node) -> str:
     """An operator and where it stands in the user's module, for messages: `gelu (encoder.layers.0)`."""
-    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    place = str(stack[-1]).removeprefix("L['self'].").removeprefix("L__self___") if stack else ""
+    stack = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    place = next((path for path in reversed(stack) if not path.startswith("_")), "")
     return f"{_name(node.target)} ({place})" if place else _name(node.target)

@@ -20,6 +20,8 @@ _ESSENTIAL = frozenset({
     "LatentDistributionsVisualiser", "LatentGridVisualiser",
 })  # fmt: skip
 
+_FEW_CHARACTERS = 24
+
 
 def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
     """What the section shows of an assessment."""
@@ -50,12 +52,29 @@ def caveat_blocks(artifacts: Artifacts) -> list[Block]:
 
 def limits_table(mine: Sequence[Artifacts]) -> list[Table]:
     """What limits the numbers of these assessments: each caveat once, with those that it concerns."""
-    concerned: dict[str, list[str]] = {}
+    concerned: dict[str, dict[str, list[str]]] = {}
     for a in mine:
-        for words in _caveats(a):
-            concerned.setdefault(words, []).append(a.name)
-    rows = tuple((", ".join(names), words) for words, names in concerned.items())
+        for caveat, words in zip(a.caveats, _caveats(a), strict=True):
+            concerned.setdefault(caveat.code, {}).setdefault(words, []).append(a.name)
+    rows = tuple(row for texts in concerned.values() for row in _once(texts))
     return [Table("What limits these numbers", ("of", "caveat"), rows)] if rows else []
+
+
+def _once(texts: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """The rows of one kind of caveat: one row where its texts differ in a few words alone, such as a number."""
+    words = [text.split(" ") for text in texts]
+    shortest = min(map(len, words))
+    same = [len({w[i] for w in words}) == 1 for i in range(shortest)]
+    ends = [len({w[-1 - i] for w in words}) == 1 for i in range(shortest)]
+    start = same.index(False) if False in same else shortest
+    stop = min(ends.index(False) if False in ends else shortest, shortest - start)
+    middles = [" ".join(w[start : len(w) - stop]) for w in words]
+    if len(texts) == 1 or not start or max(map(len, middles)) > _FEW_CHARACTERS:
+        yield from ((", ".join(names), text) for text, names in texts.items())
+        return
+    listed = ", ".join(f"{middle} ({', '.join(names)})" for middle, names in zip(middles, texts.values(), strict=True))
+    everyone = ", ".join(name for names in texts.values() for name in names)
+    yield everyone, " ".join([*words[0][:start], listed, *words[0][len(words[0]) - stop :]])
 
 
 def _caveats(artifacts: Artifacts) -> Iterable[str]:

@@ -126,10 +126,16 @@ def _caveats(found: Found) -> tuple[Finding, ...]:
     general = [c.text for a in (found.summary, found.clean) if a for c in a.caveats if c.code != "hard_failure"]
     named = [a for _, a in list(_damage(found))[:FINDINGS] if a]
     checks = {str(row["id"]) for row in found.checks or ()}  # their caveats stand here under their own name
+    # What one assessment says of its own draws, the summary says of all of them.
+    repeated = (
+        {"one_random_run"}
+        if found.summary and any(c.code == "reproducibility" for c in found.summary.caveats)
+        else set()
+    )
     own: dict[str, list[str]] = {}
     for a in named:
         for c in a.caveats:
-            if c.text not in general and c.code not in checks:
+            if c.text not in general and c.code not in {*checks, *repeated}:
                 own.setdefault(c.text, []).append(a.name)
     lines = [*general, *(f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in own.items())]
     lines = list(dict.fromkeys((*lines, *warnings_of(found.checks)[:3], *found.problems)))

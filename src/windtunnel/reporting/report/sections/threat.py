@@ -20,9 +20,9 @@ from windtunnel.reporting.report.words import Row, budget, class_name, number, r
 
 SAMPLES = 3
 _SEES = {
-    "white_box": "sees the model's weights and gradients",
-    "black_box_score": "sees the scores of the model alone",
-    "black_box_decision": "sees the answers of the model alone",
+    "white_box": "the model's weights and gradients",
+    "black_box_score": "the scores of the model alone",
+    "black_box_decision": "the answers of the model alone",
 }
 
 
@@ -67,8 +67,8 @@ def _adversaries(assessments: Sequence[Artifacts], row: Row) -> str:
     if not mine:
         return ""
     seen = Counter(str(semantics(a).get("threat_model")) for a in mine)
-    names = {kind: ", ".join(a.name for a in mine if semantics(a).get("threat_model") == kind) for kind in seen}
-    parts = [f"{names[kind]} {_SEES[kind]}" for kind in seen if kind in _SEES]
+    names = {kind: [a.name for a in mine if semantics(a).get("threat_model") == kind] for kind in seen if kind in _SEES}
+    parts = [f"{' and '.join(who)} {'see' if len(who) > 1 else 'sees'} {_SEES[kind]}" for kind, who in names.items()]
     targeted = any(semantics(a).get("objective") == "targeted" for a in mine)
     aim = "Some attacks want a chosen wrong answer." if targeted else "Any wrong answer is a success."
     return f"At this budget: {'; '.join(parts)}. {aim}" if parts else aim

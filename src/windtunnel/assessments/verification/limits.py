@@ -1,0 +1,80 @@
+"""A bound's time and memory, kept while it is computed: what exceeds them is stopped, and the machine goes on."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+_AGAIN = 1.0  # seconds after which the interruption is repeated: an `except:` of somebody else's may have swallowed it
+_STATM = Path("/proc/self/statm")
+
+
+class OutOfTimeError(Exception):
+    """The time that a computation was given is over."""
+
+
+@contextmanager
+def time_limit(deadline: float) -> Iterator[None]:
+    """Raise OutOfTimeError in this thread, between two operations, once time.monotonic() passes `deadline`.
+
+    Other people's code is in the block, which asks nobody for the time. Signals would reach the main thread alone.
+    """
+    if deadline == float("inf"):
+        yield
+        return
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise OutOfTimeError
+    thread, lock, over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
+
+    def interrupt() -> None:
+        wait = left
+        while not over.wait(wait):
+            with lock:
+                if not over.is_set():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(OutOfTimeError))
+            wait = _AGAIN
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        yield
+    finally:
+        with lock:
+            over.set()
+        # Sent and not delivered yet, it would strike whoever comes next.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
+
+
+@contextmanager
+def memory_limit(size: int, device: torch.device) -> Iterator[None]:
+    """Let the process take at most `size` bytes more on the CPU: an allocation beyond fails, where Linux would kill.
+
+    An accelerator's allocator fails by itself, and systems other than Linux count otherwise.
+    """
+    if device.type != "cpu" or not sys.platform.startswith("linux"):
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = _data() + size
+    allowed = wanted if soft == resource.RLIM_INFINITY else min(wanted, soft)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data() -> int:
+    """Bytes of private writable memory, which RLIMIT_DATA counts."""
+    import resource
+
+    return int(_STATM.read_text().split()[5]) * resource.getpagesize()

@@ -1,0 +1,158 @@
+"""Group A, the samples: are they as many as they seem, rightly labelled, and unknown to the model?"""
+
+from __future__ import annotations
+
+import torch
+from scipy.stats import fisher_exact
+from torch import Tensor
+
+from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
+from windtunnel.evaluation.sanity.rates import significantly_more
+
+MOST = 500  # samples that are compared with the training split, or asked about again
+NEIGHBOURS = 5
+
+
+def _groups(inputs: Tensor) -> Tensor:
+    """For each input (n, ...) the number of its group of equal inputs; int64 (n,)."""
+    groups: Tensor = inputs.flatten(1).unique(dim=0, return_inverse=True)[1]
+    return groups
+
+
+@check(
+    "A18", "No sample twice", Tier.STORED, Severity.WARN, threshold=0.01,
+    source="statistical practice",
+    remedy="Remove the copies: an interval of n samples is only as narrow as n different samples make it.",
+)  # fmt: skip
+def no_sample_twice(evidence: Evidence, limit: float) -> Outcome:
+    """Ten copies of an image are one observation; an interval that counts ten is too narrow by a factor of three.
+
+    The share of samples whose input, bit by bit, another sample before it has.
+    """
+    groups = _groups(evidence.subject.dataset.inputs)
+    first = torch.full((int(groups.max()) + 1,), len(groups)).scatter_reduce(
+        0, groups, torch.arange(len(groups)), "amin"
+    )
+    copies = first[groups] != torch.arange(len(groups))
+    value, distinct = float(copies.double().mean()), len(first)
+    reason = f"only {distinct} of {len(groups)} samples are different: intervals are too narrow"
+    return Outcome(value > limit, value, n=len(groups), samples=evidence.named(copies), reason=reason)
+
+
+@check(
+    "A19", "Equal inputs have equal labels", Tier.STORED, Severity.WARN,
+    source="statistical practice",
+    remedy="Correct or remove them: no classifier can be right on both.",
+)  # fmt: skip
+def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> Outcome:
+    """One image under two labels bounds the accuracy of every model. Counts samples whose equal has another label."""
+    data = evidence.subject.dataset
+    groups = _groups(data.inputs)
+    lowest, highest = (
+        torch.zeros(int(groups.max()) + 1, dtype=torch.int64).scatter_reduce(
+            0, groups, data.targets, how, include_self=False
+        )
+        for how in ("amin", "amax")
+    )
+    bad = (lowest != highest)[groups]
+    reason = f"{int(bad.sum())} samples have an equal with another label"
+    return Outcome(bool(bad.any()), int(bad.sum()), n=len(bad), samples=evidence.named(bad), reason=reason)
+
+
+@check(
+    "A20", "No sample was trained on", Tier.STORED, Severity.WARN, threshold=0.01,
+    source="Barz, Denzler 2020 (ciFAIR: near-duplicates between training and test)",
+    remedy="Assess samples that training did not see: on these accuracy and robustness are those of memory.",
+)  # fmt: skip
+def not_trained_on(evidence: Evidence, limit: float) -> Outcome:
+    """A sample of the training split tells nothing of others.
+
+    The share of the first 500 samples whose nearest training sample is equal to them, or differs by less than one grey level
+    (1/255) in the root mean square. Only where the training split is known.
+    """
+    if evidence.train is None:
+        raise NotApplicable("the training split is not known")
+    assessed, known = evidence.subject.dataset.inputs[:MOST].flatten(1), evidence.train.inputs.flatten(1)
+    if assessed.shape[1] != known.shape[1]:
+        raise NotApplicable("the training split has another shape")
+    low, high = evidence.subject.dataset.value_range
+    near = torch.cat([torch.cdist(assessed, part).amin(1, keepdim=True) for part in known.split(10_000)], dim=1).amin(1)
+    seen = near <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
+    whole = torch.zeros(len(evidence.ids), dtype=torch.bool)
+    whole[: len(seen)] = seen
+    value = float(seen.double().mean())
+    reason = f"{int(seen.sum())} of {len(seen)} samples are in the training split"
+    return Outcome(value > limit, value, n=len(seen), samples=evidence.named(whole), reason=reason)
+
+
+@check(
+    "A21", "Labels are right", Tier.STORED, Severity.WARN, threshold=0.05,
+    source="Northcutt et al. 2021 (confident learning), doi:10.1613/jair.1.12125",
+    remedy="Look at the samples named: where model and neighbours agree on another class, the label is more often wrong than both.",
+)  # fmt: skip
+def labels_are_right(evidence: Evidence, limit: float) -> Outcome:
+    """A wrong label counts as an error of the model, or as a success of it.
+
+    Confident learning estimates how many labels are wrong: samples whose probability of another class is at least the mean
+    probability of that class among the samples that bear its label (the note). Those on which most of the five nearest other
+    samples bear that other class too are the value; flags above the threshold.
+    """
+    data = evidence.subject.dataset
+    if not data.labelled:
+        raise NotApplicable("the data has no labels")
+    probability, labels = evidence.subject.clean_logits.double().softmax(1), data.targets
+    bars = torch.full((data.num_classes,), torch.inf, dtype=torch.float64)
+    for label in labels.unique().tolist():
+        bars[label] = probability[labels == label, label].mean()
+    believed = torch.where(probability >= bars, probability, -1.0).argmax(1)
+    confident = (probability >= bars).any(1) & (believed != labels)
+    suspects = confident.nonzero().flatten()
+    flat, wrong = data.inputs.flatten(1), torch.zeros_like(confident)
+    for part in suspects.split(200):
+        far = torch.cdist(flat[part], flat)
+        far[far == 0] = torch.inf  # itself and its copies
+        votes = labels[far.topk(min(NEIGHBOURS, len(flat) - 1), largest=False).indices]
+        wrong[part] = (votes == believed[part, None]).double().mean(1) > 0.5
+    value = float(wrong.double().mean())
+    estimate = float(confident.double().mean())
+    return Outcome(
+        value > limit,
+        value,
+        n=len(labels),
+        samples=evidence.named(wrong),
+        reason=f"{int(wrong.sum())} labels are contradicted by the model and by the nearest samples",
+        note=f"confident learning: {estimate:.1%} of the labels may be wrong",
+    )
+
+
+@check(
+    "A22", "Not only these images", Tier.PASSES, Severity.WARN, threshold=0.02,
+    source="Feldman, Zhang 2020 (memorisation); Recht et al. 2019",
+    remedy="The model knows these images and not their kind: assess it on fresh samples.",
+)  # fmt: skip
+def not_only_these_images(evidence: Evidence, limit: float) -> Outcome:
+    """A model that learned the assessed images by heart is right on them and nowhere else.
+
+    Accuracy on the first 500 samples, and on the same with every value one grey level higher or lower (clipped): flags where
+    it falls by more than the threshold and the exact McNemar test says so at 5 %. And, where the training split is known,
+    accuracy there: flags where it is lower by more than ten points (Fisher's exact test, 0.1 %).
+    """
+    data, classifier = evidence.subject.dataset, evidence.subject.classifier
+    right, step = evidence.subject.clean_correct[:MOST], (data.value_range[1] - data.value_range[0]) / GREY_LEVELS
+    drops, reasons = [], []
+    for sign, words in ((1, "higher"), (-1, "lower")):
+        moved = (data.inputs[:MOST] + sign * step).clamp(*data.value_range)
+        still = classifier.predict(moved) == data.targets[:MOST]
+        lost, gained = int((right & ~still).sum()), int((still & ~right).sum())
+        drops.append((lost - gained) / len(right))
+        if drops[-1] > limit and significantly_more(lost, gained):
+            reasons.append(f"accuracy falls by {drops[-1]:.1%} on images one grey level {words}")
+    if evidence.train is not None and evidence.train.labelled:
+        known = classifier.predict(evidence.train.inputs[:MOST]) == evidence.train.targets[:MOST]
+        gap = float(right.double().mean()) - float(known.double().mean())
+        table = [[int(m.sum()), int((~m).sum())] for m in (right, known)]
+        drops.append(gap)
+        if gap > 0.1 and fisher_exact(table, alternative="greater").pvalue < 0.001:
+            reasons.append(f"accuracy is {gap:.1%} lower on the training split than on the assessed samples")
+    return Outcome(bool(reasons), max(drops), n=len(right), reason="; ".join(reasons))

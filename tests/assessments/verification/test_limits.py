@@ -1,0 +1,69 @@
+"""Time and memory are kept while somebody else's code computes."""
+
+import time
+
+import pytest
+import torch
+from balls import budget, entry, subject_with
+from zoo import ZOO
+
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
+from windtunnel.assessments.verification.memory import out_of_memory
+from windtunnel.core.contracts import Verdict
+
+CPU = torch.device("cpu")
+
+
+def test_a_computation_is_interrupted_at_its_deadline_and_the_next_one_is_not():
+    matrix, started = torch.rand(300, 300), time.monotonic()
+
+    def forever():
+        nonlocal matrix
+        while True:
+            matrix = matrix @ matrix / 300
+
+    with pytest.raises(OutOfTimeError), time_limit(started + 0.3):
+        forever()
+    assert 0.3 <= time.monotonic() - started < 3
+    with time_limit(time.monotonic() + 0.05):
+        pass
+    time.sleep(0.1)
+    with pytest.raises(OutOfTimeError), time_limit(time.monotonic()):
+        pass
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="RLIMIT_DATA counts otherwise elsewhere")
+def test_an_allocation_beyond_the_limit_fails_and_later_ones_do_not():
+    with memory_limit(2**28, CPU):
+        assert len(torch.zeros(2**24)) == 2**24
+        with pytest.raises(RuntimeError) as caught:
+            torch.ones(2**27)
+    assert out_of_memory(caught.value)
+    assert float(torch.ones(2**27).sum()) == 2**27
+
+
+@pytest.mark.slow
+def test_a_time_budget_is_kept_within_a_tenth():
+    """alpha-CROWN of this network takes minutes."""
+    make, shape = ZOO["resnet"]
+    torch.manual_seed(0)
+    subject = subject_with(make(), torch.rand(3, *shape), 5)
+    assess("v", entry("ibp"), budget(0.002), subject)  # imports, once a process
+    started = time.monotonic()
+    result = assess("v", entry("alpha-crown", time_budget=5), budget(0.002), subject)
+    assert time.monotonic() - started < 5.5
+    assert result.data["timed_out"].all()
+    assert "time_out" in [caveat.code for caveat in result.caveats]
+
+
+@pytest.mark.slow
+def test_a_method_that_does_not_fit_gives_way_to_a_weaker_one_with_a_caveat(monkeypatch):
+    make, shape = ZOO["2 million"]
+    torch.manual_seed(0)
+    subject = subject_with(make(), torch.rand(1, *shape), 5)
+    monkeypatch.setattr("windtunnel.assessments.verification.bounding.memory_to_use", lambda device: 2**26)
+    result = assess("v", entry("crown"), budget(0.004), subject)
+    (caveat,) = [caveat for caveat in result.caveats if caveat.code == "weaker_method" and " crown:" in caveat.text]
+    assert "out of memory on one sample" in caveat.text
+    assert result.data["verdicts"].item() in (Verdict.VERIFIED, Verdict.UNKNOWN)
