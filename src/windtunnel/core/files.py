@@ -60,8 +60,7 @@ def read_json(path: Path) -> Json:
 
 
 # What every reader of a metadata.json counts on, and of which kind it is.
-_METADATA = {"name": str, "assessment_kind": str, "algorithm": str, "library": str, "semantics": dict, "metrics": dict,
-             "kwargs": dict, "provenance": dict}  # fmt: skip
+_METADATA = {"assessment_kind": str, "algorithm": str, "library": str, "semantics": dict, "metrics": dict}
 
 
 def read_block(path: Path, *keys: str) -> dict[str, Json]:
