@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.assessments.attacks.profiles import Member
+from windtunnel.assessments.attacks.ensembles.profiles import Member
 from windtunnel.core import batches
 from windtunnel.core.artifacts import Artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest

@@ -17,6 +17,7 @@ import torch
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.layout import CLEAN, ROBUSTNESS
+from windtunnel.core.metadata import parse_metadata
 from windtunnel.evaluation.sanity.evidence import Evidence, Piece, collect
 from windtunnel.evaluation.sanity.run import registry, run_checks
 from windtunnel.params.load import load_params
@@ -65,8 +66,8 @@ def first(evidence: Evidence, n: int) -> Evidence:
             else {k: cut(v, total, kept) for k, v in value.items()}
             for key, value in piece.artifacts.data.items()
         }
-        kwargs = {**piece.options, "sample_names": [names[i] for i in kept.tolist()]}
-        metadata = {**piece.artifacts.metadata, "kwargs": kwargs}
+        kwargs = {**piece.artifacts.plain["kwargs"], "sample_names": [names[i] for i in kept.tolist()]}
+        metadata = parse_metadata({**piece.artifacts.plain, "kwargs": kwargs}, piece.name)
         pieces.append(
             Piece(
                 piece.name,

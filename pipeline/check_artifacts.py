@@ -18,10 +18,9 @@ def main() -> None:
     directories = [CLEAN, SANITY, SUMMARY, *(ROBUSTNESS / name for _, name, _ in entries(params))]
     for directory in directories:
         artifacts = read_artifacts(directory)
-        rows = artifacts.metadata["visualisers"]
-        for row in rows if isinstance(rows, list) else []:
-            if isinstance(row, dict) and not (directory / str(row["file"])).is_file():
-                raise UserError(f"{directory}: metadata.json lists {row['file']}, which is not there")
+        for row in artifacts.metadata.visualisers:
+            if not (directory / row.file).is_file():
+                raise UserError(f"{directory}: metadata.json lists {row.file}, which is not there")
     for file in (METRICS, GATE):
         read_json(file)
     for name in (f"report.{extension}" for extension in ("pdf", "html")):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from windtunnel.assessments.catalogue import FAMILIES
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
+from windtunnel.core.plugins import families
 from windtunnel.operations.tracking.stages import LOCK, read_stages
 from windtunnel.reporting.compare.runs import Run, run_in
 
@@ -53,7 +53,7 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
 
     raw = YAML(typ="safe", pure=True).load((folder / "params.yaml").read_text(encoding="utf-8"))
     outs = {path: md5 for stage in read_stages(folder / LOCK) for path, md5 in stage.outs.items()}
-    names = ["clean", *(name for family in FAMILIES for name in raw.get(family) or {})]
+    names = ["clean", *(name for family in families() for name in raw.get(family) or {})]
     wanted = ["reports/metrics.json", "reports/summary", *(f"reports/robustness/{name}" for name in names)]
     missing = [path for path in wanted if path not in outs]
     if "reports/robustness/clean" in missing:

@@ -21,7 +21,7 @@ def main(name: str) -> None:
     """Write reports/robustness/<name> and the series of its curve, and print its page."""
     done = run_entry("sweeps", "sweep", name, SweepEntry, preflight, sweep)
     write_curve_series(done, PLOTS / "sweep" / f"{name}.csv")
-    print_report(done.metadata)
+    print_report(done.plain)
 
 
 if __name__ == "__main__":

@@ -440,7 +440,10 @@ def models() -> Iterator[Row]:
     ]:  # fmt: skip
         yield Row(f"model.source: {name}", module("def make():\n    return 3\n", model=keys), (words,))
     predict = {"source": "function", "function": "mine:predict", "time_limit": 1}
-    quiet = {"attacks": {"fgsm": {"library": "torchattacks", "algorithm": "Square"}}, "queries": {"q": {"algorithm": "EvoBA"}}}
+    quiet = {
+        "attacks": {"fgsm": {"library": "torchattacks", "algorithm": "Square"}},
+        "queries": {"q": {"algorithm": "EvoBA"}},
+    }
     for name, body, words in [
         ("logits", "return np.full((len(x), 10), 3.0)", "probabilities"), ("one axis", "return np.full(len(x), 0.1)", "shape"), ("None", "return None", "model.function"), ("text", "return [['a'] * 10] * len(x)", "model.function"), ("ragged", "return [[1, 2], [3]]", "model.function"),
         ("raises", "raise ConnectionError('api down')", "ConnectionError: api down"), ("negative", "return np.full((len(x), 10), -0.1)", "probabilities"), ("objects", "return np.array([[object()] * 10] * len(x))", "model.function"), ("complex", "return np.full((len(x), 10), 0.1j)", "complex"),

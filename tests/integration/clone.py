@@ -16,8 +16,9 @@ EMPTY = (
 class Clone:
     """A clone of the repository with its own params, DVC cache and MLflow database."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *site: Path) -> None:
+        """`site`: further folders of installed packages."""
+        self.folder, self._site = folder, site
         files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
         for name in filter(None, (f.decode() for f in files)):
             if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "dvc.lock")):
@@ -39,7 +40,7 @@ class Clone:
         found = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(self.folder / "src"),
+            "PYTHONPATH": os.pathsep.join(map(str, (self.folder / "src", *self._site))),
             "OMP_NUM_THREADS": "1",
             "DVC_NO_ANALYTICS": "1",
         }

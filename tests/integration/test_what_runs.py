@@ -182,7 +182,7 @@ A = f"{PACKAGE}/assessments"
 ROWS = {
     "nothing": (lambda folder: None, set()),
     # What is not code, or no code of a stage
-    "a comment in an adapter": (append(f"{A}/attacks/torchattacks_adapter.py", "\n# why\n"), set()),
+    "a comment in an adapter": (append(f"{A}/attacks/torchattacks/adapter.py", "\n# why\n"), set()),
     "a docstring": (edit(f"{A}/attacks/judge.py", '"""', '"""Anew: '), set()),
     "a docs generator": (append(f"{A}/attacks/document.py", "\nX = 1\n"), set()),
     "a command": (append(f"{PACKAGE}/cli/show.py", "\nX = 1\n"), set()),
@@ -194,10 +194,10 @@ ROWS = {
     "the readme": (append("README.md", "more\n"), set()),
     # Code
     "an adapter": (
-        append(f"{A}/attacks/torchattacks_adapter.py", "\nX = 1\n"),
+        append(f"{A}/attacks/torchattacks/adapter.py", "\nX = 1\n"),
         {"attack@fgsm", "attack@pgd", "attack@rest"},
     ),
-    "the other adapter": (append(f"{A}/attacks/foolbox_adapter.py", "\nX = 1\n"), {"attack@deepfool"}),
+    "the other adapter": (append(f"{A}/attacks/foolbox/adapter.py", "\nX = 1\n"), {"attack@deepfool"}),
     "a search of our own": (append(f"{A}/queries/evoba.py", "\nX = 1\n"), {"query@evoba"}),
     "the solver's process": (append(f"{A}/verification/solver_process.py", "\nX = 1\n"), VERIFY),
     "what corrupts": (append(f"{A}/corruptions/corrupt.py", "\nX = 1\n"), {"corrupt@blur", "corrupt@against"}),

@@ -1,4 +1,4 @@
-"""Every algorithm on offer, joined from the tables of the families: the one place to look an algorithm up."""
+"""Every algorithm on offer, joined from the records of the families: the one place to look an algorithm up."""
 
 from __future__ import annotations
 
@@ -7,23 +7,16 @@ from importlib import import_module
 from windtunnel.assessments.figures.base import Visualiser, make_visualiser
 from windtunnel.core.contracts import Algorithm, AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.plugins import families, family_of, load_modules
 from windtunnel.params.entry import Entry
 
-FAMILIES = ("attacks", "queries", "sweeps", "verification", "corruptions", "latent")
+CLEAN_FIGURES = "windtunnel.assessments.clean.figures"  # clean is no family: it has no entries
 
 
 def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
     """The rows of one family, or of all, in the order of the tables."""
-    rows: list[Algorithm] = []
-    for name in (family,) if family else FAMILIES:
-        rows.extend(import_module(f"windtunnel.assessments.{name}.table").ALGORITHMS)
-    return tuple(rows)
-
-
-def default_visualisers(family: str) -> tuple[str, ...]:
-    """Names of the visualisers that a family draws where an entry names none."""
-    names: tuple[str, ...] = import_module(f"windtunnel.assessments.{family}.table").DEFAULT_VISUALISERS
-    return names
+    chosen = [family_of(family)] if family else families().values()
+    return tuple(row for record in chosen for row in record.algorithms())
 
 
 def find_algorithm(library: str, name: str, where: str, family: str) -> Algorithm:
@@ -43,8 +36,9 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
 
 def register_figures() -> None:
     """Make the visualisers of every family known: importing a family's figures registers them."""
-    for family in ("clean", *FAMILIES):
-        import_module(f"windtunnel.assessments.{family}.figures")
+    for module in (CLEAN_FIGURES, *(family.figures for family in families().values())):
+        import_module(module)
+    load_modules("windtunnel.figures")
 
 
 def entry_kind(family: str, name: str, entry: Entry) -> AssessmentKind:
@@ -56,6 +50,6 @@ def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
     """The visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
     register_figures()
     kind = entry_kind(family, name, entry)
-    defaults = entry.visualisers_by_default(default_visualisers(family))
+    defaults = entry.visualisers_by_default(family_of(family).visualisers)
     specs = entry.visualisers if entry.visualisers is not None else list(defaults)
     return [make_visualiser(spec, kind, family, f"{family}.{name}.visualisers") for spec in specs]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.assessments.catalogue import FAMILIES
 from windtunnel.assessments.catalogue import algorithms as catalogue
 from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Capability, Norm, ThreatModel
+from windtunnel.core.plugins import families
 
 _COLUMNS = (
     Column("family", typed=True), Column("library", typed=True), Column("algorithm", typed=True), Column("threat model"),
@@ -16,7 +16,7 @@ _COLUMNS = (
 
 
 @click.command()
-@click.option("--family", type=click.Choice(FAMILIES), help="Only this block of params.yaml.")
+@click.option("--family", type=click.Choice(list(families())), help="Only this block of params.yaml.")
 @click.option("--library", help="Only this library, for example foolbox.")
 @click.option("--norm", type=click.Choice([n.value for n in Norm]), help="Only algorithms under this norm.")
 @click.option("--threat-model", type=click.Choice([t.value for t in ThreatModel]), help="Only this threat model.")
@@ -34,7 +34,7 @@ def algorithms(
     """  # noqa: D301
     groups: dict[str, list[tuple[str, ...]]] = {}
     count = 0
-    for name in [family] if family else FAMILIES:
+    for name in [family] if family else families():
         for row in catalogue(name):
             wanted = (
                 (library is None or row.library.lower() == library.lower())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.core.plugins import families
 from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
@@ -75,9 +76,10 @@ def check_compatibility(params: Params, console: Console, queries: int | None = 
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
     mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
-        preflight = import_module(f"windtunnel.assessments.{family}.preflight").preflight
         try:
-            for note in preflight(f"{family}.{name}", entry, params.budget, classifier, assessed) or ():
+            preflight = families()[family].preflight()
+            notes: Iterable[str] | None = preflight(f"{family}.{name}", entry, params.budget, classifier, assessed)
+            for note in notes or ():
                 console.print(f"[yellow]![/yellow] {escape(note)}")
         except UserError as error:
             mistakes.append(str(error))

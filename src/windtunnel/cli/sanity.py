@@ -13,7 +13,7 @@ from rich.table import Table
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.layout import SANITY
-from windtunnel.evaluation.sanity.check import GROUPS, Status
+from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS, Status
 from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _table(rows: list[Row]) -> Table:
         letter, status = str(row["id"])[0], Status(str(row["status"]))
         if letter != last:
             table.add_section()
-            table.add_row("", f"[bold]{GROUPS[letter]}[/bold]")
+            table.add_row("", f"[bold]{GROUPS.get(letter, PLUGINS)}[/bold]")
             last = letter
         words = escape(str(row.get("reason", "")))
         if status in (Status.FAIL, Status.WARN):
@@ -131,5 +131,5 @@ def _words(row: Check) -> str:
     )
     return (
         f"{row.reasoning}\n\nWhen it flags: {row.severity.value}. What to do: {row.remedy}\n"
-        f"Group {row.group}: {GROUPS[row.group]}. Cost: {row.tier.value}. Threshold: {limit}\nSource: {row.source}"
+        f"Group {row.group}: {GROUPS.get(row.group, PLUGINS)}. Cost: {row.tier.value}. Threshold: {limit}\nSource: {row.source}"
     )

@@ -15,10 +15,11 @@ from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_block, read_metadata
+from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.metadata import read_metadata
 from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in, with_caveats
-from windtunnel.evaluation.summary.headline import HEADLINE, accuracy_key
+from windtunnel.evaluation.summary.headline import accuracy_key, leading
 from windtunnel.evaluation.summary.meanings import MEANING
 
 _SANDWICH = (
@@ -52,16 +53,16 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     """  # noqa: D301
     console, checks = table_console(), rows_in(read_sanity(SANITY))
     if name:
-        metadata = with_caveats(_metadata(ROBUSTNESS / name if name != "summary" else SUMMARY), checks)
+        metadata = _shown(ROBUSTNESS / name if name != "summary" else SUMMARY, checks)
         if as_json:
             click.echo(json.dumps(metadata, indent=1))
         else:
             _show_one(metadata, console)
         return
-    summary = _metadata(SUMMARY)
+    summary = _shown(SUMMARY, [])
     found = sorted(path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}"))
     order = [str(n) for n in _list(_block(summary, "kwargs").get("assessments")) if n in found]
-    rows = {n: with_caveats(_metadata(ROBUSTNESS / n), checks) for n in ["clean", *order]}
+    rows = {n: _shown(ROBUSTNESS / n, checks) for n in ["clean", *order]}
     gate = read_block(GATE) if GATE.is_file() else None
     if as_json:
         everything: Json = {
@@ -114,7 +115,7 @@ def _print_assessments(rows: Mapping[str, Mapping[str, Json]], console: Console)
     for name, metadata in rows.items():
         region, metrics = _block(_block(metadata, "semantics"), "perturbation"), _block(metadata, "metrics")
         key = accuracy_key(name, metrics)
-        keys = HEADLINE[str(metadata["assessment_kind"])]
+        keys = leading(str(metadata.get("family", "")))
         others = ", ".join(f"{k} {_number(metrics[k])}" for k in keys if k in metrics and k != key and name != "clean")
         codes = sorted({str(c["code"]) for c in _list(metadata.get("caveats")) if isinstance(c, dict)})
         n = len(_list(_block(metadata, "kwargs").get("sample_names")))
@@ -144,7 +145,7 @@ def _print_words(rows: Mapping[str, Mapping[str, Json]], checks: list[Row], cons
                 code, f"sanity check: {titles[code]} (windtunnel sanity --explain {code})" if code in titles else text
             )
         metrics = _block(metadata, "metrics")
-        for key in HEADLINE[str(metadata["assessment_kind"])]:
+        for key in leading(str(metadata.get("family", ""))):
             if key in metrics and key in MEANING and name != "clean":
                 seen.setdefault(key, MEANING[key])
     for word, meaning in seen.items():
@@ -177,11 +178,14 @@ def _print_caveats(name: str, metadata: Mapping[str, Json], console: Console) ->
         console.print(line, soft_wrap=not console.is_terminal)
 
 
-def _metadata(directory: Path) -> dict[str, Json]:
-    path = directory / METADATA_FILE
-    if not path.is_file():
-        raise UserError(f"{path}: no such file. Run dvc repro first, or see windtunnel show for the names there are")
-    return read_metadata(directory)
+def _shown(directory: Path, checks: list[Row]) -> dict[str, Json]:
+    """An assessment's metadata with the caveats of the checks that flagged it, as plain JSON."""
+    if not (directory / METADATA_FILE).is_file():
+        raise UserError(
+            f"{directory / METADATA_FILE}: no such file. Run dvc repro first, or see windtunnel show for the names there are"
+        )
+    shown: dict[str, Json] = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
+    return shown
 
 
 def _block(metadata: Mapping[str, Json], key: str) -> dict[str, Json]:

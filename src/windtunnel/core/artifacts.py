@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -16,10 +17,12 @@ from torch import Tensor
 
 from windtunnel.core.contracts import (
     VERDICT_CODES,
+    AssessmentKind,
     Caveat,
     Json,
     Objective,
     PerturbationBudget,
+    Randomness,
     Semantics,
 )
 from windtunnel.core.dataset import Dataset
@@ -31,9 +34,9 @@ from windtunnel.core.files import (
     cannot_be_written,
     file_digest,
     plain_json,
-    read_json,
     write_json,
 )
+from windtunnel.core.metadata import Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
 from windtunnel.core.subject import Subject
@@ -50,9 +53,9 @@ class AssessmentResult:
     """Everything one assessment found, before it is written.
 
     `data` is the content of robustness_data.pt; `metrics` holds plain numbers and lists of numbers, unused ones
-    omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options
-    and `call_kwargs` what the library was called with (tensors are summarised on writing). draws: of how many random
-    runs the numbers are the worst case.
+    omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options and
+    `call_kwargs` what the library was called with (tensors are summarised on writing); `family` is the key of params.yaml
+    that the entry stands under, empty for what is no entry; `draws`: of how many random runs the numbers are the worst case.
     """
 
     name: str
@@ -64,17 +67,18 @@ class AssessmentResult:
     call_kwargs: Mapping[str, object] = field(default_factory=dict)
     library_package: str | None = None
     provenance: Mapping[str, Json] = field(default_factory=dict)
+    family: str = ""
     draws: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Artifacts:
     """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json."""
 
     name: str
     directory: Path
     data: Tensors
-    metadata: dict[str, Json]
+    metadata: Metadata
 
     def tensor(self, key: str) -> Tensor:
         """The tensor under `key`. Raises KeyError where the assessment has none."""
@@ -87,35 +91,35 @@ class Artifacts:
         """sha256 of robustness_data.pt as it is on disk: what used it records this, and sanity check G2 compares."""
         return file_digest(self.directory / DATA_FILE)
 
+    @cached_property
+    def plain(self) -> dict[str, Json]:
+        """metadata.json as plain JSON, for a reader that shows whatever is there."""
+        return self.metadata.model_dump(mode="json")
+
     @property
-    def metrics(self) -> dict[str, Json]:
+    def kind(self) -> AssessmentKind:
+        """The assessment kind."""
+        return self.metadata.assessment_kind
+
+    @property
+    def metrics(self) -> Metrics:
         """The metrics of metadata.json."""
-        metrics = self.metadata["metrics"]
-        assert isinstance(metrics, dict)
-        return metrics
+        return self.metadata.metrics
 
     @property
     def sample_names(self) -> list[str]:
         """Names of the N samples."""
-        kwargs = self.metadata["kwargs"]
-        assert isinstance(kwargs, dict)
-        names = kwargs["sample_names"]
-        assert isinstance(names, list)
-        return [str(name) for name in names]
+        return list(self.metadata.kwargs.sample_names)
 
     @property
     def class_names(self) -> list[str]:
         """Names of the K classes; empty where the metadata has none."""
-        kwargs = self.metadata["kwargs"]
-        names = kwargs.get("class_names") if isinstance(kwargs, dict) else None
-        return [str(name) for name in names] if isinstance(names, list) else []
+        return list(self.metadata.kwargs.class_names)
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
         """The caveats of metadata.json."""
-        rows = self.metadata.get("caveats", [])
-        assert isinstance(rows, list)
-        return tuple(Caveat(r["code"], r["text"], tuple(r.get("samples", ()))) for r in rows)
+        return self.metadata.all_caveats
 
 
 def provenance(subject: Subject, packages: Sequence[str] = ()) -> dict[str, Json]:
@@ -181,26 +185,25 @@ def base_kwargs(subject: Subject) -> dict[str, object]:
     }
 
 
-def semantics_json(semantics: Semantics, dataset: Dataset) -> dict[str, Json]:
+def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
     """The `semantics` block of metadata.json; the kind, threat model and so on come from the registry row alone."""
     row, region = semantics.algorithm, semantics.perturbation
-    block: dict[str, Json] = {
-        "assessment_kind": row.kind.value,
-        "case": row.kind.case.value,
-        "threat_model": row.threat_model.value,
-        "objective": semantics.objective.value,
-        "perturbation": {k: plain_json(v) for k, v in asdict(region).items() if v is not None},
+    content = {
+        "assessment_kind": row.kind,
+        "case": row.kind.case,
+        "threat_model": row.threat_model,
+        "objective": semantics.objective,
+        "perturbation": asdict(region),
         "families": sorted(row.families),
-        "stochastic": row.randomness.value != "deterministic",
+        "stochastic": row.randomness is not Randomness.DETERMINISTIC,
         "randomness": row.randomness.value,
-        "sample_selection": dataset.selection,
-        "input_metadata": dict(dataset.metadata),
+        "sample_selection": plain_json(dataset.selection),
+        "input_metadata": plain_json(dataset.metadata),
+        "norm": region.norm if isinstance(region, PerturbationBudget) else None,
+        "target_classes": plain_json(semantics.target_classes) if semantics.objective is Objective.TARGETED else None,
+        "minimum_norm": row.minimum_norm,
     }
-    if isinstance(region, PerturbationBudget):
-        block["norm"] = region.norm.value
-    if semantics.objective is Objective.TARGETED:
-        block["target_classes"] = plain_json(semantics.target_classes)
-    return block
+    return SemanticsRecord.model_validate(content)
 
 
 def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject, *, started: float) -> Artifacts:
@@ -216,42 +219,48 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     for stale in directory.glob("*.png"):
         stale.unlink()
     save_tensors(result.data, directory / DATA_FILE)
-    row = result.semantics.algorithm
-    packages = [result.library_package] if result.library_package else []
-    metadata: dict[str, Json] = {
-        "name": result.name,
-        "assessment_kind": row.kind.value,
-        "case": row.kind.case.value,
-        "algorithm": row.name,
-        "library": row.library,
-        "library_version": package_version(result.library_package or "windtunnel") or "built in",
-        "semantics": semantics_json(result.semantics, subject.dataset),
-        "verdict_codes": dict(VERDICT_CODES),
-        "metrics": {key: value for key, value in result.metrics.items() if value is not None},
-        "kwargs": plain_json(result.kwargs),
-        "call_kwargs": plain_json(result.call_kwargs),
-        "visualisers": [],
-        "caveats": [_caveat_json(c) for c in (*subject.caveats, *random_runs(row, result.draws), *result.caveats)],
-        "provenance": {**provenance(subject, packages), **result.provenance},
-    }
-    write_json(metadata, directory / METADATA_FILE)
+    metadata = metadata_of(result, subject)
+    write_json(metadata.model_dump(mode="json"), directory / METADATA_FILE)
     seconds = round(time.time() - started, 3)
     runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
     asked = getattr(subject.classifier.module, "rows_asked", None)
     runtime |= {} if asked is None else {"rows_asked": asked}
-    runtime["resolved"] = subject.resolved
-    write_json({**runtime, "data_digest": file_digest(directory / DATA_FILE)}, directory / RUNTIME_FILE)
+    write_json(
+        {**runtime, "resolved": subject.resolved, "data_digest": file_digest(directory / DATA_FILE)},
+        directory / RUNTIME_FILE,
+    )
     return Artifacts(result.name, directory, result.data, metadata)
+
+
+def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
+    """metadata.json of a result, without its figures."""
+    row = result.semantics.algorithm
+    packages = [result.library_package] if result.library_package else []
+    content = {
+        "name": result.name,
+        "family": result.family or None,
+        "assessment_kind": row.kind,
+        "case": row.kind.case,
+        "algorithm": row.name,
+        "library": row.library,
+        "library_version": package_version(result.library_package or "windtunnel") or "built in",
+        "semantics": semantics_record(result.semantics, subject.dataset),
+        "verdict_codes": VERDICT_CODES,
+        "metrics": plain_json({key: value for key, value in result.metrics.items() if value is not None}),
+        "kwargs": plain_json(result.kwargs),
+        "call_kwargs": plain_json(result.call_kwargs),
+        "caveats": [asdict(caveat) for caveat in (*subject.caveats, *random_runs(row, result.draws), *result.caveats)],
+        "provenance": {**provenance(subject, packages), **result.provenance},
+    }
+    return Metadata.model_validate(content)
 
 
 def read_artifacts(directory: Path) -> Artifacts:
     """Read an assessment directory. Raises UserError, in one line, where a file is missing, damaged or incomplete."""
-    metadata = read_json(directory / METADATA_FILE)
-    if not isinstance(metadata, dict) or "metrics" not in metadata:
-        raise UserError(f"{directory / METADATA_FILE}: not the metadata of an assessment (no 'metrics')")
+    metadata = read_metadata(directory)
     data = load_tensors(directory / DATA_FILE)
     check_data(data, str(directory))
-    return Artifacts(str(metadata.get("name", directory.name)), directory, data, metadata)
+    return Artifacts(metadata.name, directory, data, metadata)
 
 
 def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> None:
@@ -313,8 +322,3 @@ def _own_storage(tensor: Tensor, seen: set[int]) -> Tensor:
         plain = plain.clone()
     seen.add(plain.data_ptr())
     return plain
-
-
-def _caveat_json(caveat: Caveat) -> dict[str, Json]:
-    row: dict[str, Json] = {"code": caveat.code, "text": caveat.text}
-    return {**row, "samples": list(caveat.samples)} if caveat.samples else row

@@ -59,10 +59,6 @@ def read_json(path: Path) -> Json:
     return content
 
 
-# What every reader of a metadata.json counts on, and of which kind it is.
-_METADATA = {"assessment_kind": str, "algorithm": str, "library": str, "semantics": dict, "metrics": dict}
-
-
 def read_block(path: Path, *keys: str) -> dict[str, Json]:
     """Read a JSON file that holds a map, whose `keys` hold maps too.
 
@@ -76,16 +72,6 @@ def read_block(path: Path, *keys: str) -> dict[str, Json]:
     for key in keys:
         if not isinstance(content.get(key), dict):
             raise UserError(f"{path}: is damaged: '{key}' is missing or no map; run dvc repro")
-    return content
-
-
-def read_metadata(directory: Path) -> dict[str, Json]:
-    """metadata.json of an assessment. Raises UserError, in one line, where it is missing, damaged or incomplete."""
-    path = directory / METADATA_FILE
-    content = read_block(path)
-    for key, kind in _METADATA.items():
-        if not isinstance(content.get(key), kind):
-            raise UserError(f"{path}: is damaged: '{key}' is missing or is no {kind.__name__}; run dvc repro")
     return content
 
 

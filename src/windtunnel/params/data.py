@@ -8,6 +8,9 @@ from pydantic import Field, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number
+from windtunnel.params.words import one_of
+
+Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", plugins="windtunnel.data")]
 
 MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
 Side = Annotated[PositiveInt, Field(le=16_384)]
@@ -16,7 +19,7 @@ Side = Annotated[PositiveInt, Field(le=16_384)]
 class Data(Block):
     """Where the samples come from, and what is done to them before the model sees [0, 1] inputs."""
 
-    source: Literal["digits", "npz", "idx", "folder", "function"] = "digits"
+    source: Source = "digits"
     path: str | None = Field(None, description="npz: the file; idx: the test images; folder: the folder")
     labels: str | None = Field(
         None, description="idx: the label file; folder: a CSV of file,label; 'none' for no labels"

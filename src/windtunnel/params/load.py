@@ -14,8 +14,9 @@ from ruamel.yaml.error import YAMLError
 
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.core.plugins import families
 from windtunnel.params.entry import Entry
-from windtunnel.params.schema import Params
+from windtunnel.params.schema import Params, params_model
 
 _LARGEST, _MOST_VALUES = 2**20, 100_000  # bytes, and values once aliases are written out
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
@@ -93,7 +94,7 @@ def check_whole(path: Path, raw: Mapping[str, object]) -> None:
 def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
     """Validate the content of a params.yaml (see `load_params`)."""
     try:
-        params = Params.model_validate(_resolve_budget(raw, where))
+        params = params_model().model_validate(_resolve_budget(raw, where))
     except ValidationError as error:
         lines = dict.fromkeys(_line(details, where) for details in _mistakes(error.errors()))
         raise UserError("\n".join(lines)) from error
@@ -104,7 +105,7 @@ def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
 
 def entries(params: Params) -> Iterator[tuple[str, str, Entry]]:
     """(family, name, entry) of every assessment, in the order of the file."""
-    for family in ("attacks", "queries", "sweeps", "verification", "corruptions", "latent"):
+    for family in families():
         for name, entry in cast(dict[str, Entry], getattr(params, family)).items():
             yield family, name, entry
 
@@ -204,7 +205,7 @@ def _is_union_tag(part: int | str) -> bool:
 
 def _keys_at(location: list[int | str]) -> list[str]:
     """The keys allowed at a place of params.yaml, for the nearest match."""
-    model: type[BaseModel] = Params
+    model: type[BaseModel] = params_model()
     for part in location:
         field = model.model_fields.get(str(part))
         if field is None:  # the user's own name in a map of entries

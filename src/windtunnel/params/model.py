@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
 from windtunnel.core.contracts import Json
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number
+from windtunnel.params.words import one_of
 
 
 class Recipe(Block):
@@ -30,10 +31,15 @@ class Recipe(Block):
         return {key: value for key, value in values.items() if only.get(key, self.recipe) == self.recipe}
 
 
+Source = Annotated[
+    str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", plugins="windtunnel.models")
+]
+
+
 class Model(Block):
     """The classifier under assessment."""
 
-    source: Literal["train", "state_dict", "export", "onnx", "mlflow", "function"] = "train"
+    source: Source = "train"
     train: Recipe = Recipe()
     path: str | None = Field(None, description="weights, torch.export program or ONNX file")
     factory: str | None = Field(None, description="module:function that builds the torch module (state_dict)")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Annotated
+from types import GenericAlias
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, create_model
 
 from windtunnel.core.errors import unknown_word
+from windtunnel.core.plugins import families
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
@@ -74,3 +77,14 @@ class Params(Block):
     report: Report = Report()
     tracking: Tracking = Tracking()
     gate: Gate = Gate()
+
+
+@functools.cache
+def params_model() -> type[Params]:
+    """Params, with a key for each family that a plug-in brings."""
+    added = {name: family for name, family in families().items() if name not in Params.model_fields}
+    if not added:
+        return Params
+    maps = {name: GenericAlias(dict, (Name, family.entry())) for name, family in added.items()}
+    fields: dict[str, Any] = {name: (kind, Field(default_factory=dict)) for name, kind in maps.items()}
+    return create_model("Params", __base__=Params, **fields)

@@ -83,7 +83,7 @@ def test_every_number_of_a_suite_is_computed_again_from_its_file(suite, tmp_path
     subject, entry, (whole, _) = suite
     read = read_artifacts(write_artifacts(whole, tmp_path / "noise", subject, started=0).directory)
     again = SuiteData(
-        pairs=[tuple(pair) for pair in read.metadata["kwargs"]["corruptions"]],
+        pairs=[tuple(pair) for pair in read.plain["kwargs"]["corruptions"]],
         predictions=read.tensor("corruption_predictions"),
         clean=read.tensor("clean_predictions"),
         quantised=read.tensor("quantised_predictions"),

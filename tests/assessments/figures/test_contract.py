@@ -108,7 +108,7 @@ def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digit
     draw_figures(
         clean, [ConfusionMatrixVisualiser(max_labelled=3), ConfusionMatrixVisualiser(), DegradationCurveVisualiser()]
     )
-    first, second, third = read_artifacts(tmp_path).metadata["visualisers"]
+    first, second, third = read_artifacts(tmp_path).plain["visualisers"]
     assert first["options"] == {"max_labelled": 3}
     assert "options" not in second
     assert "not a sweep" in third["empty"]
@@ -123,4 +123,4 @@ def test_an_option_that_is_a_list_is_recorded_too(indices, tmp_path):
     visualiser = make_visualiser(
         spec, AssessmentKind.FORMAL_VERIFICATION, "verification", "verification.crown.visualisers"
     )
-    assert recorded(visualiser, tmp_path / "it.png", "")["options"] == {"sample_indices": [2, 0]}
+    assert recorded(visualiser, tmp_path / "it.png", "").options == {"sample_indices": [2, 0]}

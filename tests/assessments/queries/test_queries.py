@@ -1,5 +1,6 @@
 """Query-counted attacks: against loops that follow RobustCheck, alone and in company, counted by the model itself."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -147,6 +148,17 @@ def test_each_image_goes_as_in_the_peers_own_loops(few, algorithm):
         assert torch.equal(image, result.data["perturbed_inputs"][i])
 
 
+class InDouble(torch.nn.Module):
+    """A model that computes in double and answers in single precision."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = copy.deepcopy(module).double()
+
+    def forward(self, inputs):
+        return self.module(inputs.double()).float()
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     algorithm=st.sampled_from([*OWN, "dct"]),
@@ -156,16 +168,15 @@ def test_each_image_goes_as_in_the_peers_own_loops(few, algorithm):
     targeted=st.booleans(),
 )
 def test_a_sequential_run_equals_a_batched_one(few, algorithm, seed, chosen, batch_size, targeted):
-    few = replace(few, seed=seed)
+    # A processor may multiply one row by another kernel than many; in double the difference is gone after rounding.
+    few = replace(few, seed=seed, classifier=replace(few.classifier, module=InDouble(few.classifier.module)))
     aims = {"target_classes": "next"} if targeted else {}
     entry = own("SimBA", params=DCT, **aims) if algorithm == "dct" else own(algorithm, **aims)
     together = run(entry.model_copy(update={"batch_size": 256}), few)
     for i in chosen:
         alone = run(entry.model_copy(update={"batch_size": batch_size}), few.subset(torch.tensor([i])))
-        for key in ("queries", "perturbed_inputs", "verdicts"):
+        for key in ("queries", "perturbed_inputs", "verdicts", "perturbed_logits"):
             assert torch.equal(together.data[key][i], alone.data[key][0]), key
-        # A processor may multiply one row by another kernel than many: the same sums in another order.
-        torch.testing.assert_close(together.data["perturbed_logits"][i], alone.data["perturbed_logits"][0])
 
 
 @pytest.mark.parametrize("name", list(COUNTED))

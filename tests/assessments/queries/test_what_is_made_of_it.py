@@ -10,13 +10,13 @@ from PIL import Image
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.figures.base import draw_figures
 from windtunnel.assessments.queries.assess import assess
+from windtunnel.assessments.queries.family import FAMILY
 from windtunnel.assessments.queries.figures import (
     QueryGalleryVisualiser,
     QueryHistogramsVisualiser,
     SuccessAgainstQueriesVisualiser,
     SuccessCurvesVisualiser,
 )
-from windtunnel.assessments.queries.table import DEFAULT_VISUALISERS
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.evidence import Region, outcome
@@ -46,7 +46,7 @@ def captions(figure):
 def test_the_default_figures_are_drawn_and_alike_twice(few, tmp_path):
     artifacts = written(few, tmp_path / "evoba", params={"generations": 3})
     paths = draw_figures(artifacts, ALL)
-    assert [path.name.split("_")[0] for path in paths] == list(DEFAULT_VISUALISERS)
+    assert [path.name.split("_")[0] for path in paths] == list(FAMILY.visualisers)
     first = [path.read_bytes() for path in paths]
     assert [path.read_bytes() for path in draw_figures(artifacts, ALL)] == first
     assert min(Image.open(paths[0]).size) > 300
@@ -89,7 +89,7 @@ def test_curves_of_several_attacks_share_one_figure_that_names_their_bounds(few,
 
 def test_mlflow_gets_the_curve_stepped_by_queries(few, tmp_path):
     artifacts = written(few, tmp_path / "evoba")
-    state = ChildState("evoba", artifacts.directory, artifacts.metadata, "")
+    state = ChildState("evoba", artifacts.directory, artifacts.plain, "")
     steps = [step for step, _ in state.curves["success_rate_curve"]]
     assert steps == artifacts.metrics["query_budgets"]
     assert {f"success_rate_curve_ci_{end}" for end in ("low", "high")} <= set(state.curves)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.core.metadata import parse_metadata
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.evidence import Evidence, Piece
 from windtunnel.params.outcome import Sanity
@@ -36,12 +37,14 @@ def changed(
                 k: v.clone() if isinstance(v, Tensor) else {n: t.clone() for n, t in v.items()}
                 for k, v in piece.artifacts.data.items()
             }
-            facts = copy.deepcopy(piece.artifacts.metadata)
+            facts = copy.deepcopy(piece.artifacts.plain)
             if tensors:
                 tensors(data)
             if metadata:
                 metadata(facts)
-            piece = replace(piece, artifacts=Artifacts(name, piece.artifacts.directory, data, facts))
+            piece = replace(
+                piece, artifacts=Artifacts(name, piece.artifacts.directory, data, parse_metadata(facts, name))
+            )
         pieces.append(piece)
     return replace(evidence, pieces=tuple(pieces), notes={})
 
@@ -83,8 +86,8 @@ def fake(
 ) -> Evidence:
     """The run with one more assessment, made of FGSM's tensors and metadata with these changes."""
     model = piece_of(evidence, "fgsm")
-    facts = {**copy.deepcopy(model.artifacts.metadata), "name": name, **metadata}
-    artifacts = Artifacts(name, Path(name), {**model.artifacts.data, **data}, facts)
+    facts = {**copy.deepcopy(model.artifacts.plain), "name": name, **metadata}
+    artifacts = Artifacts(name, Path(name), {**model.artifacts.data, **data}, parse_metadata(facts, name))
     piece = Piece(name, family, artifacts, model.rows)
     return replace(evidence, pieces=(*evidence.pieces, piece), families={**evidence.families, name: family}, notes={})
 

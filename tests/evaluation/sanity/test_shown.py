@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.made import metadata
 from windtunnel.cli.main import cli
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import SANITY
@@ -76,10 +76,9 @@ def test_a_flagged_check_is_a_caveat_of_the_assessment_it_concerns(run: Path) ->
     rows = rows_in(read_sanity(SANITY))
     (caveat,) = caveats_of(rows, "pgd")
     assert (caveat.code, caveat.samples) == ("B4", ("digit-1",))
-    metadata = with_caveats({"name": "pgd", "caveats": [{"code": "old", "text": "kept"}]}, rows)
-    assert [c["code"] for c in metadata["caveats"]] == ["old", "B4"]  # type: ignore[index, union-attr]
-    assert with_caveats({"name": "fgsm", "caveats": []}, rows)["caveats"] == []
-    json.dumps(metadata)
+    shown = with_caveats(metadata(name="pgd", caveats=[{"code": "old", "text": "kept"}]), rows)
+    assert [c.code for c in shown.caveats] == ["old", "B4"]
+    assert with_caveats(metadata(name="fgsm"), rows).caveats == ()
 
 
 def test_info_is_no_warning_and_nothing_is_no_pass() -> None:

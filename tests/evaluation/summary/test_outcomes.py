@@ -15,8 +15,8 @@ from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import METRICS, SUMMARY
 from windtunnel.core.outcomes import read_record
+from windtunnel.core.plugins import families
 from windtunnel.evaluation.gate.decide import flatten
-from windtunnel.operations.resolve.facts import FAMILIES
 from windtunnel.params.load import entries, load_params
 
 PARAMS = """
@@ -51,7 +51,7 @@ def run(tmp_path_factory):
         for stage in (stages.resolve, stages.prepare, stages.train, stages.clean):
             stage.main()
         for family, name, _ in entries(load_params()):
-            import_module(f"stages.{FAMILIES[family].stage}").main(name)
+            import_module(f"stages.{families()[family].stage}").main(name)
         stages.summary.main()
     return folder
 

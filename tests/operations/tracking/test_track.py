@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from mlflow import MlflowClient
 
+from tests.made import content
 from windtunnel.cli.track import track as track_command
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
@@ -33,11 +34,10 @@ def write_state(epsilon: str, accuracy: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tensors(folder / "robustness_data.pt", f"{name} {value}")
         caveats = [{"code": "few_samples", "text": "only 20 samples"}] if name == "pgd" else []
-        write_json({
-            "name": name, "library": "torchattacks", "algorithm": "PGD", "assessment_kind": "empirical_attack",
-            "semantics": {"threat_model": "white_box", "perturbation": {"norm": "Linf"}},
-            "metrics": {"accuracy": value, "epsilons": [0.0, 0.1], "accuracy_curve": [0.97, value]}, "caveats": caveats,
-        }, folder / "metadata.json")  # fmt: skip
+        metrics = {"accuracy": value, "epsilons": [0.0, 0.1], "accuracy_curve": [0.97, value]}
+        semantics = {"perturbation": {"norm": "Linf"}}
+        facts = content(name=name, semantics=semantics, metrics=metrics, caveats=caveats)
+        write_json(facts, folder / "metadata.json")
     for folder in ("summary", "data", "model"):
         (Path("reports") / folder).mkdir(exist_ok=True)
     summary = {"kwargs": {"hard_failures": []}, "metrics": {}, "caveats": [], "provenance": {"model_digest": "0" * 64}}

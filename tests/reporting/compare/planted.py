@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from tests.made import content
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.files import write_json
 
@@ -26,9 +27,10 @@ def write_run(root: Path, verdicts, *, shift=0.0, steps=10, names=None, targets=
         data |= {"epsilons": torch.tensor(sweep[0]), "sweep_predictions": torch.tensor(sweep[1])}
     save_tensors(data, folder / "robustness_data.pt")
     kwargs = {"sample_names": names or [f"s{i}" for i in range(n)], "class_names": ["zero", "one"]}
-    write_json({"name": "pgd", "metrics": {}, "kwargs": kwargs, "library": "torchattacks", "algorithm": "PGD",
-                "semantics": {"perturbation": {"epsilon": epsilon or 0.1}}, "call_kwargs": {"steps": steps}},
-               folder / "metadata.json")  # fmt: skip
+    semantics = {"perturbation": {"epsilon": epsilon or 0.1}}
+    write_json(
+        content(name="pgd", kwargs=kwargs, semantics=semantics, call_kwargs={"steps": steps}), folder / "metadata.json"
+    )
     held = sum(v != 1 for v in verdicts[:-1]) / n
     write_json({"pgd": {"adversarial_accuracy": held}, "clean": {"accuracy": (n - 1) / n}},
                root / "reports" / "metrics.json")  # fmt: skip

@@ -7,6 +7,7 @@ import torch
 from click.testing import CliRunner
 from planted import write_run
 
+from tests.made import content
 from windtunnel.cli.compare import compare as command
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.errors import UserError
@@ -72,7 +73,7 @@ def with_summary(root, attacks):
     save_tensors({**data, "certified_verdicts": torch.full((5,), 3)}, summary / "robustness_data.pt")
     kwargs = {**facts["kwargs"], "assessments": list(attacks)}
     metrics = {"worst_case_accuracy": 0.5, "certified_accuracy": 1.0}
-    write_json({"name": "summary", "metrics": metrics, "kwargs": kwargs}, summary / "metadata.json")
+    write_json(content(name="summary", metrics=metrics, kwargs=kwargs), summary / "metadata.json")
     return root
 
 

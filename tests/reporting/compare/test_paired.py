@@ -100,7 +100,7 @@ def test_a_suite_is_compared_by_severity(tmp_path):
     def suite(root, wrong):
         made = artifacts(root, [2, 2, 2])
         made.data["corruption_predictions"] = torch.tensor(wrong)
-        made.metadata["kwargs"]["corruptions"] = [["fog", 1], ["fog", 3], ["snow", 1], ["snow", 3]]
+        made.plain["kwargs"]["corruptions"] = [["fog", 1], ["fog", 3], ["snow", 1], ["snow", 3]]
         return made
 
     first = suite(tmp_path / "a", [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]])
@@ -120,7 +120,7 @@ def test_a_black_box_attack_is_compared_by_the_queries_it_spent(tmp_path):
     def attacked(root, verdicts, queries):
         made = artifacts(root, verdicts)
         made.data["queries"] = torch.tensor(queries)
-        made.metadata["kwargs"]["max_queries"] = 50
+        made.plain["kwargs"]["max_queries"] = 50
         return made
 
     first = attacked(tmp_path / "a", [1, 1, 2, 2], [2, 20, 50, 50])

@@ -158,7 +158,7 @@ def test_pictures_that_repeat_the_clean_image_are_kept_on_disk_and_shown_by_the_
         figures = blocks_of(build_report(reports, Options(layout=layout, figure_scope="per_assessor")), Figure)
         return {figure.path.name for figure in figures}
 
-    rows = read_artifacts(reports / "robustness" / "pair").metadata["visualisers"]
+    rows = read_artifacts(reports / "robustness" / "pair").plain["visualisers"]
     assert {row["file"] for row in rows} == names
     assert [row.get("embeds_clean_input", False) for row in rows] == [True, False]
     assert all(row["embeds_perturbation_map"] for row in rows)

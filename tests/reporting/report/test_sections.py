@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.made import metadata
 from tests.reporting.report.test_report import blocks_of
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
@@ -19,13 +20,10 @@ from windtunnel.reporting.report.sections.known import _series
 
 def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
     semantics = {"perturbation": {"norm": norm, "epsilon": 0.1}, "norm": norm}
-    metadata = {
-        "assessment_kind": kind,
-        "semantics": semantics,
-        "metrics": metrics,
-        "kwargs": {"sample_names": ["a", "b", "c"]},
-    }
-    return Artifacts("it", Path("it"), tensors or {}, metadata)
+    names = {"sample_names": ["a", "b", "c"]}
+    return Artifacts(
+        "it", Path("it"), tensors or {}, metadata(kind, semantics=semantics, metrics=metrics, kwargs=names)
+    )
 
 
 @pytest.mark.parametrize(

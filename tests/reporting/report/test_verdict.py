@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.made import metadata
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.reporting.report.sections.verdict import verdict
 
@@ -15,8 +16,8 @@ def summary(clean=0.97, n=200, failures=(), caveats=(), others=(), **row):
     """A summary at Linf 0.06 whose layer holds `row`; `others` are further layers."""
     first = {"norm": "Linf", "epsilon": 0.06, "n": n, **row}
     metrics = {"clean_accuracy": clean, "n_samples": n, "sandwich": [first, *others]}
-    metadata = {"metrics": metrics, "kwargs": {"hard_failures": list(failures)}, "caveats": list(caveats)}
-    return Artifacts("summary", Path(), {"targets": torch.zeros(n)}, metadata)
+    facts = metadata(name="summary", metrics=metrics, kwargs={"hard_failures": list(failures)}, caveats=list(caveats))
+    return Artifacts("summary", Path(), {"targets": torch.zeros(n)}, facts)
 
 
 def interval(key, low, high):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.made import metadata
 from tests.reporting.report.conftest import metrics_of
 from windtunnel.assessments.corruptions.assess import _upsampled
 from windtunnel.core.artifacts import Artifacts
@@ -34,8 +35,9 @@ def suite(severities, accuracies):
                "accuracy_by_pair": [a for row in accuracies.values() for a in row]}  # fmt: skip
     kwargs = {"sample_names": [str(i) for i in range(100)], "severities": severities, "corruptions": pairs}
     perturbation = {"corruption_name": "common", "severity": max(severities)}
-    metadata = {"metrics": metrics, "kwargs": kwargs, "semantics": {"perturbation": perturbation}}
-    return Artifacts("everyday", Path(), {}, metadata)
+    semantics = {"perturbation": perturbation}
+    facts = metadata("statistical_sampling", metrics=metrics, kwargs=kwargs, semantics=semantics)
+    return Artifacts("everyday", Path(), {}, facts)
 
 
 def test_a_mean_over_severities_is_never_called_the_accuracy_at_the_largest():
@@ -71,13 +73,10 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
             "certified_curve_ci_high": [0.6, 0.1], "average_certified_radius": 0.05}  # fmt: skip
 
     def drawn(timeouts):
-        metadata = {
-            "metrics": {**grid, "timeouts": timeouts},
-            "kwargs": {"sample_names": ["a"] * 8},
-            "assessment_kind": "formal_verification",
-        }
+        names = {"sample_names": ["a"] * 8}
+        facts = metadata("formal_verification", metrics={**grid, "timeouts": timeouts}, kwargs=names)
         (draw,) = CHARTS["CertifiedCurveVisualiser"]
-        scene = draw(Artifacts("v", Path(), {"verdicts": torch.zeros(8)}, metadata), {})
+        scene = draw(Artifacts("v", Path(), {"verdicts": torch.zeros(8)}, facts), {})
         curve = next(m for m in scene.marks if isinstance(m, Line) and m.colour in {"certified", "unknown"})
         return curve, " ".join(m.text for m in scene.marks if isinstance(m, Label))
 
@@ -110,7 +109,7 @@ def test_caveats_that_differ_in_a_number_are_one_row_and_others_stay_whole():
 
     def with_caveat(name, *texts):
         caveats = [{"code": code, "text": text} for code, text in texts]
-        return Artifacts(name, Path(), {}, {"metrics": {}, "caveats": caveats})
+        return Artifacts(name, Path(), {}, metadata(name=name, caveats=caveats))
 
     few = "Sanity check F2: its interval is {} points. Assess more samples."
     mine = [

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.calls import Invoke, LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.plugins import library_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +104,17 @@ def _as_seen(request: Request) -> Request:
 
 def adapter_of(library: str) -> Adapter:
     """The adapter of a library. The libraries are slow to import, and a run needs one of them."""
-    if library == "torchattacks":
-        from windtunnel.assessments.attacks.torchattacks_adapter import perturb as with_torchattacks
-
-        return with_torchattacks
-    from windtunnel.assessments.attacks.foolbox_adapter import perturb as with_foolbox
-
-    return with_foolbox
+    adapter = library_of(library, "attacks").adapter
+    assert adapter is not None, f"{library} offers no attack of its own"  # an ensemble is run by its members' adapters
+    return adapter()
 
 
 def call_of(request: Request) -> LibraryCall:
-    """How the library will be called for `request`, by its own names."""
-    if request.row.algorithm.library == "torchattacks":
-        from windtunnel.assessments.attacks.torchattacks_adapter import call_of as of_torchattacks
-
-        return of_torchattacks(_as_seen(request))
-    from windtunnel.assessments.attacks.foolbox_adapter import call_of as of_foolbox
-
-    return of_foolbox(_as_seen(request))
+    """How the library will be called for `request`, by its own names; by its parameters and epsilon where it does not say."""
+    library, seen = library_of(request.row.algorithm.library, "attacks"), _as_seen(request)
+    if library.call is not None:
+        known: LibraryCall = library.call()(seen)
+        return known
+    built = {**request.row.defaults, **request.arguments, "epsilon": request.budget.epsilon}
+    attack = library.algorithm(request.row.algorithm.name)
+    return LibraryCall(attack, built, seen.inputs, seen.labels, seen.aims, {})

@@ -27,6 +27,7 @@ from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Json, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.files import plain_json
+from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -115,7 +116,7 @@ def assess(
             **({"survivors_of": {key: prior[key].digest() for key in before.by}} if prior and before.by else {}),
         },
         call_kwargs=calls[0] if len(calls) == 1 else {f"{i} {runs[i].name}": call for i, call in enumerate(calls)},
-        library_package=None if entry.library == "windtunnel" else entry.library,
+        library_package=library_of(entry.library, "attacks").package,
         provenance={
             "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
             "entry": entry_digest(entry, budget),

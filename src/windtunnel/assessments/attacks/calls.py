@@ -17,12 +17,12 @@ from windtunnel.core.references import resolve
 class LibraryCall:
     """One call of a library's attack, all names the library's own.
 
-    attack: its class. built: the constructor's arguments beside the model. options: further arguments of the call.
+    attack: its class or function. built: the constructor's arguments beside the model. options: further arguments of the call.
     inputs: float32 (B, C, H, W) in [0, 1]; labels: int64 (B,); targets: int64 (B,), the wanted classes, None untargeted; all
     on the model's device.
     """
 
-    attack: type
+    attack: Callable[..., object]
     built: Mapping[str, object]
     inputs: Tensor
     labels: Tensor

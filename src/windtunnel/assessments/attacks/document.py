@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from windtunnel.assessments.attacks.profiles import PROFILES
+from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
 from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from windtunnel.assessments.attacks.profiles import PROFILES
+from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import Settings, settle
 from windtunnel.assessments.attacks.table import ROWS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
@@ -42,9 +42,9 @@ class AttackRow:
     epsilon, step, steps, seed, classes: the library's parameter that takes the budget's epsilon, step size and steps,
     our seed, the number of classes; None where it has none. An attack without `epsilon` finds its own distance, and
     counts as successful only within the budget. norms: those that `norm_key` chooses between, else the row's own.
-    three_channels: its kernels are built for three channels. min_classes: its loss needs so many.
-    fixed_by: parameters, with values under which the attack draws nothing at random.
-    keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break.
+    three_channels: its kernels are built for three channels. min_classes: its loss needs so many. defaults: values of
+    parameters for which the library has none. fixed_by: parameters, with values under which the attack draws nothing at
+    random. keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break.
     """
 
     algorithm: Algorithm
@@ -59,6 +59,7 @@ class AttackRow:
     invoker: Invoker = Invoker.PLAIN
     three_channels: bool = False
     min_classes: int = 2
+    defaults: Mapping[str, object] = field(default_factory=dict)
     keeps_clean: bool = False
     fixed_by: tuple[tuple[str, bool | float], ...] = ()
 

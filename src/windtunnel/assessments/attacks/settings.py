@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from windtunnel.assessments.attacks.rows import AT_CALL, AttackRow, Invoker
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.plugins import library_of
 from windtunnel.params.numbers import parse_number
 
 # What a user never gives: the model is ours, and these print or write log files.
 _OURS = {"self", "args", "kwargs", "model", "verbose", "tensorboard", "init_attack", "trainloader", "attack_class"}
 _EPSILON_WORDS = {"eps", "epsilon", "epsilons", "max_epsilon"}
-# VirtualAdversarialAttack has no default for `steps`; this is its authors' choice for images (Miyato et al. 2015).
-REQUIRED_DEFAULTS: dict[tuple[str, str], dict[str, object]] = {("foolbox", "VirtualAdversarialAttack"): {"steps": 10}}
 # Parameters that our invokers add to the library's own.
 _EXTRA: dict[Invoker, dict[str, object]] = {
     Invoker.MANY_ATTACKS: {"attacks": ["FGSM", "PGD"]},
@@ -33,14 +33,9 @@ class Settings:
     budget: PerturbationBudget
 
 
-def library_class(row: AttackRow) -> type:
+def library_class(row: AttackRow) -> Callable[..., Any]:
     """The library's class of an attack. Imports the library."""
-    if row.algorithm.library == "torchattacks":
-        import torchattacks as library
-    else:
-        import foolbox.attacks as library
-    found: type = getattr(library, row.algorithm.name)
-    return found
+    return library_of(row.algorithm.library, "attacks").algorithm(row.algorithm.name)
 
 
 def parameters_of(row: AttackRow) -> dict[str, object]:
@@ -49,7 +44,7 @@ def parameters_of(row: AttackRow) -> dict[str, object]:
         return {}
     signature = inspect.signature(library_class(row)).parameters.values()
     known = {p.name: None if p.default is p.empty else p.default for p in signature if p.name not in _OURS}
-    known |= {**_EXTRA.get(row.invoker, {}), **REQUIRED_DEFAULTS.get(row.algorithm.key, {})}
+    known |= {**_EXTRA.get(row.invoker, {}), **row.defaults}
     return {name: default for name, default in known.items() if name not in row.managed}
 
 
@@ -129,10 +124,6 @@ def norm_argument(row: AttackRow, norm: Norm) -> dict[str, object]:
     """The library's argument that chooses the norm, where it has one."""
     if row.norm_key is None:
         return {}
-    if row.norm_key == "distance":
-        import foolbox.distances
-
-        return {"distance": getattr(foolbox.distances, norm.value.lower())}
     return {row.norm_key: norm.value.lower() if row.norm_key == "constraint" else norm.value}
 
 

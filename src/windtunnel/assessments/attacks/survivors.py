@@ -64,8 +64,7 @@ def read_prior(
         if not (root / name / METADATA_FILE).is_file():
             continue
         found[name] = read_artifacts(root / name)
-        facts = found[name].metadata.get("provenance")
-        if not isinstance(facts, dict) or facts.get("entry") != entry_digest(attacks[name], budget):
+        if found[name].metadata.provenance.extra.get("entry") != entry_digest(attacks[name], budget):
             raise UserError(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of other params; run "
                 f"`dvc repro attack@{name}` first"
@@ -95,8 +94,7 @@ def prior_of(
                 f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
             )
         found = results[name]
-        facts = found.metadata.get("provenance")
-        if isinstance(facts, dict) and facts.get("model_digest") != subject.classifier.digest:
+        if found.metadata.provenance.model_digest != subject.classifier.digest:
             raise UserError(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of another model; run "
                 f"`dvc repro attack@{name}` first"

@@ -41,8 +41,7 @@ def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int, t
     if not torch.equal(artifacts.tensor("clean_inputs"), dataset.inputs):
         raise UserError(f"{clean}: is of other samples than {data}; run dvc repro")
     classifier = load_classifier(model, device, dataset, trust)
-    provenance = artifacts.metadata.get("provenance")
-    if isinstance(provenance, dict) and provenance.get("model_digest") != classifier.digest:
+    if artifacts.metadata.provenance.model_digest != classifier.digest:
         raise UserError(f"{clean}: is of another model than {model}; run dvc repro")
     caveats = () if dataset.labelled else (PSEUDO_LABELS,)
     return Subject(

@@ -9,6 +9,7 @@ from windtunnel.assessments.attacks.figures import bare, show_image
 from windtunnel.assessments.figures import style
 from windtunnel.assessments.figures.base import Visualiser, register
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.metadata import corruption_pairs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +23,7 @@ _NO_SUITE = "A single corruption: there is no suite to compare."
 
 
 def _pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
-    kwargs = cast("dict[str, Json]", artifacts.metadata["kwargs"])
-    return [(str(c), int(str(s))) for c, s in cast(list[list[object]], kwargs.get("corruptions", []))]
+    return corruption_pairs(artifacts.metadata.kwargs)
 
 
 @register

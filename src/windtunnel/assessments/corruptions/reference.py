@@ -13,6 +13,7 @@ from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import METADATA_FILE
+from windtunnel.core.metadata import corruption_pairs
 from windtunnel.params.corruptions import CorruptionEntry
 
 ALEXNET = "imagenet-alexnet"
@@ -60,13 +61,11 @@ def check_reference(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], d
         _check_alexnet(where, entry, pairs, dataset)
     elif entry.reference is not None:
         suite = _read_suite(where, entry.reference)
-        kwargs = suite.metadata["kwargs"]
-        assert isinstance(kwargs, dict)
         theirs, ours = suite.tensor("clean_inputs").shape[1:], dataset.inputs.shape[1:]
         for what, mine, other in (
             ("images", "x".join(map(str, ours)), "x".join(map(str, theirs))),
             ("classes", list(dataset.class_names), suite.class_names),
-            ("upsample", entry.upsample, kwargs.get("upsample")),
+            ("upsample", entry.upsample, suite.metadata.kwargs.extra.get("upsample")),
         ):
             if mine != other:
                 raise UserError(_unfit(where, entry.reference, f"{what} {_brief(other)} there, {_brief(mine)} here"))
@@ -91,10 +90,9 @@ def reference_of(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], data
         raise UserError(_unfit(where, entry.reference, "it was measured on other samples or other targets"))
     rows = [_pairs_of(suite).index(pair) for pair in pairs]
     predictions = torch.cat([suite.tensor("corruption_predictions")[rows], suite.tensor("clean_predictions")[None]])
-    provenance = suite.metadata["provenance"]
-    assert isinstance(provenance, dict)
+    made = suite.metadata.provenance
     wrong = (predictions != dataset.targets).double().numpy()
-    return Reference(str(provenance["model_source"]), wrong, str(provenance["model_digest"]))
+    return Reference(made.model_source, wrong, made.model_digest)
 
 
 def _check_alexnet(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], dataset: Dataset) -> None:
@@ -124,11 +122,7 @@ def _read_suite(where: str, directory: str) -> Artifacts:
 
 
 def _pairs_of(suite: Artifacts) -> list[Pair]:
-    kwargs = suite.metadata["kwargs"]
-    assert isinstance(kwargs, dict)
-    rows = kwargs["corruptions"]
-    assert isinstance(rows, list)
-    return [(str(corruption), int(severity)) for corruption, severity in rows]
+    return corruption_pairs(suite.metadata.kwargs)
 
 
 def _unfit(where: str, reference: str, why: str) -> str:

@@ -6,15 +6,6 @@ from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Ran
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.corruptions import CHOICE, CorruptionEntry
 
-DEFAULT_VISUALISERS: tuple[str, ...] = (
-    "CorruptionAccuracyVisualiser",
-    "SeverityCurveVisualiser",
-    "CorruptionHeatmapVisualiser",
-    "CorruptionSheetVisualiser",
-    "PredictionFlipsVisualiser",
-    "MinimalSeverityVisualiser",
-)
-
 FAMILY: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
     "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),

@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
-from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import METADATA_FILE, plain_json, replacing, write_json
+from windtunnel.core.metadata import FigureRecord
 
 if TYPE_CHECKING:  # matplotlib and torch are slow to import, and params only need the names
     from matplotlib.figure import Figure
@@ -93,10 +95,9 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     from matplotlib import pyplot
 
     from windtunnel.assessments.figures.style import plotting_style
-    from windtunnel.core.files import METADATA_FILE, replacing, write_json
 
     paths: list[Path] = []
-    rows: list[Json] = []
+    rows: list[FigureRecord] = []
     for index, visualiser in enumerate(visualisers):
         path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
         with plotting_style():
@@ -107,26 +108,24 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
             pyplot.close(figure)
         paths.append(path)
         rows.append(recorded(visualiser, path, str(figure.get_label())))
-    artifacts.metadata["visualisers"] = rows
-    write_json(artifacts.metadata, artifacts.directory / METADATA_FILE)
+    metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(rows)})
+    write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
     return paths
 
 
-def recorded(visualiser: Visualiser, path: Path, empty: str) -> dict[str, Json]:
+def recorded(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:
     """What metadata.json says of a figure: its options that are not the defaults, and `empty`, why nothing was drawn."""
-    from windtunnel.core.files import plain_json
-
-    row: dict[str, Json] = {
-        "name": type(visualiser).__name__,
-        "file": path.name,
-        "scope": visualiser.scope,
-        "title": visualiser.title,
-    }
     changed = {f.name: v for f in fields(visualiser) if (v := getattr(visualiser, f.name)) != f.default}
-    if options := {name: plain_json(v) for name, v in changed.items() if _is_option(v)}:
-        row["options"] = options
-    row |= {key: True for key in ("embeds_clean_input", "embeds_perturbation_map") if getattr(visualiser, key)}
-    return {**row, "empty": empty} if empty else row
+    return FigureRecord(
+        name=type(visualiser).__name__,
+        file=path.name,
+        scope=visualiser.scope,
+        title=visualiser.title,
+        options={name: plain_json(v) for name, v in changed.items() if _is_option(v)},
+        embeds_clean_input=visualiser.embeds_clean_input,
+        embeds_perturbation_map=visualiser.embeds_perturbation_map,
+        empty=empty,
+    )
 
 
 def _is_option(value: object) -> bool:

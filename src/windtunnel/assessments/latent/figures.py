@@ -9,6 +9,7 @@ from windtunnel.assessments.attacks.figures import bare, show_image, signed_map
 from windtunnel.assessments.figures import style
 from windtunnel.assessments.figures.base import Visualiser, register
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.metadata import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -231,8 +232,7 @@ class LatentDistributionsVisualiser(_LatentVisualiser):
         from windtunnel.assessments.latent.metrics import changes
         from windtunnel.assessments.latent.noise import shrink
 
-        kwargs = cast("dict[str, Json]", artifacts.metadata["kwargs"])
-        factor = shrink(float(str(kwargs["decay_epsilon"])))
+        factor = shrink(number(artifacts.metadata.kwargs.extra, "decay_epsilon"))
         real = cast("dict[str, Tensor]", artifacts.data)
         made = cast("dict[str, Tensor]", artifacts.data["generated"])
         sides = {

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
 
-DEFAULT_VISUALISERS: tuple[str, ...] = (
-    "LatentMetricsVisualiser",
-    "LatentGridVisualiser",
-    "LatentDistributionsVisualiser",
-    "GeneratorSheetVisualiser",
-)
-
 LATENT_PGD = Algorithm(
     library="windtunnel",
     name="latent_pgd",

@@ -24,6 +24,7 @@ from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
+from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
@@ -81,7 +82,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
             **({"total_queries": entry.total_queries} if entry.total_queries else {}),
         },
         call_kwargs=in_force,
-        library_package=None if entry.library == "windtunnel" else entry.library,
+        library_package=library_of(entry.library, "attacks").package,
     )
 
 

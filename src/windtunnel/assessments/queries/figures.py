@@ -175,11 +175,9 @@ class QueryGalleryVisualiser(_QueryVisualiser):
 
 def _label(artifacts: Artifacts) -> str:
     """Name, algorithm and what bounds a success: curves of different bounds are not of one race."""
-    semantics = artifacts.metadata["semantics"]
-    region = semantics["perturbation"] if isinstance(semantics, dict) else None
-    assert isinstance(region, dict)
-    bound = f"{region['norm']} ≤ {float(str(region['epsilon'])):.4g}" if "epsilon" in region else "no bound"
-    return f"{artifacts.name} ({artifacts.metadata['algorithm']}, {bound})"
+    region = artifacts.metadata.semantics.perturbation
+    bound = f"{region.norm} ≤ {region.epsilon:.4g}" if region.epsilon is not None else "no bound"
+    return f"{artifacts.name} ({artifacts.metadata.algorithm}, {bound})"
 
 
 def _caption(axes: Axes, artifacts: Artifacts, key: str, index: int, text: str) -> None:

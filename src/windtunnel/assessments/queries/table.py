@@ -38,8 +38,3 @@ _COUNTED = (
 LIBRARY: dict[tuple[str, str], AttackRow] = {key: ROWS[key] for key in _COUNTED}
 
 ALGORITHMS: tuple[Algorithm, ...] = (*OWN.values(), *(row.algorithm for row in LIBRARY.values()))
-DEFAULT_VISUALISERS: tuple[str, ...] = (
-    "SuccessAgainstQueriesVisualiser",
-    "QueryHistogramsVisualiser",
-    "QueryGalleryVisualiser",
-)

@@ -16,6 +16,7 @@ from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UnsoundError
+from windtunnel.core.plugins import library_of
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
@@ -74,7 +75,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
             "clip": entry.clip,
         },
         call_kwargs={**at_largest, "epsilons": menu},
-        library_package=None if entry.library == "windtunnel" else entry.library,
+        library_package=library_of(entry.library, "attacks").package,
     )
 
 

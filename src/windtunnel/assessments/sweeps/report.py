@@ -20,7 +20,7 @@ def print_report(metadata: Mapping[str, Json], console: Console | None = None) -
     )
     out.print(
         f"[bold]{metadata['name']}[/bold]: [bold]{metrics['verdict']}[/bold] (accuracy falls by {drop:.1%} at epsilon "
-        f"{median:.4g}, the median of the menu)"
+        f"{median:.4g}, the median of its epsilon grid)"
     )
     for epsilon, accuracy in zip(epsilons, accuracies, strict=True):
         out.print(f"  epsilon {epsilon:8.4g}  accuracy {accuracy:6.1%}", highlight=False)

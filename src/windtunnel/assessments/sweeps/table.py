@@ -29,9 +29,3 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     FGSM,
     *(attack.algorithm for attack in ROWS.values() if _has_a_budget_to_sweep(attack)),
 )
-DEFAULT_VISUALISERS: tuple[str, ...] = (
-    "DegradationCurveVisualiser",
-    "CriticalEpsilonVisualiser",
-    "ConfidenceVisualiser",
-    "ClassAccuracyVisualiser",
-)

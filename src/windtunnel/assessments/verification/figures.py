@@ -247,16 +247,11 @@ class CertifiedCurveVisualiser(Visualiser):
             axes.fill_between(epsilons, certified, attacked, color=style.UNKNOWN, alpha=0.2, label="not known")
         axes.fill_between(epsilons, low, high, color=style.CERTIFIED, alpha=0.25, label="95 % interval")
         axes.plot(epsilons, certified, color=style.CERTIFIED, label="certified accuracy")
-        semantics = artifacts.metadata["semantics"]
-        assert isinstance(semantics, dict)
-        region = semantics["perturbation"]
-        assert isinstance(region, dict)
-        budget = float(str(region["epsilon"]))
+        region = artifacts.metadata.semantics.perturbation
+        budget = region.epsilon or 0.0
         if budget <= epsilons[-1]:
             axes.axvline(budget, color=style.BLUE, linestyle=":", label=f"budget {budget:.4g}")
-        axes.set(
-            xlabel=f"epsilon ({region['norm']})", ylabel="share of samples", ylim=(0, 1.02), xlim=(0, epsilons[-1])
-        )
+        axes.set(xlabel=f"epsilon ({region.norm})", ylabel="share of samples", ylim=(0, 1.02), xlim=(0, epsilons[-1]))
         axes.legend()
         return figure
 

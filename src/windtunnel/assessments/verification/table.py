@@ -14,12 +14,6 @@ from windtunnel.core.contracts import (
     ThreatModel,
 )
 
-DEFAULT_VISUALISERS: tuple[str, ...] = (
-    "VerdictSummaryVisualiser",
-    "OutputBoundsPinnedVisualiser",
-    "OutputBoundsMarginHeatmapVisualiser",
-)
-
 
 def _row(library: str, name: str, norm: Norm, families: str, requires: set[Capability], summary: str) -> Algorithm:
     return Algorithm(
@@ -79,4 +73,6 @@ SMOOTHING = replace(
          "randomised smoothing: a certificate of the smoothed model, with probability 1 - alpha (Cohen et al. 2019)"),
     randomness=Randomness.SELF_SEEDED,
 )  # fmt: skip
-ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, MARABOU, *BRANCH_AND_BOUND, CASCADE, SMOOTHING)
+MARABOU_ROWS = (MARABOU,)
+OWN = (*BRANCH_AND_BOUND, CASCADE, SMOOTHING)
+ALGORITHMS: tuple[Algorithm, ...] = (*LIRPA, *MARABOU_ROWS, *OWN)

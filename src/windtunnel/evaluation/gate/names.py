@@ -9,7 +9,7 @@ from windtunnel.assessments.catalogue import entry_kind
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import unknown_word
 from windtunnel.core.outcomes import PAIRED_METRIC
-from windtunnel.evaluation.summary.headline import HEADLINE
+from windtunnel.core.plugins import family_of
 from windtunnel.params.load import entries
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def unknown_metrics(params: Params) -> Iterator[str]:
 def metric_names(params: Params) -> tuple[list[str], list[str]]:
     """(every metric that metrics.json may hold, those that are a share of samples), as `group/name`."""
     kinds = {name: entry_kind(family, name, entry) for family, name, entry in entries(params)}
+    families = {name: family for family, name, _ in entries(params)}
     groups = ["clean"]
     groups += ["certified"] if AssessmentKind.FORMAL_VERIFICATION in kinds.values() else []
     groups += ["worst_case"] if set(kinds.values()) - {AssessmentKind.STATISTICAL_SAMPLING} else []
@@ -42,6 +43,6 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
     every = [f"{name}{end}" for name in paired for end in ("", "_ci_low", "_ci_high")]
     every += ["clean/nll", "clean/ece", "hard_failures"]
     for name, kind in kinds.items():
-        every += [f"{name}/{metric}" for metric in HEADLINE[kind]]
+        every += [f"{name}/{metric}" for metric in family_of(families[name]).headline]
         paired += [f"{name}/{PAIRED_METRIC[kind]}"] if kind in PAIRED_METRIC else []
     return every, paired

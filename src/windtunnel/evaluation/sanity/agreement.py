@@ -126,7 +126,7 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
         in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
         inside = in_box & (proof.far(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
         real = inside & (evidence.subject.classifier.predict(images) != targets)
-        if proof.metadata["library"] == "Marabou":
+        if proof.metadata.library == "Marabou":
             if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
                 raise NotRun("the model has no ONNX graph to ask again")
             real &= onnx_logits(evidence, images).argmax(1) != targets

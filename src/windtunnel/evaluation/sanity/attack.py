@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from windtunnel.core.contracts import AssessmentKind, Norm, Verdict
+from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, Piece, numbers
@@ -109,7 +109,7 @@ def success_stands(evidence: Evidence, limit: float) -> Outcome:
     """
     bad, ids, seen, wrong_in_all = [], [], 0, 0
     for piece in evidence.of("attacks", "queries"):
-        if piece.semantics.get("objective") == "targeted":
+        if piece.semantics.objective is Objective.TARGETED:
             reached = _predict(evidence, piece) == piece.tensor("target_classes")
         else:
             reached = _predict(evidence, piece) != piece.tensor("targets")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -124,6 +125,7 @@ GROUPS = {
     "F": "Statistics and reporting",
     "G": "Provenance",
 }
+PLUGINS = "Plug-ins"  # the group of every other letter
 CHECKS: dict[str, Check] = {}
 
 
@@ -137,9 +139,16 @@ def check(
     remedy: str,
     threshold: float | None = None,
 ) -> Callable[[Callable[[Evidence, float], Outcome]], Callable[[Evidence, float], Outcome]]:
-    """Register a function as the check `id`. It is given the evidence and the threshold (0 where it has none)."""
+    """Register a function as the check `id`. It is given the evidence and the threshold (0 where it has none).
+
+    Raises ValueError for an id that is not a letter and a number, or is taken by a check of another module.
+    """
+    if not re.fullmatch(r"[A-Z][0-9]+", id):
+        raise ValueError(f"sanity check '{id}': an id is a capital letter and a number, such as X1")
 
     def register(look: Callable[[Evidence, float], Outcome]) -> Callable[[Evidence, float], Outcome]:
+        if id in CHECKS and CHECKS[id].look.__module__ != look.__module__:
+            raise ValueError(f"sanity check '{id}' of {look.__module__} is taken by {CHECKS[id].look.__module__}")
         CHECKS[id] = Check(id, title, tier, severity, source, remedy, threshold, look)
         return look
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from windtunnel.core.contracts import Norm, ThreatModel
+from windtunnel.core.contracts import Norm, Objective, ThreatModel
 from windtunnel.core.distances import within
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence, Piece
@@ -202,7 +202,7 @@ def targeted_adds_little(evidence: Evidence, limit: float) -> Outcome:
 
     Samples that only targeted attacks broke, as a share; above the threshold the headline must include them.
     """
-    aimed = [p for p in evidence.of("attacks") if p.semantics.get("objective") == "targeted"]
+    aimed = [p for p in evidence.of("attacks") if p.semantics.objective is Objective.TARGETED]
     if not aimed:
         raise NotApplicable("no targeted attack among the assessments")
     untargeted = [p for p in evidence.attacks() if p.region in {a.region for a in aimed}]
@@ -232,7 +232,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
         if "ensemble" in piece.families:  # standard and AutoAttack hold APGD, FAB and Square
             found |= (
                 {"gradient", "score-based", "minimum-norm"}
-                if str(piece.metadata["algorithm"]) in ("standard", "exhaustive", "AutoAttack")
+                if piece.metadata.algorithm in ("standard", "exhaustive", "AutoAttack")
                 else {"gradient"}
             )
         if piece.gradient and not piece.minimum_norm:

@@ -18,6 +18,7 @@ from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, Thr
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
+from windtunnel.core.metadata import Metadata, SemanticsRecord
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
@@ -56,57 +57,46 @@ class Piece:
         return self._far[norm]
 
     @property
-    def metadata(self) -> Mapping[str, Json]:
+    def metadata(self) -> Metadata:
         """metadata.json."""
         return self.artifacts.metadata
 
     @property
-    def semantics(self) -> Mapping[str, Json]:
-        """The semantics block of metadata.json; empty where there is none."""
-        block = self.metadata.get("semantics")
-        return block if isinstance(block, dict) else {}
-
-    @property
-    def perturbation(self) -> Mapping[str, Json]:
-        """The perturbation region of the semantics; empty where there is none."""
-        block = self.semantics.get("perturbation")
-        return block if isinstance(block, dict) else {}
+    def semantics(self) -> SemanticsRecord:
+        """The semantics block of metadata.json."""
+        return self.metadata.semantics
 
     @property
     def families(self) -> frozenset[str]:
         """The families of its algorithm, from the semantics."""
-        words = self.semantics.get("families")
-        return frozenset(map(str, words)) if isinstance(words, list) else frozenset()
+        return frozenset(self.semantics.families)
 
     @property
     def calls(self) -> list[Mapping[str, Json]]:
         """What the library was called with: one map per run of the assessment."""
-        block = self.metadata.get("call_kwargs")
-        if not isinstance(block, dict):
-            return []
+        block = self.metadata.call_kwargs
         nested: list[Mapping[str, Json]] = [value for value in block.values() if isinstance(value, dict)]
         return nested if nested and len(nested) == len(block) else [block]
 
     @property
     def options(self) -> Mapping[str, Json]:
-        """The assessor's own options, kwargs of metadata.json."""
-        block = self.metadata.get("kwargs")
-        return block if isinstance(block, dict) else {}
+        """What the assessment says of itself, in kwargs of metadata.json, beside the names of samples and classes."""
+        return self.metadata.kwargs.extra
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> AssessmentKind:
         """The assessment kind."""
-        return str(self.metadata["assessment_kind"])
+        return self.artifacts.kind
 
     @property
     def stochastic(self) -> bool:
         """Whether it draws at random under the parameters it was run with."""
-        return self.semantics.get("stochastic") is True
+        return self.semantics.stochastic
 
     @property
-    def threat_model(self) -> str:
+    def threat_model(self) -> ThreatModel:
         """The threat model, from the semantics."""
-        return str(self.semantics.get("threat_model"))
+        return self.semantics.threat_model
 
     @property
     def region(self) -> Region | None:
@@ -116,12 +106,12 @@ class Piece:
     @property
     def row(self) -> AttackRow | None:
         """The attack's registry row; None for what is no attack of the attacks table."""
-        return ROWS.get((str(self.metadata["library"]), str(self.metadata["algorithm"])))
+        return ROWS.get((self.metadata.library, self.metadata.algorithm))
 
     @property
     def minimum_norm(self) -> bool:
         """Whether it finds its own distance."""
-        return self.row is not None and self.row.algorithm.minimum_norm
+        return self.semantics.minimum_norm
 
     @property
     def shows_failures(self) -> bool:
@@ -227,7 +217,7 @@ class Evidence:
             piece
             for piece in self.of("attacks", "queries")
             if piece.kind == AssessmentKind.EMPIRICAL_ATTACK
-            and piece.semantics.get("objective") == Objective.UNTARGETED
+            and piece.semantics.objective is Objective.UNTARGETED
             and keep(piece)
         ]
         if not found:

@@ -9,6 +9,7 @@ from typing import cast
 
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.files import METADATA_FILE, read_block
+from windtunnel.core.metadata import CaveatRecord, Metadata
 from windtunnel.evaluation.sanity.check import Severity, Status
 
 Row = Mapping[str, Json]
@@ -69,14 +70,10 @@ def caveats_of(rows: Iterable[Row], name: str) -> list[Caveat]:
     ]
 
 
-def with_caveats(metadata: dict[str, Json], rows: Iterable[Row]) -> dict[str, Json]:
+def with_caveats(metadata: Metadata, rows: Iterable[Row]) -> Metadata:
     """An assessment's metadata with the caveats of the checks that flagged it.
 
     The stage runs after the assessments and may not change their outputs, so whoever shows them adds these on reading.
     """
-    mine = [
-        {key: value for key, value in plain.items() if value}
-        for plain in ({**asdict(c), "samples": list(c.samples)} for c in caveats_of(rows, str(metadata.get("name"))))
-    ]
-    caveats = metadata.get("caveats", [])
-    return {**metadata, "caveats": [*(caveats if isinstance(caveats, list) else []), *mine]} if mine else metadata
+    mine = tuple(CaveatRecord(**asdict(caveat)) for caveat in caveats_of(rows, metadata.name))
+    return metadata.model_copy(update={"caveats": (*metadata.caveats, *mine)}) if mine else metadata

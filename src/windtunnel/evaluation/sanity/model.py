@@ -372,7 +372,7 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
 
     The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
     """
-    if not any(p.metadata["library"] in ("Marabou", "windtunnel") for p in evidence.verifications):
+    if not any(p.metadata.library in ("Marabou", "windtunnel") for p in evidence.verifications):
         raise NotApplicable("no verifier worked on an ONNX graph")
     if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
         raise NotApplicable("the model has no ONNX graph")
@@ -412,15 +412,13 @@ def positive_control(evidence: Evidence, limit: float) -> Outcome:
 def threat_model_declared(evidence: Evidence, limit: float) -> Outcome:
     """A number without norm, size, objective and the adversary's knowledge is no claim.
 
-    Flags an assessment whose metadata lack threat model, objective or perturbation region.
+    Flags an assessment whose metadata lack the perturbation region, the data or the choice of samples; without threat model
+    and objective they are not read at all.
     """
     lacking = []
     for piece in evidence.pieces:
-        keys = {"threat_model", "objective", "perturbation", "input_metadata", "sample_selection"} - set(
-            piece.semantics
-        )
-        region = piece.perturbation
-        known = "corruption_name" in region or "norm" in region or piece.kind == AssessmentKind.STATISTICAL_SAMPLING
-        if keys or not known:
+        means, region = piece.semantics, piece.semantics.perturbation
+        known = region.corruption_name or region.norm or piece.kind is AssessmentKind.STATISTICAL_SAMPLING
+        if not (means.input_metadata and means.sample_selection and known):
             lacking.append(piece.name)
     return listing(lacking, "lacking in", value=len(lacking), n=len(evidence.pieces))

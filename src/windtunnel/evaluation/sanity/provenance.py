@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -28,8 +29,8 @@ KNOWN_BAD = (
 
 
 def _provenance(piece: Piece) -> dict[str, Json]:
-    block = piece.metadata.get("provenance")
-    return dict(block) if isinstance(block, dict) else {}
+    facts: dict[str, Json] = piece.metadata.provenance.model_dump(mode="json")
+    return facts
 
 
 @check(
@@ -75,11 +76,16 @@ def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
     return Outcome(bool(stale), len(stale), n=len(evidence.pieces), assessments=list(stale), reason=reason)
 
 
+def _digests(value: Json) -> dict[str, str]:
+    return {name: str(digest) for name, digest in value.items()} if isinstance(value, Mapping) else {}
+
+
 def _changed_since(piece: Piece) -> list[str]:
     """The assessments whose examples this one used, and whose robustness_data.pt is another now."""
-    options, root = piece.metadata["kwargs"], piece.artifacts.directory.parent
-    assert isinstance(options, dict)
-    used = {name: digest for key in ("survivors_of", "examples_from") for name, digest in options.get(key, {}).items()}
+    options, root = piece.options, piece.artifacts.directory.parent
+    used = {
+        name: digest for key in ("survivors_of", "examples_from") for name, digest in _digests(options.get(key)).items()
+    }
     files = {name: root / name / DATA_FILE for name in used}
     return [name for name, digest in used.items() if files[name].is_file() and file_digest(files[name]) != digest]
 

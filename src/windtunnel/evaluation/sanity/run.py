@@ -8,13 +8,15 @@ from pathlib import Path
 
 import torch
 
-from windtunnel.core.artifacts import Artifacts
+from windtunnel.assessments.clean.table import IDENTITY
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, metadata_of
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Json
+from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import plain_json
+from windtunnel.core.plugins import load_modules
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -87,6 +89,7 @@ def registry() -> dict[str, Check]:
         strength,
     )
 
+    load_modules("windtunnel.checks")
     return dict(sorted(CHECKS.items(), key=lambda item: (item[0][0], int(item[0][1:]))))
 
 
@@ -126,7 +129,8 @@ def before_any_assessment(params: Params, classifier: Classifier, dataset: Datas
     """The checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
     subject = subject_of(classifier, dataset, params.seed)
     asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
-    empty = Artifacts("clean", Path(), {}, {"metrics": {}})
+    nothing = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
+    empty = Artifacts("clean", Path(), {}, metadata_of(nothing, subject))
     return run_checks(Evidence(subject, empty, params, ()), params.sanity, asked)
 
 

@@ -36,14 +36,14 @@ def _stated(piece: Piece, key: str | None) -> float | None:
 
 
 def _steps(piece: Piece) -> int | None:
-    given = piece.perturbation.get("steps")
-    found = float(cast(float, given)) if given is not None else _stated(piece, piece.row.steps if piece.row else None)
+    given = piece.semantics.perturbation.steps
+    found = given if given is not None else _stated(piece, piece.row.steps if piece.row else None)
     return None if found is None else int(found)
 
 
 def _step_size(piece: Piece) -> float | None:
-    given = piece.perturbation.get("step_size")
-    return float(cast(float, given)) if given is not None else _stated(piece, piece.row.step if piece.row else None)
+    given = piece.semantics.perturbation.step_size
+    return given if given is not None else _stated(piece, piece.row.step if piece.row else None)
 
 
 def _iterative(evidence: Evidence) -> list[Piece]:
@@ -334,7 +334,7 @@ def implementations_agree(evidence: Evidence, limit: float) -> Outcome:
     Twins at the same budget on the same samples: flags where robust accuracies differ by more than the threshold and the
     exact McNemar test says so at 5 %.
     """
-    names = {str(p.metadata["algorithm"]): p for p in evidence.attacks()}
+    names = {p.metadata.algorithm: p for p in evidence.attacks()}
     worst, bad, n, reason = 0.0, [], 0, ""
     for first, second in TWINS:
         if first not in names or second not in names or names[first].region != names[second].region:

@@ -50,27 +50,20 @@ class Outcome:
 
 def region_of(artifacts: Artifacts) -> Region | None:
     """The ball an assessment worked in; None where it has none (average case, no bound, no pixel norm)."""
-    semantics = artifacts.metadata.get("semantics")
-    region = semantics.get("perturbation") if isinstance(semantics, dict) else None
-    if not isinstance(region, dict):
+    region = artifacts.metadata.semantics.perturbation
+    if region.norm not in DISTANCE or region.epsilon is None:
         return None
-    norm, epsilon = region.get("norm"), region.get("epsilon")
-    if norm not in {n.value for n in DISTANCE} or not isinstance(epsilon, int | float):
-        return None
-    return Region(Norm(norm), float(epsilon))
+    return Region(region.norm, region.epsilon)
 
 
 def of_a_smoothed_model(artifacts: Artifacts) -> bool:
     """Whether the certificates are of the smoothed model: they neither prove nor contradict anything of the model."""
-    semantics = artifacts.metadata.get("semantics")
-    families = semantics.get("families") if isinstance(semantics, dict) else None
-    return isinstance(families, list) and SMOOTHED_MODEL in families
+    return SMOOTHED_MODEL in artifacts.metadata.semantics.families
 
 
 def in_latent_space(artifacts: Artifacts) -> bool:
     """Whether an assessment looked at decoded images: what it found says nothing of the pixels around a sample."""
-    semantics = artifacts.metadata.get("semantics")
-    return isinstance(semantics, dict) and semantics.get("norm") == Norm.LATENT_L2
+    return artifacts.metadata.semantics.norm is Norm.LATENT_L2
 
 
 def rows_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
@@ -110,7 +103,7 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
     nearest_by, certified_by = (torch.full((n,), NOBODY) for _ in range(2))
     attacked, examined = (torch.zeros(n, dtype=torch.bool) for _ in range(2))
     for index, artifacts in enumerate(assessments):
-        kind = artifacts.metadata["assessment_kind"]
+        kind = artifacts.kind
         ball = region_of(artifacts)
         if kind == AssessmentKind.STATISTICAL_SAMPLING or of_a_smoothed_model(artifacts) or in_latent_space(artifacts):
             continue

@@ -6,24 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.contracts import Json
+from windtunnel.core.plugins import families
 from windtunnel.core.series import write_csv
 
-if TYPE_CHECKING:  # the table HEADLINE is read by commands that should not wait for torch
+if TYPE_CHECKING:  # `leading` is asked by commands that should not wait for torch
     from windtunnel.core.artifacts import Artifacts
-
-# What `dvc metrics show`, `dvc exp show` and the MLflow run list lead with; metadata.json holds the rest.
-HEADLINE: dict[str, tuple[str, ...]] = {
-    AssessmentKind.EMPIRICAL_ATTACK: (
-        "adversarial_accuracy", "attack_success_rate", "queries_succ_mean", "area_under_curve", "median_critical_epsilon",
-        "lra", "lga", "llna_reconstruction", "llna_generation", "lars", "lags", "lara", "laga",
-    ),
-    AssessmentKind.FORMAL_VERIFICATION: ("certified_accuracy", "verified_rate", "falsified_rate", "unknown_rate", "error_rate",
-                                         "average_certified_radius"),
-    AssessmentKind.STATISTICAL_SAMPLING: (
-        "corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce",
-    ),
-}  # fmt: skip
 
 # The number that stands for an assessment in a bar chart, with its interval; the first that is there.
 ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "lara", "clean_accuracy")
@@ -33,6 +21,13 @@ def accuracy_key(name: str, metrics: Mapping[str, object]) -> str | None:
     """Which of ACCURACY stands for the assessment `name`; the clean evaluation is also the corruption "none"."""
     keys = ("clean_accuracy",) if name == "clean" else ACCURACY
     return next((key for key in keys if key in metrics), None)
+
+
+def leading(family: str | None) -> tuple[str, ...]:
+    """What `dvc metrics show`, `dvc exp show` and the MLflow run list lead with; metadata.json holds the rest."""
+    if family in families():
+        return families()[family].headline
+    return tuple(dict.fromkeys(key for record in families().values() for key in record.headline))  # of an older version
 
 
 def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:
@@ -52,8 +47,9 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
         clean_block.update({key: clean.metrics[key] for key in ("nll", "ece") if key in clean.metrics})
     top["hard_failures"] = metrics["hard_failures"]
     for artifacts in assessments:
-        keys = HEADLINE[str(artifacts.metadata["assessment_kind"])]
-        top[artifacts.name] = {key: artifacts.metrics[key] for key in keys if key in artifacts.metrics}
+        top[artifacts.name] = {
+            key: artifacts.metrics[key] for key in leading(artifacts.metadata.family) if key in artifacts.metrics
+        }
     return top
 
 

@@ -22,13 +22,15 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
 
     The mean of a row is the metric of that name in metrics.json.
     """
-    samples = {"dataset": _provenance(clean, "dataset_digest"), "seed": params.seed}
-    budget = params.budget.model_dump(mode="json")
-    blocks = {name: entry.model_dump(mode="json", exclude={"visualisers"}) for _, name, entry in entries(params)}
+    samples: dict[str, Json] = {"dataset": clean.metadata.provenance.dataset_digest, "seed": params.seed}
+    budget: Json = params.budget.model_dump(mode="json")
+    blocks: dict[str, dict[str, Json]] = {
+        name: entry.model_dump(mode="json", exclude={"visualisers"}) for _, name, entry in entries(params)
+    }
     settings: dict[str, Json] = {
-        a.name: {"entry": blocks[a.name], "library_version": a.metadata["library_version"]}
+        a.name: {"entry": blocks[a.name], "library_version": a.metadata.library_version}
         for a in assessments
-        if a.metadata["assessment_kind"] in PAIRED_METRIC
+        if a.kind in PAIRED_METRIC
     }
     right = clean.tensor("clean_predictions") == clean.tensor("targets")
     worst = summary.tensor("verdicts") == Verdict.ATTACK_FAILED
@@ -44,12 +46,12 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
         # An attack on what others left depends on the settings of those others too.
         scope = settings if blocks[artifacts.name].get("on") else settings[artifacts.name]
         found[f"{artifacts.name}/{name}"] = Outcomes(_digest(samples, budget, scope), "".join(row))
-    return Record(str(_provenance(clean, "model_digest")), tuple(clean.sample_names), found)
+    return Record(clean.metadata.provenance.model_digest, tuple(clean.sample_names), found)
 
 
 def _counted(assessments: Sequence[Artifacts]) -> Iterator[tuple[Artifacts, str, Tensor]]:
     for artifacts in assessments:
-        kind = AssessmentKind(str(artifacts.metadata["assessment_kind"]))
+        kind = artifacts.kind
         if PAIRED_METRIC.get(kind) in artifacts.metrics:
             yield artifacts, PAIRED_METRIC[kind], _HELD[kind](artifacts)
 
@@ -70,13 +72,6 @@ _HELD = {AssessmentKind.EMPIRICAL_ATTACK: _unbroken, AssessmentKind.FORMAL_VERIF
 
 def _row(held: Tensor) -> str:
     return "".join(HELD if one else LOST for one in held.to(torch.bool).tolist())
-
-
-def _provenance(artifacts: Artifacts, key: str) -> Json:
-    block = artifacts.metadata["provenance"]
-    assert isinstance(block, dict)
-    value: Json = block[key]
-    return value
 
 
 def _digest(*parts: Json) -> str:

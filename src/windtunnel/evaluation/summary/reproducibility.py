@@ -58,5 +58,4 @@ def _texts(value: Json) -> list[str]:
 
 
 def _draws(artifacts: Artifacts) -> bool:
-    semantics = artifacts.metadata.get("semantics")
-    return isinstance(semantics, dict) and semantics.get("randomness") != Randomness.DETERMINISTIC.value
+    return artifacts.metadata.semantics.randomness != Randomness.DETERMINISTIC

@@ -8,7 +8,6 @@ from typing import cast
 
 import torch
 
-from windtunnel.assessments.catalogue import algorithms
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Norm
@@ -45,7 +44,7 @@ def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
 
 def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
     region, metrics = region_of(artifacts), artifacts.metrics
-    kind = artifacts.metadata["assessment_kind"]
+    kind = artifacts.kind
     if region is None or kind == AssessmentKind.STATISTICAL_SAMPLING:
         return
     if kind == AssessmentKind.FORMAL_VERIFICATION:
@@ -55,7 +54,7 @@ def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
             yield _point(artifacts, region, "certified_accuracy", certified=True)
     elif "accuracy_curve" in metrics:
         yield _stored(artifacts, region, "epsilons", "accuracy_curve", certified=False)
-    elif _minimum_norm(artifacts):
+    elif artifacts.metadata.semantics.minimum_norm:
         yield _of_distances(artifacts, region)
     elif "adversarial_accuracy" in metrics:
         yield _point(artifacts, region, "adversarial_accuracy", certified=False)
@@ -97,8 +96,3 @@ def _out_of_time(artifacts: Artifacts) -> int:
 
 def _count(artifacts: Artifacts) -> int:
     return len(artifacts.tensor("targets"))
-
-
-def _minimum_norm(artifacts: Artifacts) -> bool:
-    key = (artifacts.metadata["library"], artifacts.metadata["algorithm"])
-    return any(row.minimum_norm for row in algorithms("attacks") if row.key == key)

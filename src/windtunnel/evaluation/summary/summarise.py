@@ -81,9 +81,7 @@ def _regions(assessments: Sequence[Artifacts]) -> set[Region]:
     return {
         region
         for a in assessments
-        if a.metadata["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
-        and not of_a_smoothed_model(a)
-        and (region := region_of(a))
+        if a.kind != AssessmentKind.STATISTICAL_SAMPLING and not of_a_smoothed_model(a) and (region := region_of(a))
     }
 
 
@@ -159,9 +157,6 @@ def _caveats(first: Outcome, failures: Sequence[str], assessments: Sequence[Arti
                 f"{int((~first.examined).sum())} of {n} samples were not sent to a verifier and count as not certified.",
             )
         )
-    if not any(
-        a.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a)
-        for a in assessments
-    ):
+    if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
         found.append(Caveat("nothing_proved", "No formal verification ran: nothing here is proved."))
     return found

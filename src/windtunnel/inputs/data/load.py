@@ -17,7 +17,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import read_json, write_json
-from windtunnel.inputs.data.sources import SOURCES, ImageFiles, Raw
+from windtunnel.inputs.data.sources import ImageFiles, Raw, source_of
 from windtunnel.params.data import MOST_CLASSES, Data
 
 ASSESSED, TRAIN, FACTS = "assessed.pt", "train.pt", "dataset.json"
@@ -32,7 +32,7 @@ def load_dataset(data: Data, seed: int) -> tuple[Dataset, Dataset | None]:
     Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
     finite or out of range, and labels that are out of range or of another number than the samples.
     """
-    assessed, train = SOURCES[data.source](data, seed)
+    assessed, train = source_of(data.source)(data, seed)
     parts = [part for part in (assessed, train) if part is not None]
     for part in parts:
         if not len(part.inputs):

@@ -18,6 +18,7 @@ from PIL import Image
 
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, shown
+from windtunnel.core.plugins import load_plugin
 from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.params.data import Data
 
@@ -298,10 +299,17 @@ def _file(path: str | None, key: str) -> Path:
     return Path(path)
 
 
-SOURCES: dict[str, Callable[[Data, int], tuple[Raw | Dataset, Raw | Dataset | None]]] = {
+# (params, seed) -> (assessed samples, training split or None)
+Source = Callable[[Data, int], "tuple[Raw | Dataset, Raw | Dataset | None]"]
+SOURCES: dict[str, Source] = {
     "digits": load_digits,
     "npz": load_npz,
     "idx": load_idx,
     "folder": load_folder,
     "function": load_function,
 }
+
+
+def source_of(name: str) -> Source:
+    """The source of this name: one of ours, or of a plug-in of the group `windtunnel.data`."""
+    return SOURCES[name] if name in SOURCES else load_plugin("windtunnel.data", name)

@@ -18,11 +18,12 @@ from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, replacing, write_json
+from windtunnel.core.plugins import plugins
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import PredictFunction, copy_graph
-from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded
+from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded, loader_of
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
 from windtunnel.params.model import Model
@@ -82,6 +83,8 @@ def import_model(
         }
     elif model.source == "function":
         facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
+    elif model.source in plugins("windtunnel.models"):
+        facts |= {"kwargs": dict(model.kwargs), **(_kept_file(model, directory) if model.path else {})}
     elif model.source == "mlflow":
         from windtunnel.inputs.models.from_mlflow import fetch_model
 
@@ -89,17 +92,22 @@ def import_model(
         facts |= fetch_model(uri, directory, allow_pickle=model.allow_pickle, server=server)
         _check_sha256(model, str(facts["sha256"]), uri)
     else:
-        path = Path(_required(model.path, "path"))
-        if not path.is_file():
-            raise UserError(f"model.path: {path}: no such file")
-        _check_sha256(model, file_digest(path), str(path))
-        kept = f"weights{path.suffix}"
-        with replacing(directory / kept) as temporary:
-            (copy_graph if model.source == "onnx" else shutil.copyfile)(path, temporary)
-        facts |= {"file": kept, "sha256": file_digest(directory / kept), "original": path.name}
+        facts |= _kept_file(model, directory)
         if model.source == "state_dict":
             facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
     write_json(facts, directory / MODEL_JSON)
+
+
+def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
+    """Copy `model.path` into `directory`; what model.json says of it."""
+    path = Path(_required(model.path, "path"))
+    if not path.is_file():
+        raise UserError(f"model.path: {path}: no such file")
+    _check_sha256(model, file_digest(path), str(path))
+    kept = f"weights{path.suffix}"
+    with replacing(directory / kept) as temporary:
+        (copy_graph if model.source == "onnx" else shutil.copyfile)(path, temporary)
+    return {"file": kept, "sha256": file_digest(directory / kept), "original": path.name}
 
 
 def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
@@ -109,10 +117,10 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
     """
     facts = read_json(directory / MODEL_JSON)
-    if not isinstance(facts, dict) or facts.get("source") not in LOADERS:
+    if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *plugins("windtunnel.models")}:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
     try:
-        loaded = LOADERS[str(facts["source"])](dict(facts), directory, trust)
+        loaded = loader_of(str(facts["source"]))(dict(facts), directory, trust)
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{directory / MODEL_JSON}: is not what `train` wrote: {error} is missing or damaged"

@@ -19,6 +19,7 @@ from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
+from windtunnel.core.plugins import load_plugin
 from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
@@ -132,6 +133,11 @@ LOADERS: dict[str, Loader] = {
     "function": load_function,
     "mlflow": load_mlflow,
 }
+
+
+def loader_of(source: str) -> Loader:
+    """The loader of a `model.source`: one of ours, or of a plug-in of the group `windtunnel.models`."""
+    return LOADERS[source] if source in LOADERS else load_plugin("windtunnel.models", source)
 
 
 def _load_weights(module: nn.Module, path: Path, original: str) -> None:

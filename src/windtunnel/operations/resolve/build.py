@@ -13,6 +13,7 @@ from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
+from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
 from windtunnel.operations.resolve.closure import Closure, Code
@@ -34,11 +35,11 @@ class Resolver:
     done: dict[str, Resolved] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.code = Code(self.project, self.memory)
+        self.code = Code(self.project, self.memory, facts.lazy_imports())
         self.model_code = tuple(facts.model_code(self.params.model))
-        self.asks = {"clean", *(known.stage for known in facts.FAMILIES.values()), "sanity", "summary"}
+        self.asks = {"clean", *(known.stage for known in families().values()), "sanity", "summary"}
         self.model_options = facts.model_options(self.params.model)
-        self.entries = {(facts.FAMILIES[f].stage, name): (f, entry) for f, name, entry in entries(self.params)}
+        self.entries = {(families()[f].stage, name): (f, entry) for f, name, entry in entries(self.params)}
 
     def stages(self) -> Iterator[Resolved]:
         """Every stage, in the order of the pipeline."""
@@ -62,7 +63,7 @@ class Resolver:
             yield self.entry(stage, name)
         whole = {
             "budget": _plain(p.budget),
-            **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in facts.FAMILIES},
+            **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in families()},
         }
         checks = {
             **whole,
@@ -99,7 +100,7 @@ class Resolver:
             return self.done[label]
         self.done[label] = _IN_WORK
         family, entry = self.entries[stage, name]
-        known, where = facts.FAMILIES[family], f"{family}.{name}"
+        known, where = facts.of_family(family), f"{family}.{name}"
         built = [*known.builds_on(entry)]
         files = {f"{where}.{key}": place for key, place in known.files(entry).items()}
         for key, place in list(files.items()):
@@ -122,7 +123,7 @@ class Resolver:
     def _checked_by(self, profile: str) -> frozenset[str]:
         """What the sanity checks of a profile reach: `standard` runs an attack and asks an ONNX graph, `full` more."""
         found = frozenset[str]().union(
-            *(facts.FAMILIES[f].options(entry, self.params) for f, _, entry in entries(self.params))
+            *(facts.of_family(f).options(entry, self.params) for f, _, entry in entries(self.params))
         )
         reached = {
             "stored": frozenset[str](),
@@ -153,7 +154,7 @@ class Resolver:
     ) -> Resolved:
         without_modules, without_libraries = facts.not_reached(options)
         label = f"{stage}@{name}" if name else stage
-        own, installed = self._own_modules(modules)
+        own, installed = self._own_modules([*modules, *facts.reached_by(options)])
         closure = self.code.closure([f"stages.{stage}", *own], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
         if stage == "latent":
@@ -208,7 +209,7 @@ _NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit")
 _IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
 _DRAW = "windtunnel.assessments.figures.base"
 # Imported by name, when an algorithm is looked up.
-_TABLES = tuple(f"windtunnel.assessments.{family}.table" for family in facts.FAMILIES)
+_TABLES = tuple(family.algorithms.module for family in families().values())
 _CLEAN_FIGURES = "windtunnel.assessments.clean.figures"
 
 

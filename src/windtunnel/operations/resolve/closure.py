@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -32,11 +32,13 @@ class Closure:
 class Code:
     """The code at hand: this package, wherever it is installed, and what lies in the folder `project`.
 
-    What is found out about a module holds as long as this object does.
+    `lazy`: what a module imports by a reference that no import statement names. What is found out about a module holds as
+    long as this object does.
     """
 
-    def __init__(self, project: Path, memory: Memory) -> None:
+    def __init__(self, project: Path, memory: Memory, lazy: Mapping[str, Iterable[str]] | None = None) -> None:
         self.memory = memory
+        self._lazy = lazy or {}
         self._project = str(project)
         self._roots = {PACKAGE: os.path.dirname(windtunnel.__file__)}
         self._files: dict[str, Path | None] = {}
@@ -99,7 +101,8 @@ class Code:
             around = (".".join(parts[:i]) for i in range(1, len(parts)))
             tops = {found.partition(".")[0] for found in source.imports}
             libraries = {top for top in tops if self.file(top) is None} - sys.stdlib_module_names
-            imports = tuple(found for found in (*around, *source.imports) if self.file(found) is not None)
+            named = (*around, *source.imports, *self._lazy.get(name, ()))
+            imports = tuple(found for found in named if self.file(found) is not None)
             self._modules[name] = _Module(code, imports, frozenset(libraries))
         return self._modules[name]
 

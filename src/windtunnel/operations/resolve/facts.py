@@ -8,15 +8,14 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
+from windtunnel.core.plugins import ASSESSMENTS, libraries, library_records
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
 from windtunnel.params.entry import BudgetOverride, Entry
 from windtunnel.params.latent import Generators, LatentEntry
 from windtunnel.params.model import Model, OtherModel
-from windtunnel.params.queries import QueryEntry
 from windtunnel.params.schema import Params
-from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 
 
@@ -31,9 +30,9 @@ class Option:
 # What an entry, a model or a data source may ask for. Everything else that a stage imports, each of its uses needs.
 OPTIONS: dict[str, Option] = {
     "torchattacks": Option(
-        frozenset({"torchattacks"}), frozenset({"windtunnel.assessments.attacks.torchattacks_adapter"})
+        frozenset({"torchattacks"}), frozenset({"windtunnel.assessments.attacks.torchattacks.adapter"})
     ),
-    "foolbox": Option(frozenset({"foolbox", "eagerpy"}), frozenset({"windtunnel.assessments.attacks.foolbox_adapter"})),
+    "foolbox": Option(frozenset({"foolbox", "eagerpy"}), frozenset({"windtunnel.assessments.attacks.foolbox.adapter"})),
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
     "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
@@ -70,13 +69,12 @@ def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class FamilyFacts:
-    """stage: that of the family. options: of an entry. own_budget: whether an entry leaves the global budget out.
+    """options: of an entry. own_budget: whether an entry leaves the global budget out.
 
     files: the user's files of an entry, by key. code: the user's own modules that it
     executes. builds_on: (stage, name) of the entries whose results it reads.
     """
 
-    stage: str
     options: Callable[[Entry, Params], frozenset[str]]
     own_budget: Callable[[Entry], bool] = lambda entry: True
     files: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
@@ -88,7 +86,7 @@ def _attack_options(entry: Entry, params: Params) -> frozenset[str]:
     attack = cast(AttackEntry, entry)
     libraries = {attack.library}
     if attack.library == "windtunnel":
-        from windtunnel.assessments.attacks.profiles import PROFILES
+        from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
 
         norm = attack.budget.over(params.budget).norm
         libraries = {member.library for member in PROFILES[attack.algorithm].get(norm, ())}
@@ -147,9 +145,8 @@ def code_of_others(places: Iterable[str | OtherModel]) -> Iterator[str]:
         yield from (*_module(other.factory), *_module(other.function))
 
 
-FAMILIES: dict[str, FamilyFacts] = {
+_FACTS: dict[str, FamilyFacts] = {
     "attacks": FamilyFacts(
-        "attack",
         _attack_options,
         own_budget=lambda entry: False,
         files=lambda e: other_models({f"transfer_to.{k}": p for k, p in cast(AttackEntry, e).transfer_to.items()}),
@@ -158,30 +155,51 @@ FAMILIES: dict[str, FamilyFacts] = {
         ),
         builds_on=_survivors,
     ),
-    "queries": FamilyFacts("query", _query_options, own_budget=lambda entry: entry.library == "windtunnel"),
-    "sweeps": FamilyFacts("sweep", _sweep_options),
-    "verification": FamilyFacts("verify", _verification_options, own_budget=lambda entry: False, builds_on=_examples),
-    "corruptions": FamilyFacts("corrupt", lambda entry, params: frozenset(), files=_reference),
+    "queries": FamilyFacts(_query_options, own_budget=lambda entry: entry.library == "windtunnel"),
+    "sweeps": FamilyFacts(_sweep_options),
+    "verification": FamilyFacts(_verification_options, own_budget=lambda entry: False, builds_on=_examples),
+    "corruptions": FamilyFacts(lambda entry, params: frozenset(), files=_reference),
     "latent": FamilyFacts(
-        "latent",
         _latent_options,
         files=lambda e: other_models({f"models[{i}]": p for i, p in enumerate(cast(LatentEntry, e).models)}),
         code=lambda e: code_of_others(cast(LatentEntry, e).models),
     ),
 }
-SCHEMAS: dict[str, type[Entry]] = {
-    "attacks": AttackEntry,
-    "queries": QueryEntry,
-    "sweeps": SweepEntry,
-    "verification": VerificationEntry,
-    "corruptions": CorruptionEntry,
-    "latent": LatentEntry,
-}
+
+
+def of_family(family: str) -> FamilyFacts:
+    """The facts of a family; those of a plug-in's are that an entry reaches its library and may use the global budget."""
+    return _FACTS.get(family) or FamilyFacts(
+        lambda entry, params: frozenset({entry.library}), own_budget=lambda _: False
+    )
+
+
+def reached_by(options: Iterable[str]) -> Iterator[str]:
+    """Modules of code apart that these options reach, none of which is imported by name."""
+    for option in options:
+        known = libraries("attacks").get(option)
+        if known is not None and known.adapter is not None:
+            yield known.adapter.module
+
+
+def lazy_imports() -> dict[str, list[str]]:
+    """What a module imports by reference, as a record has it: module -> modules."""
+    of_attacks = library_records("attacks")
+    rows = [library.rows.module for library in libraries("attacks").values()]
+    return {
+        "windtunnel.assessments.attacks.adapters": of_attacks,
+        "windtunnel.assessments.attacks.table": [*of_attacks, *rows],
+        "windtunnel.evaluation.summary.headline": [f"{ASSESSMENTS}.{name}.family" for name in _FACTS],
+        **{
+            f"{ASSESSMENTS}.{name}.preflight": [f"{ASSESSMENTS}.{name}.family", f"{ASSESSMENTS}.{name}.table"]
+            for name in _FACTS
+        },
+    }
 
 
 def with_budget(family: str, entry: Entry, params: Params) -> Entry:
     """The entry with the budget that it runs under, or only with its own keys where the global budget has no say."""
-    if FAMILIES[family].own_budget(entry):
+    if of_family(family).own_budget(entry):
         return entry
     budget = entry.budget.over(params.budget)
     whole = BudgetOverride(norm=budget.norm, epsilon=budget.epsilon, step_size=budget.step_size, steps=budget.steps)

@@ -14,20 +14,12 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record, write_record
+from windtunnel.core.plugins import families
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
-# The stage that runs an entry of each family: `python -m stages.<stage> <name>`.
-STAGE = {
-    "attacks": "attack",
-    "queries": "query",
-    "sweeps": "sweep",
-    "verification": "verify",
-    "corruptions": "corrupt",
-    "latent": "latent",
-}
 # (folder, stage, name of the entry or None) -> runs the stage there.
 RunStage = Callable[[Path, Sequence[str]], None]
 
@@ -65,7 +57,7 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
         run_stage(folder, ["train"])
         run_stage(folder, ["clean"])
         for family, name, _ in entries(params):
-            run_stage(folder, [STAGE[family], name])
+            run_stage(folder, [families()[family].stage, name])
         run_stage(folder, ["summary"])
         origin: dict[str, Json] = {
             "model": champion.model,

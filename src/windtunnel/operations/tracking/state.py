@@ -15,7 +15,7 @@ from typing import cast
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block, read_json, read_metadata
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block, read_json
 from windtunnel.core.layout import (
     CLEAN,
     DATA,
@@ -29,6 +29,7 @@ from windtunnel.core.layout import (
     SANITY,
     SUMMARY,
 )
+from windtunnel.core.metadata import read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
@@ -212,7 +213,7 @@ def _git(*arguments: str) -> str:
 def _child(
     directory: Path, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
 ) -> ChildState:
-    metadata = with_caveats(read_metadata(directory), checks)
+    metadata = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
     stage = next((s for s in stages if directory.as_posix() in s.outs), None)
     if not tensors:
         return ChildState(name, directory, metadata, "", stage)

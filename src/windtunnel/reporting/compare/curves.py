@@ -60,13 +60,13 @@ def curve_of(artifacts: Artifacts) -> Curve | None:
         return Curve("epsilon", tuple(round(e, 9) for e in artifacts.tensor("epsilons").tolist()), scores)
     if "corruption_predictions" in data:
         right = (artifacts.tensor("corruption_predictions") == targets).double()
-        kwargs = artifacts.metadata["kwargs"]
+        kwargs = artifacts.plain["kwargs"]
         assert isinstance(kwargs, dict)
         of_row = torch.tensor([float(pair[1]) for pair in kwargs["corruptions"]])
         points = of_row.unique()
         scores = torch.stack([right[of_row == s].mean(0) for s in points], dim=1)
         return Curve("severity", tuple(points.tolist()), scores, kwargs["corruptions"])
-    kwargs = artifacts.metadata["kwargs"]
+    kwargs = artifacts.plain["kwargs"]
     if "queries" in data and isinstance(kwargs, dict) and "max_queries" in kwargs:
         right = artifacts.tensor("clean_predictions") == targets
         most = int(str(kwargs["max_queries"]))

@@ -72,7 +72,7 @@ def compare_assessment(
     without: outcomes to leave out. Raises UserError where the two are of other algorithms, or were not made on the same
     samples: paired statistics on other samples would look right and mean nothing, so names alone are not trusted.
     """
-    if reason := another_algorithm(first.metadata, second.metadata) or _why_not(first, second):
+    if reason := another_algorithm(first.plain, second.plain) or _why_not(first, second):
         raise UserError(f"{name}: {reason}")
     settings = tuple(_differing(first, second))
     return [
@@ -155,7 +155,7 @@ def _pair(
 def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:
     """`semantics.perturbation.epsilon`: where the two records of how they were made differ; the model is no setting."""
     keys = ("library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs")
-    one, two = (dict(_leaves({key: a.metadata.get(key) for key in keys})) for a in (first, second))
+    one, two = (dict(_leaves({key: a.plain.get(key) for key in keys})) for a in (first, second))
     # The numbers of a summary's kwargs are results; those of an assessment's are its options.
     results = ("kwargs.hard_failures", "kwargs.assessments")
     return (path for path in sorted({*one, *two}) if one.get(path) != two.get(path) and path not in results)

@@ -36,7 +36,7 @@ def figures_of(artifacts: Artifacts, children: Children) -> tuple[Drawn, ...]:
 
 def _figures(artifacts: Artifacts, children: Children) -> Iterator[Drawn]:
     pictures = picture_files(artifacts)
-    for row in rows_in(artifacts.metadata, "visualisers"):
+    for row in rows_in(artifacts.plain, "visualisers"):
         name, title = str(row.get("name")), str(row.get("title") or row.get("name"))
         path = pictures.get(str(row.get("file")))
         repeats = bool(row.get("embeds_clean_input") or row.get("embeds_perturbation_map"))
@@ -62,7 +62,7 @@ def _own(artifacts: Artifacts, visualiser: str, title: str, children: Children) 
 
 def picture_files(artifacts: Artifacts) -> Mapping[str, Path]:
     """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
-    names = [str(row.get("file", "")) for row in rows_in(artifacts.metadata, "visualisers")]
+    names = [str(row.get("file", "")) for row in rows_in(artifacts.plain, "visualisers")]
     paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
     return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts, save_tensors
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
+from windtunnel.core.metadata import read_metadata
 from windtunnel.evaluation.sanity.findings import read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.evidence import rows_of
 
@@ -44,13 +45,13 @@ def write_record(
     for key, column in zip(("verdicts", "predictions", "distances"), zip(*rows, strict=True), strict=False):
         data[f"assessment_{key}"] = torch.stack(column)
     save_tensors(data, directory / DATA_FILE)
-    caveats: list[Json] = [*_listed(summary.metadata.get("caveats"))]
+    caveats: list[Json] = [row.model_dump(mode="json") for row in summary.metadata.caveats]
     for name in names:
-        metadata = with_caveats(_metadata(reports / "robustness" / name), checks)
-        caveats += [{**row, "assessment": name} for row in _listed(metadata.get("caveats")) if isinstance(row, dict)]
+        metadata = with_caveats(read_metadata(reports / "robustness" / name), checks)
+        caveats += [{**row.model_dump(mode="json"), "assessment": name} for row in metadata.caveats]
     write_json(
         {
-            **summary.metadata,
+            **summary.plain,
             "name": "report",
             "algorithm": "report",
             "metrics": {
@@ -59,7 +60,7 @@ def write_record(
                 "headline": read_json(reports / "metrics.json"),
             },
             "kwargs": {
-                **{key: value for key, value in _object(summary.metadata["kwargs"]).items() if key in _KEPT},
+                **{key: value for key, value in _object(summary.plain["kwargs"]).items() if key in _KEPT},
                 "assessments": list(names),
                 "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in files},
             },
@@ -85,14 +86,6 @@ def _row(artifacts: Artifacts, summary: Artifacts) -> tuple[Tensor, Tensor, Tens
     return verdicts, predictions, distances
 
 
-def _metadata(directory: Path) -> dict[str, Json]:
-    return _object(read_json(directory / METADATA_FILE))
-
-
 def _object(value: Json) -> dict[str, Json]:
     assert isinstance(value, dict)
     return value
-
-
-def _listed(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []

@@ -81,7 +81,7 @@ def short(value: Json, limit: int = 80) -> str:
 
 def semantics(artifacts: Artifacts) -> Row:
     """The semantics block of an assessment."""
-    return block(artifacts.metadata, "semantics")
+    return block(artifacts.plain, "semantics")
 
 
 def region(artifacts: Artifacts) -> Row:
@@ -119,7 +119,7 @@ def points(change: float) -> str:
 
 def kwargs(artifacts: Artifacts) -> Row:
     """The options of an assessment."""
-    return block(artifacts.metadata, "kwargs")
+    return block(artifacts.plain, "kwargs")
 
 
 def class_name(names: list[str], index: int) -> str:

@@ -128,7 +128,7 @@ def _critical(a: Artifacts, _: Children) -> Scene | None:
         "critical epsilon",
         alt,
         "broken",
-        ("never flips in this menu", survivors, "unknown"),
+        ("never flips at these epsilons", survivors, "unknown"),
     )
 
 
@@ -144,7 +144,7 @@ def _confidence(a: Artifacts, _: Children) -> Scene | None:
     never = tuple((1.06 * largest, y) for x, y in pairs if not x <= largest)
     series = [
         Series("flips", "broken", flips, line=False),
-        Series("never flips in this menu", "certified", never, line=False),
+        Series("never flips at these epsilons", "certified", never, line=False),
     ]
     alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
     return lines(

@@ -83,9 +83,9 @@ def _caveats(artifacts: Artifacts) -> Iterable[str]:
 
 def what_ran(artifacts: Artifacts) -> str:
     """Library, algorithm, threat model, region, samples and arguments, in a line."""
-    meaning, call = semantics(artifacts), block(artifacts.metadata, "call_kwargs")
-    version = artifacts.metadata.get("library_version", "")
-    words = [f"{artifacts.metadata['library']} {version} {artifacts.metadata['algorithm']}".replace("  ", " ")]
+    meaning, call = semantics(artifacts), block(artifacts.plain, "call_kwargs")
+    version = artifacts.plain.get("library_version", "")
+    words = [f"{artifacts.plain['library']} {version} {artifacts.plain['algorithm']}".replace("  ", " ")]
     if (threat := meaning.get("threat_model")) != "not_applicable":
         words += [short(threat).replace("_", " "), short(meaning.get("objective"))]
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]

@@ -86,7 +86,7 @@ class Family:
 
 
 def _kind(kind: AssessmentKind) -> Callable[[Artifacts], bool]:
-    return lambda a: bool(a.metadata["assessment_kind"] == kind.value)
+    return lambda a: bool(a.plain["assessment_kind"] == kind.value)
 
 
 _CONFIDENCE = "confidence when wrong"  # of the tensors, no metric of metadata.json
@@ -209,4 +209,4 @@ def _place(found: Found, artifacts: Artifacts) -> int:
 def _algorithm(artifacts: Artifacts) -> str:
     threat = str(semantics(artifacts).get("threat_model", ""))
     seen = {"black_box_score": ", sees scores", "black_box_decision": ", sees answers"}.get(threat, "")
-    return f"{artifacts.metadata['library']} {artifacts.metadata['algorithm']}{seen}"
+    return f"{artifacts.plain['library']} {artifacts.plain['algorithm']}{seen}"

@@ -58,7 +58,7 @@ def _subtitle(found: Found) -> str:
     """What was assessed, in a line."""
     if found.summary is None:
         return "no summary: the run is incomplete"
-    origin = block(found.summary.metadata, "provenance")
+    origin = block(found.summary.plain, "provenance")
     data = block(found.facts, "data").get("source")
     return f"{origin.get('model_source', 'the model')} on {found.summary.metrics['n_samples']} samples" + (
         f" of {data}" if data else ""
@@ -73,7 +73,7 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
             yield "commit", found.run.commit
     if found.summary is None:
         return
-    origin = block(found.summary.metadata, "provenance")
+    origin = block(found.summary.plain, "provenance")
     for words, key in (("model", "model_digest"), ("data", "dataset_digest")):
         if key in origin:
             yield words, str(origin[key])[:12]
@@ -159,7 +159,7 @@ def _damage(found: Found) -> Iterator[Candidate]:
 
 def _attacks(found: Found) -> list[Artifacts]:
     return [a for a in found.assessments if "attack_success_rate" in a.metrics
-            and a.metadata["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK]  # fmt: skip
+            and a.plain["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK]  # fmt: skip
 
 
 def _turned(a: Artifacts) -> tuple[int, int]:
@@ -179,7 +179,7 @@ def _strongest(found: Found, row: Row) -> Iterator[Candidate]:
         confident = f", at a median confidence of {sure:.1%} in the wrong answer" if sure is not None else ""
         broken, right = _turned(worst)
         yield (
-            f"The strongest single attack at {budget(row)} is {worst.name} ({worst.metadata['algorithm']}): it turns "
+            f"The strongest single attack at {budget(row)} is {worst.name} ({worst.plain['algorithm']}): it turns "
             f"{number(worst.metrics, 'attack_success_rate'):.1%} of the answers that were right at first ({broken} of {right}){confident}.",
             worst,
         )
@@ -207,7 +207,7 @@ def _nearest(found: Found, row: Row) -> Iterator[Candidate]:
 
 def _assessments_of(summary: Artifacts) -> list[str]:
     """The names that the indices of the summary's tensors stand for."""
-    names = block(summary.metadata, "kwargs").get("assessments")
+    names = block(summary.plain, "kwargs").get("assessments")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
@@ -219,7 +219,7 @@ def _elsewhere(found: Found, row: Row) -> Iterator[Candidate]:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)
         yield (
-            f"Under {region_words(worst)} {worst.name} ({worst.metadata['algorithm']}) turns "
+            f"Under {region_words(worst)} {worst.name} ({worst.plain['algorithm']}) turns "
             f"{number(worst.metrics, 'attack_success_rate'):.1%} of them ({broken} of {right}).",
             worst,
         )

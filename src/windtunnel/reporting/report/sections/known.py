@@ -66,7 +66,7 @@ def known_against_epsilon(found: Found) -> Iterator[Block]:
 
 
 def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
-    """A line where the curve is known between its points (in steps, or at the points of a menu), else its points."""
+    """A line where the curve is known between its points (in steps, or at the points of an epsilon grid), else its points."""
     words = f"{curve.name}, {'certified' if curve.certified else 'attacked'}"
     words += " (of the smoothed model)" if curve.smoothed else ""
     words += f", n = {curve.samples}" if curve.samples != n else ""

@@ -53,11 +53,11 @@ def _blocks(found: Found) -> Iterator[Block]:
             for what, keys in _FACTS.items() if found.facts[what]]  # fmt: skip
     everything = [a for a in (found.summary, found.clean, *found.assessments) if a]
     if everything:
-        origin = block(everything[0].metadata, "provenance")
+        origin = block(everything[0].plain, "provenance")
         rows += [(key.replace("_", " "), short(origin[key])) for key in _ORIGIN if key in origin]
         packages: dict[str, str] = {}
         for a in everything:
-            packages |= {k: str(v) for k, v in block(block(a.metadata, "provenance"), "packages").items()}
+            packages |= {k: str(v) for k, v in block(block(a.plain, "provenance"), "packages").items()}
         rows.append(("packages", ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))))
     yield Table("Data, model, seed, digests and versions", ("what", "value"), tuple(rows))
     if found.summary:
@@ -66,7 +66,7 @@ def _blocks(found: Found) -> Iterator[Block]:
 
 
 def _runs(found: Found) -> Iterator[Block]:
-    device = short(block(found.summary.metadata, "provenance").get("device")) if found.summary else "cpu"
+    device = short(block(found.summary.plain, "provenance").get("device")) if found.summary else "cpu"
     yield Table("What ran", ("assessment", "how", "randomness", "a second run"),
                 tuple((a.name, what_ran(a), *_again(a, device)) for a in found.assessments))  # fmt: skip
 
@@ -75,7 +75,7 @@ def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
     randomness = str(semantics(artifacts).get("randomness", ""))
     words = _RANDOMNESS.get(randomness, randomness or "not recorded")
     exceptions = []
-    if artifacts.metadata["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION:
+    if artifacts.plain["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION:
         exceptions.append("measured run times differ")
         timeouts = int(number(artifacts.metrics, "timeouts"))
         exceptions.append(

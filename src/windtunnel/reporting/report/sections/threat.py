@@ -62,7 +62,7 @@ def allowed(row: Row, values: int = 0) -> str:
 
 
 def _adversaries(assessments: Sequence[Artifacts], row: Row) -> str:
-    mine = [a for a in assessments if a.metadata["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK
+    mine = [a for a in assessments if a.plain["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK
             and (region(a).get("norm"), region(a).get("epsilon")) == (row["norm"], row["epsilon"])]  # fmt: skip
     if not mine:
         return ""

@@ -19,7 +19,7 @@ def layers(summary: Artifacts | None) -> list[Row]:
 
 def hard_failures(summary: Artifacts | None) -> list[str]:
     """Why these numbers must not be believed."""
-    return [str(line) for line in listed(block(summary.metadata, "kwargs"), "hard_failures")] if summary else []
+    return [str(line) for line in listed(block(summary.plain, "kwargs"), "hard_failures")] if summary else []
 
 
 def verdict(summary: Artifacts | None, assessments: int = 0) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from windtunnel.assessments.attacks.rows import AT_CALL, DISTANCE_NORMS, AttackRow, Invoker, Targeting, algorithm
@@ -24,11 +25,12 @@ def _budgeted(
     step: str | None = None,
     steps: str | None = None,
     targeting: Targeting = Targeting.NO,
+    defaults: Mapping[str, object] | None = None,
     fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack that is given its epsilon at the call."""
     row = algorithm("foolbox", name, threat, norm, families, randomness)
-    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, fixed_by=fixed_by)
+    return AttackRow(row, AT_CALL, step, steps, targeting=targeting, defaults=defaults or {}, fixed_by=fixed_by)
 
 
 def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[AttackRow, ...]:
@@ -110,7 +112,10 @@ ROWS: tuple[AttackRow, ...] = (
     _minimal("LinfDeepFoolAttack", WHITE, LINF, "optimization", FIXED, targeting=Targeting.NO),
     _minimal("DDNAttack", WHITE, L2, "optimization", FIXED),
     _minimal("NewtonFoolAttack", WHITE, L2, "optimization", FIXED, step="stepsize", targeting=Targeting.NO),
-    _budgeted("VirtualAdversarialAttack", WHITE, L2, "optimization virtual_adversarial", GLOBAL, steps="steps"),
+    # It has no default for `steps`; 10 is its authors' choice for images (Miyato et al. 2015).
+    _budgeted(
+        "VirtualAdversarialAttack", WHITE, L2, "optimization virtual_adversarial", GLOBAL, steps="steps", defaults={"steps": 10}
+    ),
     _minimal("L0FMNAttack", WHITE, L0, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("L1FMNAttack", WHITE, L1, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("L2FMNAttack", WHITE, L2, "minimum_norm optimization", FIXED, step="max_stepsize"),

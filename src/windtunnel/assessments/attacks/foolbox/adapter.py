@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.rows import AT_CALL, Invoker
-from windtunnel.assessments.attacks.settings import REQUIRED_DEFAULTS, library_class, norm_argument
+from windtunnel.assessments.attacks.settings import library_class, norm_argument
 from windtunnel.core.errors import UserError
 
 
@@ -33,8 +33,8 @@ def call_of(request: Request) -> LibraryCall:
     """How the library is called: epsilon and what the adversary wants go into the call, the rest into the constructor."""
     row = request.row
     built = {
-        **REQUIRED_DEFAULTS.get(row.algorithm.key, {}),
-        **norm_argument(row, request.budget.norm),
+        **row.defaults,
+        **_norm_argument(request),
         **request.arguments,
     }
     options = {} if row.invoker is Invoker.UNBOUNDED else {"epsilons": _epsilon(request)}
@@ -43,6 +43,13 @@ def call_of(request: Request) -> LibraryCall:
 
 def _epsilon(request: Request) -> float | None:
     return request.budget.epsilon if request.row.epsilon == AT_CALL else None
+
+
+def _norm_argument(request: Request) -> dict[str, object]:
+    """Foolbox takes a norm as an object of its own where it calls it a distance."""
+    if request.row.norm_key == "distance":
+        return {"distance": getattr(foolbox.distances, request.budget.norm.value.lower())}
+    return norm_argument(request.row, request.budget.norm)
 
 
 def _criterion(labels: Tensor, aims: Tensor | None) -> Criterion:

@@ -1,0 +1,14 @@
+"""windtunnel's own ensembles of the attacks of other libraries."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Lazy, Library
+
+LIBRARIES = (
+    Library(
+        name="windtunnel",
+        family="attacks",
+        package=None,
+        rows=Lazy("windtunnel.assessments.attacks.ensembles.profiles:ROWS"),
+    ),
+)

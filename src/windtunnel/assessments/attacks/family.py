@@ -1,0 +1,18 @@
+"""The record of `attacks`: empirical attacks under a perturbation budget."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Family, Lazy
+
+FAMILY = Family(
+    name="attacks",
+    stage="attack",
+    order=10,
+    entry=Lazy("windtunnel.params.attacks:AttackEntry"),
+    algorithms=Lazy("windtunnel.assessments.attacks.table:ALGORITHMS"),
+    preflight=Lazy("windtunnel.assessments.attacks.preflight:preflight"),
+    assess=Lazy("windtunnel.assessments.attacks.assess:assess"),
+    figures="windtunnel.assessments.attacks.figures",
+    visualisers=("ImagePairVisualiser", "PerturbationHeatmapVisualiser"),
+    headline=("adversarial_accuracy", "attack_success_rate"),
+)

@@ -1,0 +1,17 @@
+"""foolbox (Rauber et al. 2020, doi:10.21105/joss.02607): gradient, decision and minimum-norm attacks."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Lazy, Library
+
+LIBRARIES = (
+    Library(
+        name="foolbox",
+        family="attacks",
+        package="foolbox",
+        rows=Lazy("windtunnel.assessments.attacks.foolbox.rows:ROWS"),
+        adapter=Lazy("windtunnel.assessments.attacks.foolbox.adapter:perturb"),
+        call=Lazy("windtunnel.assessments.attacks.foolbox.adapter:call_of"),
+        module="foolbox.attacks",
+    ),
+)

@@ -1,0 +1,25 @@
+"""The record of `corruptions`: common corruptions, drawn at random: the average case."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Family, Lazy
+
+FAMILY = Family(
+    name="corruptions",
+    stage="corrupt",
+    order=50,
+    entry=Lazy("windtunnel.params.corruptions:CorruptionEntry"),
+    algorithms=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
+    preflight=Lazy("windtunnel.assessments.corruptions.preflight:preflight"),
+    assess=Lazy("windtunnel.assessments.corruptions.assess:assess_suite"),
+    figures="windtunnel.assessments.corruptions.figures",
+    visualisers=(
+        "CorruptionAccuracyVisualiser",
+        "SeverityCurveVisualiser",
+        "CorruptionHeatmapVisualiser",
+        "CorruptionSheetVisualiser",
+        "PredictionFlipsVisualiser",
+        "MinimalSeverityVisualiser",
+    ),
+    headline=("corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce"),
+)

@@ -1,0 +1,14 @@
+"""The library that corrupts images."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Lazy, Library
+
+LIBRARIES = (
+    Library(
+        name="imagecorruptions",
+        family="corruptions",
+        package="imagecorruptions",
+        rows=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
+    ),
+)

@@ -1,0 +1,34 @@
+"""The record of `latent`: how the classifier holds where a generative model moves along the data."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Family, Lazy
+
+FAMILY = Family(
+    name="latent",
+    stage="latent",
+    order=60,
+    entry=Lazy("windtunnel.params.latent:LatentEntry"),
+    algorithms=Lazy("windtunnel.assessments.latent.table:ALGORITHMS"),
+    preflight=Lazy("windtunnel.assessments.latent.preflight:preflight"),
+    assess=Lazy("windtunnel.assessments.latent.assess:assess"),
+    figures="windtunnel.assessments.latent.figures",
+    visualisers=(
+        "LatentMetricsVisualiser",
+        "LatentGridVisualiser",
+        "LatentDistributionsVisualiser",
+        "GeneratorSheetVisualiser",
+    ),
+    headline=(
+        "adversarial_accuracy",
+        "attack_success_rate",
+        "lra",
+        "lga",
+        "llna_reconstruction",
+        "llna_generation",
+        "lars",
+        "lags",
+        "lara",
+        "laga",
+    ),
+)

@@ -1,0 +1,18 @@
+"""The record of `queries`: black-box attacks with every evaluation of the model counted."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Family, Lazy
+
+FAMILY = Family(
+    name="queries",
+    stage="query",
+    order=20,
+    entry=Lazy("windtunnel.params.queries:QueryEntry"),
+    algorithms=Lazy("windtunnel.assessments.queries.table:ALGORITHMS"),
+    preflight=Lazy("windtunnel.assessments.queries.preflight:preflight"),
+    assess=Lazy("windtunnel.assessments.queries.assess:assess"),
+    figures="windtunnel.assessments.queries.figures",
+    visualisers=("SuccessAgainstQueriesVisualiser", "QueryHistogramsVisualiser", "QueryGalleryVisualiser"),
+    headline=("adversarial_accuracy", "attack_success_rate", "queries_succ_mean"),
+)

@@ -1,0 +1,23 @@
+"""The record of `sweeps`: accuracy against epsilon."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Family, Lazy
+
+FAMILY = Family(
+    name="sweeps",
+    stage="sweep",
+    order=30,
+    entry=Lazy("windtunnel.params.sweeps:SweepEntry"),
+    algorithms=Lazy("windtunnel.assessments.sweeps.table:ALGORITHMS"),
+    preflight=Lazy("windtunnel.assessments.sweeps.preflight:preflight"),
+    assess=Lazy("windtunnel.assessments.sweeps.assess:assess"),
+    figures="windtunnel.assessments.sweeps.figures",
+    visualisers=(
+        "DegradationCurveVisualiser",
+        "CriticalEpsilonVisualiser",
+        "ConfidenceVisualiser",
+        "ClassAccuracyVisualiser",
+    ),
+    headline=("adversarial_accuracy", "attack_success_rate", "area_under_curve", "median_critical_epsilon"),
+)

@@ -1,0 +1,25 @@
+"""The record of `verification`: what can be certified for every input of a region."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Family, Lazy
+
+FAMILY = Family(
+    name="verification",
+    stage="verify",
+    order=40,
+    entry=Lazy("windtunnel.params.verification:VerificationEntry"),
+    algorithms=Lazy("windtunnel.assessments.verification.table:ALGORITHMS"),
+    preflight=Lazy("windtunnel.assessments.verification.preflight:preflight"),
+    assess=Lazy("windtunnel.assessments.verification.assess:assess"),
+    figures="windtunnel.assessments.verification.figures",
+    visualisers=("VerdictSummaryVisualiser", "OutputBoundsPinnedVisualiser", "OutputBoundsMarginHeatmapVisualiser"),
+    headline=(
+        "certified_accuracy",
+        "verified_rate",
+        "falsified_rate",
+        "unknown_rate",
+        "error_rate",
+        "average_certified_radius",
+    ),
+)

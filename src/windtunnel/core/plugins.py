@@ -1,0 +1,174 @@
+"""Records by which a family of assessments or a library becomes known: ours by their folder, others' by an entry point.
+
+A record holds names, not objects: `Lazy("package.module:name")` is imported when it is called, so that knowing every
+family costs nothing. Ours are `FAMILY` in `windtunnel/assessments/<family>/family.py` and `LIBRARIES` in a
+`libraries.py` below it. Another package registers through the entry-point groups
+`windtunnel.families`, `windtunnel.libraries` (records), `windtunnel.checks`, `windtunnel.figures` (modules that register
+by being imported), `windtunnel.models` and `windtunnel.data` (functions). Nothing else lists families or libraries.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from windtunnel.core.errors import UserError, unknown_word
+
+T = TypeVar("T")
+ASSESSMENTS = "windtunnel.assessments"
+_ROOT = Path(__file__).parents[1] / "assessments"
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy(Generic[T]):
+    """An object by its reference `module:name`, imported when called."""
+
+    reference: str
+
+    def __call__(self) -> T:
+        """The object. Raises what its import raises."""
+        module, _, name = self.reference.partition(":")
+        return cast(T, getattr(import_module(module), name))
+
+    @property
+    def module(self) -> str:
+        """The module it is in."""
+        return self.reference.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family of assessments: a key of params.yaml, a DVC stage, and everything that is the family's own.
+
+    name: the key of params.yaml. stage: the DVC stage, and the file below `stages/`. order: place in lists and reports.
+    entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
+    preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
+    assess: (name, entry, budget, subject, ...) -> AssessmentResult.
+    figures: module that registers its visualisers.
+    visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
+    """
+
+    name: str
+    stage: str
+    order: int
+    entry: Lazy[Any]
+    algorithms: Lazy[Sequence[Any]]
+    preflight: Lazy[Callable[..., None]]
+    assess: Lazy[Callable[..., Any]]
+    figures: str
+    visualisers: tuple[str, ...]
+    headline: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One library whose algorithms a family offers.
+
+    name: as `library:` of an entry says it. family: whose algorithms they are. package: the distribution whose version is
+    recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
+    adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
+    call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
+    its algorithms by their name; their signatures are the parameters a user may give.
+    """
+
+    name: str
+    family: str
+    package: str | None
+    rows: Lazy[Sequence[Any]]
+    adapter: Lazy[Callable[..., Any]] | None = None
+    call: Lazy[Callable[..., Any]] | None = None
+    module: str | None = None
+
+    def algorithm(self, name: str) -> Callable[..., object]:
+        """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
+        try:
+            found: Callable[..., object] = getattr(import_module(str(self.module)), name)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"library: {self.name} is not installed ({error}); pip install {self.package or self.name}"
+            ) from error
+        return found
+
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """Every family by name, in their order."""
+    ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
+    found = [*ours, *_of_entry_points("windtunnel.families", Family)]
+    return {family.name: family for family in sorted(found, key=lambda f: (f.order, f.name))}
+
+
+@functools.cache
+def libraries(family: str) -> dict[str, Library]:
+    """The libraries of a family by name: ours first, then those of other packages."""
+    records: list[Library] = []
+    for name in library_records(family):
+        records += import_module(name).LIBRARIES
+    records += [library for library in _of_entry_points("windtunnel.libraries", Library) if library.family == family]
+    return {library.name: library for library in records}
+
+
+def library_records(family: str) -> list[str]:
+    """The modules of ours that hold the libraries of a family."""
+    paths = sorted((_ROOT / family).rglob("libraries.py"))
+    return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
+
+
+def family_of(name: str, where: str = "family") -> Family:
+    """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
+    if (_ROOT / name / "family.py").is_file():
+        record: Family = import_module(f"{ASSESSMENTS}.{name}.family").FAMILY
+        return record
+    if name not in families():
+        raise UserError(unknown_word(where, name, families(), what="a family of assessments"))
+    return families()[name]
+
+
+def library_of(name: str, family: str) -> Library:
+    """The library of this name. Raises UserError, with the nearest match, where there is none."""
+    known = libraries(family)
+    if name not in known:
+        raise UserError(unknown_word("library", name, known, what=f"a library of {family}"))
+    return known[name]
+
+
+@functools.cache
+def plugins(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group of ours, by name."""
+    return {point.name: point for point in sorted(entry_points(group=group), key=lambda p: p.name)}
+
+
+def load_plugin(group: str, name: str) -> Callable[..., Any]:
+    """The function that an entry point names. Raises UserError where it does not import, or is no function."""
+    found = _loaded(plugins(group)[name])
+    if not callable(found):
+        raise UserError(f"plug-in {name} ({plugins(group)[name].value}): is a {type(found).__name__}, not a function")
+    return cast(Callable[..., Any], found)
+
+
+def load_modules(group: str) -> None:
+    """Import the modules of a group, which register what they hold. Raises UserError for one that does not import."""
+    for point in plugins(group).values():
+        _loaded(point)
+
+
+def _of_entry_points(group: str, kind: type[T]) -> Iterator[T]:
+    for point in plugins(group).values():
+        record = _loaded(point)
+        if not isinstance(record, kind):
+            raise UserError(
+                f"plug-in {point.name} ({point.value}): is a {type(record).__name__}, not a {kind.__name__}"
+            )
+        yield record
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except Exception as error:  # whatever somebody else's package raises at import
+        raise UserError(f"plug-in {point.name} ({point.value}): {type(error).__name__}: {error}") from error

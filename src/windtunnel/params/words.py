@@ -1,0 +1,38 @@
+"""Words that a plug-in can add to: as a Literal, with the names of an entry-point group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticCustomError, core_schema
+
+from windtunnel.core.plugins import plugins as entry_points
+
+
+class one_of:
+    """Annotation of a string that must be one of `words`, or the name of an entry point of the group `plugins`."""
+
+    def __init__(self, *words: str, plugins: str) -> None:
+        self._words, self._group = words, plugins
+
+    @property
+    def words(self) -> list[str]:
+        """What is allowed on this machine."""
+        return [*self._words, *entry_points(self._group)]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """A string, refused as pydantic refuses a Literal."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """An enumeration, for editors."""
+        return {"type": "string", "enum": self.words}
+
+    def _check(self, given: str) -> str:
+        if given not in self.words:
+            expected = ", ".join(f"'{word}'" for word in self.words)
+            raise PydanticCustomError("enum", "is not allowed", {"expected": expected})
+        return given

@@ -1,0 +1,45 @@
+"""What a plug-in imports: records to register, and the types its functions are given (docs/architecture.md has examples)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.attacks.adapters import Request
+    from windtunnel.assessments.attacks.rows import AttackRow, Targeting, algorithm
+    from windtunnel.assessments.figures.base import Visualiser, register
+    from windtunnel.core.artifacts import Artifacts, AssessmentResult
+    from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel, Verdict
+    from windtunnel.core.dataset import Dataset
+    from windtunnel.core.plugins import Family, Lazy, Library
+    from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+    from windtunnel.evaluation.sanity.evidence import Evidence
+    from windtunnel.inputs.models.loaders import Loaded
+
+_HOME = {
+    "assessments.attacks.adapters": ("Request",),
+    "assessments.attacks.rows": ("AttackRow", "Targeting", "algorithm"),
+    "assessments.figures.base": ("Visualiser", "register"),
+    "core.artifacts": ("Artifacts", "AssessmentResult"),
+    "core.contracts": ("Algorithm", "AssessmentKind", "Capability", "Norm", "Randomness", "ThreatModel", "Verdict"),
+    "core.dataset": ("Dataset",),
+    "core.plugins": ("Family", "Lazy", "Library"),
+    "evaluation.sanity.check": ("NotApplicable", "NotRun", "Outcome", "Severity", "Tier", "check"),
+    "evaluation.sanity.evidence": ("Evidence",),
+    "inputs.models.loaders": ("Loaded",),
+}
+
+__all__ = [
+    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Capability", "Dataset", "Evidence",
+    "Family", "Lazy", "Library", "Loaded", "Norm", "NotApplicable", "NotRun", "Outcome", "Randomness", "Request",
+    "Severity", "Targeting", "ThreatModel", "Tier", "Verdict", "Visualiser", "algorithm", "check", "register",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first asked for: a record is read by commands that should not wait for torch."""
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"windtunnel.{module}"), name)
+    raise AttributeError(f"module 'windtunnel.plugins' has no attribute '{name}'")
