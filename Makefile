@@ -25,6 +25,7 @@ $(STAMP): requirements.lock requirements-dev.lock requirements-nodeps.lock pypro
 	touch $(STAMP)
 
 repro: setup ## run the pipeline on params.yaml
+	$(BIN)/windtunnel repair
 	$(BIN)/windtunnel check
 	$(BIN)/dvc repro
 	$(BIN)/windtunnel show

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,13 +70,15 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
 
 def known_names() -> list[str]:
     """Branches, tags and DVC experiments, for the nearest match."""
+    from dvc.exceptions import NotDvcRepoError
     from dvc.repo import Repo
 
     done = subprocess.run(
         ["git", "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    with Repo() as repo:
+    experiments: list[str] = []
+    with suppress(NotDvcRepoError), Repo() as repo:
         experiments = [name for block in repo.experiments.ls(all_commits=True).values() for name, _ in block]
     return [*experiments, *done.stdout.split()]
 

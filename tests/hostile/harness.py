@@ -98,10 +98,12 @@ def windtunnel(*arguments: str, cwd: Path, seconds: float = SECONDS, env: Mappin
     return _forked(lambda: main(list(arguments)), cwd, seconds, env or {})
 
 
-def stage(name: str, *arguments: str, cwd: Path, seconds: float = SECONDS) -> Ended:
-    """`python -m stages.NAME ARGUMENTS` in `cwd`."""
+def stage(name: str, *arguments: str, cwd: Path, seconds: float = SECONDS, file_size: int | None = None) -> Ended:
+    """`python -m stages.NAME ARGUMENTS` in `cwd`; no file may become larger than `file_size` bytes."""
 
     def run() -> None:
+        if file_size is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
         sys.argv = [name, *arguments]
         runpy.run_module(f"stages.{name}", run_name="__main__", alter_sys=True)
 

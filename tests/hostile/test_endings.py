@@ -214,3 +214,29 @@ def test_a_stage_does_not_outlive_dvc(long_project):
     dvc.kill()
     dvc.wait()
     assert psutil.wait_procs(everybody, timeout=20)[1] == []
+
+
+# --- disks ---
+
+
+def test_a_file_that_cannot_be_written_is_one_line_and_the_one_before_is_whole(project):
+    """A limit on the size of files cuts a write as a full disk does: in the middle."""
+    write_params(project, params())
+    assert [stage(name, cwd=project).code for name in ("prepare", "train", "clean")] == [0, 0, 0]
+    before = {path: path.read_bytes() for path in sorted((project / "reports").rglob("*")) if path.is_file()}
+    for name in ("clean", "train", "prepare"):  # backwards: a stage deletes what it makes
+        ended = stage(name, cwd=project, file_size=2048)
+        assert ended.code == 30
+        assert "cannot be written" in ended.line or "File too large" in ended.line
+    for path in before:
+        if path.is_file():  # what is made again is deleted first
+            assert path.read_bytes() == before[path] or path.suffix == ".json"
+    assert not [path for path in (project / "reports").rglob("*") if "partial" in path.name]
+
+
+def test_reports_that_is_a_file_is_one_line(project):
+    write_params(project, params())
+    (project / "reports").write_text("")
+    ended = stage("prepare", cwd=project)
+    assert ended.code == 30
+    assert "reports" in ended.line

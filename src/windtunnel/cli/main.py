@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ COMMANDS = {
     "view": "every sample of one run or several, in the browser",
     "evidence": "the last run in one file, with digests, for an auditor",
     "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
+    "repair": "bring back what a kill has damaged of DVC's files",
     "ui": "open the MLflow UI on the right store",
 }
 
@@ -93,4 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
     handle_signals()
     sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
-    cli(args=list(arguments) if arguments is not None else None, prog_name="windtunnel")
+    try:
+        code = cli(list(arguments) if arguments is not None else None, "windtunnel", standalone_mode=False)
+    except click.ClickException as error:  # a mistake in the command line; click would take three lines for it
+        where = getattr(error, "ctx", None)
+        hint = f"; {where.command_path} --help" if where is not None else ""
+        click.echo(f"windtunnel: {' '.join(error.format_message().split())}{hint}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, BrokenPipeError):  # a question that was not answered; a reader such as `head` that has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from windtunnel.core.errors import InfrastructureError
+from windtunnel.core.files import replacing
 from windtunnel.params.load import load_params
 
 
@@ -51,8 +52,8 @@ def retrain(ctx: click.Context, *, summary: Path | None, again: bool, allow_dirt
         result = flow(registry, run_pipeline, run_stage, allow_dirty=allow_dirty, again=again)
     text = summary_markdown(result)
     if summary:
-        summary.parent.mkdir(parents=True, exist_ok=True)
-        summary.write_text(text, encoding="utf-8")
+        with replacing(summary) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     click.echo(text, nl=False)
     ctx.exit(result.exit_code)
 

@@ -15,7 +15,7 @@ from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.metadata import read_metadata
 from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in, with_caveats
@@ -63,7 +63,7 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     found = sorted(path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}"))
     order = [str(n) for n in _list(_block(summary, "kwargs").get("assessments")) if n in found]
     rows = {n: _shown(ROBUSTNESS / n, checks) for n in ["clean", *order]}
-    gate = read_json(GATE) if GATE.is_file() else None
+    gate = read_block(GATE) if GATE.is_file() else None
     if as_json:
         everything: Json = {
             "format": "windtunnel.show/1",

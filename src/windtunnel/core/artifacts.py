@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,15 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, plain_json, write_json
+from windtunnel.core.files import (
+    DATA_FILE,
+    METADATA_FILE,
+    RUNTIME_FILE,
+    cannot_be_written,
+    file_digest,
+    plain_json,
+    write_json,
+)
 from windtunnel.core.metadata import Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
@@ -274,7 +283,6 @@ def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> No
 
 def save_tensors(data: Tensors, path: Path) -> None:
     """Write a dictionary of tensors so that equal content gives equal bytes, and so that a kill leaves no half file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     tidy: Tensors = {}
     seen: set[int] = set()
     for key, value in sorted(data.items()):
@@ -284,10 +292,14 @@ def save_tensors(data: Tensors, path: Path) -> None:
             tidy[key] = {name: _own_storage(tensor, seen) for name, tensor in sorted(value.items())}
     # The temporary name has the final stem, which torch.save writes into the archive.
     temporary = path.parent / ".partial" / path.name
-    temporary.parent.mkdir(exist_ok=True)
-    torch.save(tidy, temporary)
-    temporary.replace(path)
-    temporary.parent.rmdir()
+    try:
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(tidy, temporary)
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:  # torch's writer raises a plain RuntimeError for a full disk
+        raise cannot_be_written(path, error) from error
+    finally:
+        shutil.rmtree(temporary.parent, ignore_errors=True)
 
 
 def load_tensors(path: Path, *, mapped: bool = False) -> Tensors:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from windtunnel.core.credentials import without_credentials
-from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError
+from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
 from windtunnel.core.narration import narrated
 
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
@@ -27,15 +27,9 @@ KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 GRACE = 5.0
 # Of the disk or the rights on it, not of our making.
 _DISK = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENAMETOOLONG,
-}
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE,
+    errno.EFBIG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
+}  # fmt: skip
 
 
 class Interrupted(KeyboardInterrupt):
@@ -103,6 +97,8 @@ def as_user_error(error: Exception) -> UserError | None:
     """What is to be said of an error that is nobody's bug here: the disk, memory, the user's own code; else None."""
     if isinstance(error, UserError):
         return error
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return UserError(f"{shown(str(error.filename))}: is too long for the name of a file")
     if isinstance(error, OSError) and error.errno in _DISK:
         return InfrastructureError(f"{error.filename or 'a file'}: {error.strerror}; what is finished is kept")
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):

@@ -32,10 +32,16 @@ def nearest(given: str, allowed: Iterable[str]) -> str | None:
     return by_lower[matches[0]] if matches else None
 
 
+def shown(value: object) -> str:
+    """What was given, as one line of bearable length."""
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= 100 else f"{text[:60]}... ({len(text)} characters)"
+
+
 def unknown_word(where: str, given: str, allowed: Iterable[str], *, what: str = "known") -> str:
     """The one line for a word that is not among the allowed ones, with the nearest of them."""
     words = list(allowed)
-    near = nearest(given, words)
+    near = nearest(given[:200], words)
     hint = f" Did you mean '{near}'?" if near else ""
-    shown = ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")
-    return f"{where}: '{given}' is not {what}.{hint} Allowed: {shown}"
+    listed = ", ".join(words[:12]) + (f", ... ({len(words)} in all)" if len(words) > 12 else "")
+    return f"{where}: {shown(given)} is not {what}.{hint} Allowed: {listed or '(nothing)'}"

@@ -5,23 +5,47 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import InfrastructureError, UserError
 
 DATA_FILE = "robustness_data.pt"
 METADATA_FILE = "metadata.json"
 RUNTIME_FILE = "runtime.json"  # volatile facts; in .dvcignore, so no part of any DVC output
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write; it takes the place of `path` when the block ends, whole or not at all.
+
+    Its name keeps the suffix, by which some writers choose their format. Raises InfrastructureError, in one line, where
+    the disk is full or read-only.
+    """
+    temporary = path.with_name(f".{path.stem}.partial{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise cannot_be_written(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def cannot_be_written(path: Path, error: Exception) -> InfrastructureError:
+    """The one line for a file that the disk does not take."""
+    reason = getattr(error, "strerror", None) or (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    return InfrastructureError(f"{path}: cannot be written ({reason}); what is finished is kept, `dvc repro` continues")
+
+
 def write_json(content: object, path: Path) -> None:
     """Write JSON that is equal for equal content: keys in the given order, no NaN."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(plain_json(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(plain_json(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Json:
@@ -32,6 +56,22 @@ def read_json(path: Path) -> Json:
         content: Json = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from error
+    return content
+
+
+def read_block(path: Path, *keys: str) -> dict[str, Json]:
+    """Read a JSON file that holds a map, whose `keys` hold maps too.
+
+    Raises UserError, in one line, where it is missing, damaged or something else.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{path}: is damaged: a map of keys was expected, it holds a {type(content).__name__}; run dvc repro"
+        )
+    for key in keys:
+        if not isinstance(content.get(key), dict):
+            raise UserError(f"{path}: is damaged: '{key}' is missing or no map; run dvc repro")
     return content
 
 

@@ -6,11 +6,12 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from windtunnel.core.files import replacing
+
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
     """A CSV file with a header; the same rows give the same bytes on every system."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

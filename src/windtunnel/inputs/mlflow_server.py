@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -59,6 +60,8 @@ def connect(uri: str) -> MlflowClient:
     follow_move(uri, main_root())
     import mlflow
 
+    for name in ("mlflow.store.db.utils", "alembic"):  # fifty lines about tables
+        logging.getLogger(name).setLevel(logging.WARNING)
     if uri.startswith(_SQLITE):
         whole_store(Path(uri.removeprefix(_SQLITE)))
     mlflow.set_tracking_uri(uri)

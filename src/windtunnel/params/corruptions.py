@@ -28,7 +28,7 @@ class CorruptionEntry(Entry):
         (1, 3, 5), min_length=1, description="1 to 5; severity 0 is always measured"
     )
     upsample: PositiveInt | None = Field(
-        None, description="resize to this side, corrupt, resize back; for images under 32 px"
+        None, le=4096, description="resize to this side, corrupt, resize back; for images under 32 px"
     )
     reference: str | None = Field(
         None, description="for mCE: imagenet-alexnet, or the directory of a suite of another model on the same samples"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number
 from windtunnel.params.words import one_of
 
 Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", plugins="windtunnel.data")]
+
+MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
+Side = Annotated[PositiveInt, Field(le=16_384)]
 
 
 class Data(Block):
@@ -27,8 +30,10 @@ class Data(Block):
         None, description="module:function returning a windtunnel.core.dataset.Dataset or (x, y)"
     )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
-    class_names: list[str] | PositiveInt | None = Field(None, description="names of the classes, or how many there are")
-    resize: PositiveInt | tuple[PositiveInt, PositiveInt] | None = Field(None, description="side, or (height, width)")
+    class_names: list[str] | Annotated[PositiveInt, Field(le=MOST_CLASSES)] | None = Field(
+        None, description="names of the classes, or how many there are"
+    )
+    resize: Side | tuple[Side, Side] | None = Field(None, description="side, or (height, width)")
     crop: Literal["center"] | None = Field(
         None,
         description="center: the largest part in the middle of the shape of resize (square where absent), before resizing",
@@ -38,6 +43,17 @@ class Data(Block):
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
     samples: Samples = Samples()
     time_limit: Number = Field(600, gt=0, description="function: seconds that windtunnel check gives it")
+
+    @field_validator("class_names")
+    @classmethod
+    def _different(cls, value: list[str] | int | None) -> list[str] | int | None:
+        if isinstance(value, list):
+            twice = [name for name in dict.fromkeys(value) if value.count(name) > 1]
+            if twice:
+                raise ValueError(f"'{twice[0]}' stands there twice; each class has a name of its own")
+            if not value:
+                raise ValueError("an empty list; the names of the classes, or how many there are")
+        return value
 
     @property
     def size(self) -> tuple[int, int] | None:

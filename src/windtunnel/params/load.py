@@ -12,12 +12,13 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.core.plugins import families
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params, params_model
 
+_LARGEST, _MOST_VALUES = 2**20, 100_000  # bytes, and values once aliases are written out
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 
 
@@ -35,13 +36,51 @@ def read_params(path: Path) -> dict[str, object]:
     """The content of params.yaml, not validated. YAML 1.2 as DVC reads it, so that `1e-3` is a number for both."""
     if not path.is_file():
         raise UserError(f"{path}: no such file. Run windtunnel where params.yaml is, or name it with --params")
+    if path.stat().st_size > _LARGEST:
+        raise UserError(f"{path}: {path.stat().st_size} bytes are no params.yaml; {_LARGEST} at most")
     try:
         raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        size = _expanded_size(raw)
+    except (
+        YAMLError,
+        ValueError,
+        TypeError,
+        OverflowError,
+    ) as error:  # UnicodeDecodeError, and values such as 2020-99-99
+        raise UserError(f"{path}: not YAML: {_yaml_mistake(error)}") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: is nested too deeply, or holds itself") from error
+    if size > _MOST_VALUES:
+        raise UserError(f"{path}: its aliases (*) expand to {size:.3g} values; {_MOST_VALUES} at most")
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a map of keys, got {type(raw).__name__}")
     return raw
+
+
+def _yaml_mistake(error: Exception) -> str:
+    """What the parser says, without the lines of the file that it repeats."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())[:200]
+    return f"{' '.join(str(problem).split())[:160]} (line {mark.line + 1}, column {mark.column + 1})"
+
+
+def _expanded_size(raw: object, sizes: dict[int, int] | None = None) -> int:
+    """How many values there are once every alias is written out, without writing them out.
+
+    Raises RecursionError where a value holds itself.
+    """
+    sizes = {} if sizes is None else sizes
+    if not isinstance(raw, dict | list):
+        return 1
+    if id(raw) in sizes:
+        if not sizes[id(raw)]:
+            raise RecursionError
+        return sizes[id(raw)]
+    sizes[id(raw)] = 0  # at work
+    children = raw.values() if isinstance(raw, dict) else raw
+    sizes[id(raw)] = 1 + sum(_expanded_size(child, sizes) for child in children)
+    return sizes[id(raw)]
 
 
 def check_whole(path: Path, raw: Mapping[str, object]) -> None:
@@ -57,7 +96,7 @@ def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
     try:
         params = params_model().model_validate(_resolve_budget(raw, where))
     except ValidationError as error:
-        lines = dict.fromkeys(_line(details, where) for details in error.errors())
+        lines = dict.fromkeys(_line(details, where) for details in _mistakes(error.errors()))
         raise UserError("\n".join(lines)) from error
     if mistakes := [*_repeated_names(params), *_unknown_names(params)]:
         raise UserError("\n".join(f"{where}: {line}" for line in mistakes))
@@ -98,10 +137,48 @@ def _unknown_names(params: Params) -> Iterator[str]:
         for prior in attack.on.survivors_of if attack.on else ():
             if prior not in others:
                 yield unknown_word(f"attacks.{name}.on.survivors_of", prior, others, what="another entry of attacks")
+    for name, proof in params.verification.items():
+        for other in proof.examples_from:
+            if other not in params.attacks:
+                yield unknown_word(
+                    f"verification.{name}.examples_from", other, params.attacks, what="an entry of attacks"
+                )
+
+
+def _mistakes(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """The errors without those of branches of a union that were never meant: one mistake is one line."""
+    by_place: dict[tuple[int | str, ...], list[tuple[int | str, list[ErrorDetails]]]] = {}
+    for details in errors:
+        location = details["loc"]
+        below = [e for e in errors if len(e["loc"]) > len(location) and e["loc"][: len(location)] == location]
+        if details["type"] == "too_short" and below:
+            continue  # pydantic counts what is left once the wrong items are gone
+        at = next((i for i, part in enumerate(location) if _is_union_tag(part)), len(location))
+        branches = by_place.setdefault(location[:at], [])
+        tag = location[at] if at < len(location) else ""
+        found = [inside for name, inside in branches if name == tag]
+        if found:
+            found[0].append(details)
+        else:
+            branches.append((tag, [details]))
+    for branches in by_place.values():
+        # What is of another type than a branch wants was not meant for it.
+        meant = [
+            inside for tag, inside in branches if not tag or inside[0]["loc"][-1] != tag or not _of_type(inside[0])
+        ]
+        yield from (meant or [branches[0][1]])[0]
+
+
+def _of_type(details: ErrorDetails) -> bool:
+    return details["type"].endswith("_type")
 
 
 def _line(details: ErrorDetails, where: str) -> str:
     """One line for one of pydantic's errors, in the words of this project."""
+    return " ".join(_said(details, where).split())
+
+
+def _said(details: ErrorDetails, where: str) -> str:
     location = [part for part in details["loc"] if not _is_union_tag(part)]
     key = ".".join(map(str, location))
     given = details["input"]
@@ -113,14 +190,17 @@ def _line(details: ErrorDetails, where: str) -> str:
         case "value_error":
             return f"{where}: {key}: {details['msg'].removeprefix('Value error, ')}"
         case "literal_error" | "enum":
-            allowed = re.findall(r"'([^']*)'", str(details.get("ctx", {}).get("expected", "")))
+            expected = str(details.get("ctx", {}).get("expected", ""))
+            allowed = [word.strip("'") for word in re.findall(r"'[^']*'|[\w.+-]+", expected) if word != "or"]
             return f"{where}: " + unknown_word(key, str(given), allowed, what="allowed")
-    return f"{where}: {key}: {details['msg'][0].lower()}{details['msg'][1:]}, got {given!r}"
+    return f"{where}: {key}: {details['msg'][0].lower()}{details['msg'][1:]}, got {shown(given)}"
 
 
 def _is_union_tag(part: int | str) -> bool:
     # pydantic names the branch of a union it tried, such as `function-before[parse_number(), float]` or `list[...]`.
-    return isinstance(part, str) and ("[" in part or part in {"str", "int", "float", "bool"})
+    return isinstance(part, str) and (
+        "[" in part or part in {"str", "int", "float", "bool", "constrained-int", "EpsilonRange", "OtherModel"}
+    )
 
 
 def _keys_at(location: list[int | str]) -> list[str]:

@@ -26,9 +26,16 @@ DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 RESERVED_NAMES = frozenset({"clean", "summary", "sanity"})
 
 
+_LONGEST_NAME = 100
+
+
 def _assessment_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise ValueError(f"'{name}' is not a name: letters, digits, - and _ only (it becomes a directory)")
+    if len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"'{name[:40]}...' has {len(name)} characters; a name has {_LONGEST_NAME} at most (it becomes a directory)"
+        )
     if name in RESERVED_NAMES:
         raise ValueError(f"'{name}' is reserved; choose another name")
     return name

@@ -15,7 +15,7 @@ class EpsilonRange(Block):
 
     start: Number = Field(ge=0)
     stop: Number = Field(gt=0)
-    steps: PositiveInt
+    steps: PositiveInt = Field(le=10_000)
     spacing: str = Field("linear", pattern="^(linear|geometric)$", description="linear, or geometric (start above 0)")
 
     @model_validator(mode="after")

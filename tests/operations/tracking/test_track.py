@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def write_state(epsilon: str, accuracy: float) -> None:
     for name, value in (("clean", 0.97), ("pgd", accuracy)):
         folder = Path("reports/robustness") / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "robustness_data.pt").write_bytes(f"{name} {value}".encode())
+        tensors(folder / "robustness_data.pt", f"{name} {value}")
         caveats = [{"code": "few_samples", "text": "only 20 samples"}] if name == "pgd" else []
         metrics = {"accuracy": value, "epsilons": [0.0, 0.1], "accuracy_curve": [0.97, value]}
         semantics = {"perturbation": {"norm": "Linf"}}
@@ -46,6 +47,12 @@ def write_state(epsilon: str, accuracy: float) -> None:
     write_json({"decision": "passed", "exit_code": 0, "conditions": []}, Path("reports/gate.json"))
     write_json({"source": "digits", "digest": "d" * 64, "n": 20}, Path("reports/data/dataset.json"))
     write_json({"source": "train"}, Path("reports/model/model.json"))
+
+
+def tensors(path: Path, content: str) -> None:
+    """A whole file as torch.save writes one, as far as `track` looks: equal content gives equal bytes."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("data"), content)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +86,7 @@ def test_equal_content_gives_equal_digests_and_other_tensors_another(project):
     assert read_state().digest == first
     Path("params.yaml").write_text("# a comment\n" + Path("params.yaml").read_text())
     assert read_state().digest == first
-    Path("reports/robustness/pgd/robustness_data.pt").write_bytes(b"other")
+    tensors(Path("reports/robustness/pgd/robustness_data.pt"), "other")
     assert read_state().digest != first
 
 
@@ -342,3 +349,15 @@ def test_twelve_processes_at_once_on_a_fresh_database_all_succeed_and_make_one_p
     assert [p.wait(timeout=180) for p in processes] == [0] * 12
     found, runs = parents(connect(tracking_uri(None)))
     assert (len(found), len(runs)) == (1, 3)
+
+
+def test_a_cut_tensor_file_costs_its_assessment_alone_and_the_run_says_so(project):
+    data = Path("reports/robustness/pgd/robustness_data.pt")
+    data.write_bytes(data.read_bytes()[:-10])
+    state = read_state()
+    assert "pgd" not in [child.name for child in state.children]
+    assert state.children
+    (problem,) = state.problems
+    assert "pgd is not logged: reports/robustness/pgd/robustness_data.pt: is missing or cut" in problem
+    assert "pgd is not logged" in state.tags["windtunnel.damaged"]
+    assert "pgd is not logged" in state.description

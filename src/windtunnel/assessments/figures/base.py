@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import METADATA_FILE, plain_json, write_json
+from windtunnel.core.files import METADATA_FILE, plain_json, replacing, write_json
 from windtunnel.core.metadata import FigureRecord
 
 if TYPE_CHECKING:  # matplotlib and torch are slow to import, and params only need the names
@@ -103,7 +103,8 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
         with plotting_style():
             figure = visualiser.draw(artifacts)
             # No software version in the file: equal figures must be equal bytes.
-            figure.savefig(path, metadata={"Software": None})
+            with replacing(path) as temporary:
+                figure.savefig(temporary, metadata={"Software": None})
             pyplot.close(figure)
         paths.append(path)
         rows.append(recorded(visualiser, path, str(figure.get_label())))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from windtunnel.core.contracts import Caveat, Json
-from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.metadata import CaveatRecord, Metadata
 from windtunnel.evaluation.sanity.check import Severity, Status
 
@@ -18,7 +18,7 @@ Row = Mapping[str, Json]
 def read_sanity(directory: Path) -> dict[str, Json] | None:
     """metadata.json of the sanity stage; None where it never ran. Raises UserError for a damaged file."""
     path = directory / METADATA_FILE
-    return cast(dict[str, Json], read_json(path)) if path.is_file() else None
+    return read_block(path, "kwargs") if path.is_file() else None
 
 
 def rows_in(sanity: Mapping[str, Json] | None) -> list[Row]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import read_json, write_json
 from windtunnel.inputs.data.sources import ImageFiles, Raw, middle, source_of
-from windtunnel.params.data import Data
+from windtunnel.params.data import MOST_CLASSES, Data
 
 ASSESSED, TRAIN, FACTS = "assessed.pt", "train.pt", "dataset.json"
 # Values may leave the range by float rounding alone (a mean of pixels, a resize); more is another range.
@@ -123,6 +124,7 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
         if data.crop:
             inputs = inputs[(..., *middle((inputs.shape[2], inputs.shape[3]), data.size))]
             steps["crop"] = data.crop
+        _check_memory(inputs, data.size)
         inputs = _resize(inputs, data.size).clamp(0, 1)
         steps["channels"] = int(inputs.shape[1])
         if data.size:
@@ -192,6 +194,18 @@ def _channels(inputs: Tensor, channels: int | None) -> Tensor:
     raise UserError(f"data.channels: {channels} cannot be made of {have} channels; only 1 to 3 and 3 to 1")
 
 
+def _check_memory(inputs: Tensor, size: tuple[int, int] | None) -> None:
+    """Raise UserError where the samples, resized, would not fit into the memory that is free."""
+    height, width = size or tuple(inputs.shape[2:])
+    needed = len(inputs) * inputs.shape[1] * height * width * inputs.element_size()
+    free = psutil.virtual_memory().available
+    if needed > free / 2:
+        raise UserError(
+            f"data.resize: {len(inputs)} samples of {inputs.shape[1]}x{height}x{width} need {needed / 1e9:.0f} GB, "
+            f"{free / 1e9:.0f} GB are free; a smaller size, or fewer samples (data.samples.n)"
+        )
+
+
 def _resize(inputs: Tensor, size: tuple[int, int] | None) -> Tensor:
     if size is None or tuple(inputs.shape[2:]) == size:
         return inputs
@@ -204,11 +218,15 @@ def _class_names(data: Data, parts: Sequence[Raw | Dataset]) -> tuple[str, ...]:
         return tuple(map(str, range(data.class_names)))
     declared = [names for names in (data.class_names, *(part.class_names for part in parts)) if names]
     if declared:
+        if len(set(declared[0])) < len(declared[0]):
+            raise UserError("data: two classes have one name; each has a name of its own")
         return tuple(declared[0])
     arrays = [part.labels for part in parts if isinstance(part, Raw) and part.labels is not None and part.labels.size]
     if words := {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}:
         return tuple(sorted(words, key=_numeric_first))
     if numbers := [int(labels.max()) for labels in arrays if labels.dtype.kind in "ui"]:
+        if max(numbers) >= MOST_CLASSES:
+            raise UserError(f"data: a label is {max(numbers)}; labels are integers from 0, below {MOST_CLASSES}")
         return tuple(map(str, range(max(numbers) + 1)))
     if arrays:
         raise UserError(f"data: labels of type {arrays[0].dtype}; integers from 0, or names, are needed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import struct
 import zipfile
 import zlib
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 from PIL import Image
 
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import UserError, shown
 from windtunnel.core.plugins import load_plugin
-from windtunnel.core.references import resolve, users_code
+from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.params.data import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
@@ -120,6 +122,7 @@ def load_npz(data: Data, seed: int) -> tuple[Raw, Raw | None]:
 def _npz(path: Path) -> Raw:
     try:
         with np.load(path, allow_pickle=False) as archive:
+            _check_headers(path, archive)
             arrays = {key: archive[key] for key in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
@@ -133,6 +136,30 @@ def _npz(path: Path) -> Raw:
     ids = [str(i) for i in arrays["ids"]] if "ids" in arrays else _numbered(len(x))
     names = [str(n) for n in arrays["class_names"]] if "class_names" in arrays else None
     return Raw(x, arrays.get("y"), ids, _natural_range(x), names)
+
+
+def _check_headers(path: Path, archive: np.lib.npyio.NpzFile) -> None:
+    """Raise UserError where an array says it is larger than what the file holds of it, or than the memory: numpy believes it."""
+    assert archive.zip is not None
+    for info in archive.zip.infolist():
+        with archive.zip.open(info) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            held = info.file_size - file.tell()
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed != held and not dtype.hasobject:
+            raise ValueError(f"{info.filename} says it has {claimed} bytes, and the file holds {held}")
+        _check_free(path, claimed)
+
+
+def _check_free(path: Path, size: int) -> None:
+    free = psutil.virtual_memory().available
+    if size > free / 2:
+        raise UserError(f"{path}: needs {size / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free")
+
+
+_MOST_AXES = 4  # samples, channels, rows, columns
 
 
 def load_idx(data: Data, seed: int) -> tuple[Raw, Raw | None]:
@@ -152,19 +179,26 @@ def _idx(path: Path, labels: str | None, key: str) -> Raw:
 def read_idx(path: Path) -> np.ndarray:
     """An idx file of unsigned bytes as an array. Source: LeCun's description of the MNIST format."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(4)
+            if len(start) < 4 or start[:3] != b"\x00\x00\x08":
+                raise UserError(f"{path}: not an idx file of unsigned bytes (it should begin with 00 00 08)")
+            if start[3] > _MOST_AXES:
+                raise UserError(f"{path}: not an idx file of images or labels (its header says it has {start[3]} axes)")
+            header = file.read(4 * start[3])
+            if len(header) < 4 * start[3]:
+                raise UserError(f"{path}: ends inside its header")
+            shape = struct.unpack(f">{start[3]}I", header)
+            size = math.prod(shape)
+            _check_free(path, size)
+            # One more than it should hold: what a gzip file unpacks to may be a thousand times its size.
+            content = file.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
-    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise UserError(f"{path}: not an idx file of unsigned bytes (it should begin with 00 00 08)")
-    dimensions = content[3]
-    if len(content) < 4 + 4 * dimensions:
-        raise UserError(f"{path}: ends inside its header")
-    shape = struct.unpack(f">{dimensions}I", content[4 : 4 + 4 * dimensions])
-    values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
-    if values.size != np.prod(shape):
-        raise UserError(f"{path}: holds {values.size} values, its header says {'x'.join(map(str, shape))}")
-    return values.reshape(shape)
+    if len(content) != size:
+        held = f"more than {size}" if len(content) > size else str(len(content))
+        raise UserError(f"{path}: holds {held} values, its header says {'x'.join(map(str, shape))}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def load_folder(data: Data, seed: int) -> tuple[Raw, Raw | None]:
@@ -180,7 +214,11 @@ def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
     files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise UserError(f"{key}: {folder} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    if odd := [file for file in files if not file.is_file()]:  # a pipe would be waited for
+        raise UserError(f"{key}: {shown(str(odd[0]))} is no file; a link that leads nowhere, a directory or a pipe")
     names = [file.relative_to(folder).as_posix() for file in files]
+    if odd_names := [name for name in names if not name.isprintable()]:
+        raise UserError(f"{key}: {odd_names[0]!a} is a file name that is no UTF-8, or not printable; rename it")
     words = None
     if labels not in {None, "none"}:
         words = _csv_labels(_file(labels, key.replace("path", "labels")), names)
@@ -243,13 +281,21 @@ def _from_function(found: object, where: str) -> Raw | Dataset:
     if isinstance(found, Dataset):
         return found
     if isinstance(found, tuple) and len(found) == 2:
-        x = np.asarray(found[0])
+        x, y = (_array(part, where) for part in found)
         if x.ndim == 0:
             raise UserError(
                 f"data.function: {where} returned x of shape (); (N, C, H, W), (N, H, W) or (N, F) is needed"
             )
-        return Raw(x, None if found[1] is None else np.asarray(found[1]), _numbered(len(x)), _natural_range(x))
+        return Raw(x, None if found[1] is None else y, _numbered(len(x)), _natural_range(x))
     raise UserError(f"data.function: {where} returned a {type(found).__name__}; a Dataset or (x, y) is needed")
+
+
+def _array(values: object, where: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:  # lists of different lengths
+        raise UserError(f"data.function: {where} returned what is no array ({first_line(error)})") from error
+    return array
 
 
 def _natural_range(x: np.ndarray) -> tuple[float, float]:

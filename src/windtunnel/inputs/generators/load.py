@@ -16,7 +16,7 @@ from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import file_digest, read_json, write_json
+from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.references import FOREIGN, first_line, resolve, users_code
 from windtunnel.inputs.generators.builtin import BUILTIN
 from windtunnel.inputs.generators.interface import GenerativeModel, Generators
@@ -48,7 +48,8 @@ def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, de
             path = Path(block.path)
             if not path.is_file():
                 raise UserError(f"generators.path: {path}: no such file")
-            shutil.copyfile(path, directory / WEIGHTS)
+            with replacing(directory / WEIGHTS) as temporary:
+                shutil.copyfile(path, temporary)
             facts |= {"original": path.name, "sha256": file_digest(path)}
     write_json(facts, directory / FACTS)
 

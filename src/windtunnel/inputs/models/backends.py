@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
+from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 
 from windtunnel.core.errors import UserError
@@ -63,7 +66,7 @@ class OnnxModule(nn.Module):
             self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
         except Exception as error:  # onnxruntime's own errors share no base but this
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"model.path: {path}: not an ONNX model onnxruntime can run ({reason})") from error
+            raise UserError(f"model.path: {path.name}: not an ONNX model onnxruntime can run ({reason})") from error
         outputs = self.session.get_outputs()
         if len(outputs) != 1:
             names = ", ".join(o.name for o in outputs)
@@ -92,6 +95,28 @@ class OnnxModule(nn.Module):
         padded = torch.cat([x, x[-1:].expand(size - rows, *x.shape[1:])]) if rows < size else x
         (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy().astype(self.input_type)})
         return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
+
+
+def copy_graph(path: Path, target: Path) -> None:
+    """Copy an ONNX file; weights that it keeps in files beside it come into the copy.
+
+    Raises UserError, in one line, where one of them is missing or is not in the file's own directory.
+    """
+    try:
+        graph = onnx.load(str(path), load_external_data=False)
+        beside = any(uses_external_data(tensor) for tensor in graph.graph.initializer)
+    except Exception:  # protobuf raises many kinds for what is no ONNX file; onnxruntime says what it is
+        beside = False
+    if not beside:
+        shutil.copyfile(path, target)
+        return
+    try:
+        onnx.save(onnx.load(str(path)), str(target))
+    except Exception as error:  # as above
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"model.path: {path}: the weights that it keeps in files beside it cannot be read ({reason})"
+        ) from error
 
 
 class PredictFunction(nn.Module):

@@ -9,7 +9,7 @@ from pathlib import Path
 from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import file_digest
+from windtunnel.core.files import file_digest, replacing
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
 
 # What MLflow's flavours write, the safe forms first: (file in the model's folder, the form it is loaded as).
@@ -49,7 +49,8 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
                 f"you trust it, or log it with serialization_format='pt2'"
             )
         kept = directory / f"weights{path.suffix}"
-        shutil.copyfile(path, kept)
+        with replacing(kept) as temporary:
+            shutil.copyfile(path, temporary)
         for side in path.parent.glob("*.data"):  # weights that an ONNX graph keeps beside itself, found by their name
             shutil.copyfile(side, directory / side.name)
     facts: dict[str, Json] = {"uri": uri, "run_id": card.run_id, "model_id": card.model_id}

@@ -18,12 +18,12 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import file_digest, read_json, write_json
+from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.plugins import plugins
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.backends import PredictFunction
+from windtunnel.inputs.models.backends import PredictFunction, copy_graph
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
@@ -45,8 +45,10 @@ def pick_device(name: str) -> torch.device:
         try:
             device = torch.device(name)
             torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
             raise UserError(f"device: '{name}' is unavailable here ({first_line(error)}); auto picks one") from error
+    if device.type == "meta":
+        raise UserError("device: 'meta' holds no numbers; auto picks one that does")
     if device.type not in TESTED_DEVICES:
         _warn_untested(device.type)
     return device
@@ -103,11 +105,11 @@ def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
     path = Path(_required(model.path, "path"))
     if not path.is_file():
         raise UserError(f"model.path: {path}: no such file")
-    digest = file_digest(path)
-    _check_sha256(model, digest, str(path))
+    _check_sha256(model, file_digest(path), str(path))
     kept = f"weights{path.suffix}"
-    shutil.copyfile(path, directory / kept)
-    return {"file": kept, "sha256": digest, "original": path.name}
+    with replacing(directory / kept) as temporary:
+        (copy_graph if model.source == "onnx" else shutil.copyfile)(path, temporary)
+    return {"file": kept, "sha256": file_digest(directory / kept), "original": path.name}
 
 
 def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
@@ -190,8 +192,13 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be had of a model that answers "
             f"nothing: look for a division by zero, or for weights that training has ruined"
         )
-    _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
+    pair = _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
            "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples", trust)  # fmt: skip
+    if not isinstance(pair, Tensor) or pair.shape != (2, logits.shape[1]):
+        given = f"shape {tuple(pair.shape)}" if isinstance(pair, Tensor) else type(pair).__name__
+        raise IncompatibleError(
+            f"model: {loaded.source} gives {given} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
+        )
     capabilities, source = loaded.capabilities, loaded.source
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import logging
 import operator
 import re
 import zipfile
@@ -68,7 +69,12 @@ def read_program(path: Path, *, allow_pickle: bool = False) -> nn.Module:
     Raises Refused for what could run code, and whatever torch raises for a file that is no program.
     """
     source: Path | io.BytesIO = path if allow_pickle else io.BytesIO(_checked_copy(path))
-    return torch.export.load(source).module()
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # of a damaged file torch logs a traceback before it raises
+    try:
+        return torch.export.load(source).module()
+    finally:
+        logging.disable(before)
 
 
 def _checked_copy(path: Path) -> bytes:

@@ -24,6 +24,10 @@ def changed_files() -> list[str]:
 
 def require_committed(what: str) -> None:
     """Raise UserError where the work tree is dirty: nobody could make such a model again."""
+    if not _git("rev-parse", "--is-inside-work-tree"):
+        raise UserError(
+            f"{what}: this is no git repository; a model that is to be promoted needs a commit it can be made from again"
+        )
     files = changed_files()
     if files:
         named = ", ".join(files[:5]) + (", ..." if len(files) > 5 else "")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import cast
 
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block, read_json
 from windtunnel.core.layout import (
     CLEAN,
     DATA,
@@ -122,6 +124,7 @@ class State:
     model: Mapping[str, Json]
     model_digest: str
     log_tensors: bool = False
+    problems: tuple[str, ...] = ()
 
 
 def read_state(*, tensors: bool = True) -> State:
@@ -133,12 +136,16 @@ def read_state(*, tensors: bool = True) -> State:
     stages = [stage for stage in read_stages() if stage.name != "track"]
     names = ["clean", *(name for _, name, _ in entries(params))]
     checks = rows_in(read_sanity(SANITY))
-    children = [
-        _child(CLEAN if name == "clean" else ROBUSTNESS / name, name, stages, checks, tensors=tensors) for name in names
-    ]
-    summary = cast(dict[str, Json], read_json(SUMMARY / METADATA_FILE))
-    metrics = flatten(cast(dict[str, Json], read_json(METRICS)))
-    gate = cast(dict[str, Json], read_json(GATE))
+    children, problems = [], []
+    for name in names:
+        try:
+            directory = CLEAN if name == "clean" else ROBUSTNESS / name
+            children.append(_child(directory, name, stages, checks, tensors=tensors))
+        except UserError as error:  # the others are worth logging; the run says that one is missing
+            problems.append(f"{name} is not logged: {error}")
+    summary = read_block(SUMMARY / METADATA_FILE, "kwargs", "provenance")
+    metrics = flatten(read_block(METRICS))
+    gate = read_block(GATE)
     figures = sorted(SUMMARY.glob("*.png"))
     files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE,
              REPORT / METADATA_FILE, LOCK, *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
@@ -161,6 +168,7 @@ def read_state(*, tensors: bool = True) -> State:
         "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
         "caveat_count": str(len(caveats)),
         **{f"caveat.{caveat.code}": caveat.text for caveat in _caveats(summary)},
+        **({"windtunnel.damaged": "; ".join(problems)} if problems else {}),
         "data.digest": str(dataset["digest"]),
         "model.digest": model_digest,
         **({"dvc.stage_hashes": " ".join(f"{s.name}={s.hash[:12]}" for s in stages)} if stages else {}),
@@ -177,13 +185,14 @@ def read_state(*, tensors: bool = True) -> State:
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
         metrics={**metrics, "epsilon": float(str(params.budget.epsilon))},
         tags={key: without_credentials(value)[:MAX_TAG] for key, value in tags.items()},
-        description=describe(metrics, assessments, caveats, failures, figures),
+        description=describe(metrics, assessments, caveats, [*failures, *problems], figures),
         children=children,
         files=[path for path in files if path.is_file()],
         dataset=dataset,
         model=cast(dict[str, Json], read_json(MODEL / "model.json")),
         model_digest=model_digest,
         log_tensors=params.tracking.log_tensors,
+        problems=tuple(problems),
     )
 
 
@@ -219,7 +228,10 @@ def _child(
     if not tensors:
         return ChildState(name, directory, metadata, "", stage)
     # Not the digest in runtime.json: that file is no DVC output, so after a checkout it may speak of other tensors.
-    data = file_digest(directory / DATA_FILE)
+    path = directory / DATA_FILE
+    if not zipfile.is_zipfile(path):  # its end is there: what torch needs, without reading gigabytes
+        raise UserError(f"{path}: is missing or cut; dvc checkout --force {directory} brings it back, or dvc repro")
+    data = file_digest(path)
     digest = hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
     return ChildState(name, directory, metadata, digest, stage)
 

@@ -55,7 +55,7 @@ def track(*, strict: bool = False) -> Outcome:
     remember_logged()
     if strict and problems:
         raise UserError("\n".join(f"tracking: {line}" for line in problems))
-    return Outcome(run, delivered_from_outbox=delivered, problems=tuple(problems))
+    return Outcome(run, delivered_from_outbox=delivered, problems=(*state.problems, *problems))
 
 
 def _deliver_waiting(entries: list[Path], uri: str) -> tuple[int, list[str]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from windtunnel.core.files import replacing
 from windtunnel.reporting.report.charts.axes import HALF
 from windtunnel.reporting.report.charts.scene import PALETTE
 from windtunnel.reporting.report.model import Report, Samples
@@ -46,8 +47,8 @@ def render_html(report: Report, path: Path) -> None:
         script_hash=f"sha256-{digest}",
         samples=_samples(report.samples) if report.samples else None,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
 
 
 def _template(environment: Environment, name: str) -> str:

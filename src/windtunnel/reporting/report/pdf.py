@@ -24,6 +24,7 @@ from reportlab.platypus import (
 from reportlab.platypus import Table as PdfTable
 from reportlab.platypus.tableofcontents import TableOfContents
 
+from windtunnel.core.files import replacing
 from windtunnel.reporting.report.charts.axes import HALF
 from windtunnel.reporting.report.charts.scene import clipped
 from windtunnel.reporting.report.model import (
@@ -85,8 +86,8 @@ _NO_TAGS = (
 def render_pdf(report: Report, path: Path) -> None:
     """Write `report` as PDF. Details are on paper in the full layout alone."""
     register_fonts()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _Document(str(path), report, PAPER[report.paper]).multiBuild(list(_story(report)), canvasmaker=_canvas)
+    with replacing(path) as temporary:
+        _Document(str(temporary), report, PAPER[report.paper]).multiBuild(list(_story(report)), canvasmaker=_canvas)
 
 
 def _canvas(*args: object, **kwargs: object) -> Canvas:

@@ -1,0 +1,109 @@
+"""DVC's own files after a kill: what is damaged, the command that repairs it, and the repair itself.
+
+DVC 3.67 writes `.dvc/tmp/rwlock` and `dvc.lock` in place: SIGKILL at the wrong moment leaves them empty or cut, and every
+`dvc repro` after it ends with an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+RWLOCK, LOCK, RUNNING = Path(".dvc/tmp/rwlock"), Path("dvc.lock"), Path(".dvc/tmp/lock")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file that stops DVC. `command` repairs it; nothing is lost by it, for results lie in DVC's cache."""
+
+    path: Path
+    what: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}; repair it by: windtunnel repair (or: {self.command})"
+
+
+def damaged_files(root: Path = Path()) -> list[Damage]:
+    """What of DVC's files in the project `root` is damaged; nothing while DVC runs, for then they are being written."""
+    if _is_running(root):
+        return []
+    found = []
+    if _is_file(root / RWLOCK) and not _is_json(root / RWLOCK):
+        found.append(Damage(RWLOCK, "is empty or cut, left by a kill", f"rm {RWLOCK}"))
+    if _is_file(root / LOCK) and not _is_lock(root / LOCK):
+        command = f"git checkout -- {LOCK}" if _committed(root) else f"rm {LOCK}"
+        found.append(Damage(LOCK, "is empty or cut, left by a kill", command))
+    return found
+
+
+def repair(root: Path = Path()) -> list[Damage]:
+    """Repair what is damaged, and say what it was.
+
+    The list of who reads and writes is made again by the next DVC. A lock file comes back as it was committed, or goes
+    away: what was finished since is found in the cache of runs. The damaged file stays beside it as `<name>.damaged`.
+    """
+    found = damaged_files(root)
+    for damage in found:
+        path = root / damage.path
+        if damage.path == LOCK:
+            shutil.copyfile(path, path.with_name(f"{path.name}.damaged"))
+        path.unlink()
+        if damage.path == LOCK and _committed(root):
+            subprocess.run(["git", "checkout", "--", str(LOCK)], cwd=root, check=False, capture_output=True)
+    return found
+
+
+def _is_running(root: Path) -> bool:
+    """Whether a DVC holds its lock here; a kill lets go of it."""
+    path = root / RUNNING
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+def _is_file(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.is_file()
+    return False
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+    except (ValueError, OSError):
+        return False
+
+
+def _is_lock(path: Path) -> bool:
+    try:
+        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (YAMLError, ValueError, OSError):
+        return False
+    return isinstance(content, dict) and isinstance(content.get("stages", {}), dict)
+
+
+def _committed(root: Path) -> bool:
+    done = subprocess.run(
+        ["git", "cat-file", "-e", f"HEAD:./{LOCK}"],
+        cwd=root,
+        check=False,
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    return done.returncode == 0

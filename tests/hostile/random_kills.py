@@ -1,0 +1,190 @@
+"""Kill `dvc repro` at random times, resume it, and compare: what CI does 10 times, and a person 200 times.
+
+python -m tests.hostile.random_kills 200 --seed 7
+
+Every round runs the pipeline from nothing to its end, killed again and again on its way: DVC alone or its whole group, by
+SIGKILL. After each kill nothing of it may be alive after 20 s; at the end of a round all bytes are those of a run that
+nobody killed, and MLflow has one run of the state with each assessment once. `windtunnel repair` stands before
+`dvc repro`, as in `make repro`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.integration.clone import Clone
+
+ORPHANS_END_IN = 20.0  # seconds
+PARAMS = """
+seed: 0
+device: cpu
+data: {source: digits, samples: {n: 40, selection: stratified}}
+model: {source: train, train: {architecture: mlp, epochs: 3}}
+budget: {norm: Linf, epsilon: 0.05}
+attacks:
+  pgd: {library: torchattacks, algorithm: PGD, batch_size: 10, params: {steps: 20}}
+verification:
+  proof: {library: windtunnel, algorithm: cascade, timeout: 5, samples: {n: 6}}
+corruptions:
+  fog: {algorithm: fog, upsample: 32, severities: [3], samples: {n: 20}}
+sanity: {profile: stored}
+tracking: {experiment: test}
+gate: {}
+"""
+# Measured times, which no two runs share: of solvers (in the tensors and metadata of verification), and runtime.json.
+_MEASURED = ("runtime.json",)
+
+
+@dataclass
+class Tally:
+    """What happened."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    repairs: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(self.kills.items()))
+        return f"{self.kills.total()} kills ({kinds}) in {self.rounds} rounds, {self.repairs} repaired: {len(self.failures)} failures"
+
+
+def random_kills(number: int, seed: int, folder: Path) -> Tally:
+    """Kill `number` times. The tally holds a line for everything that was not as it should be."""
+    clone, draw, tally = Clone(folder), random.Random(seed), Tally()
+    clone.write_params(PARAMS)
+    clone.commit("params")
+    started = time.monotonic()
+    clone.run("dvc", "repro")
+    whole_run = time.monotonic() - started
+    expected = digests(folder)
+    while tally.kills.total() < number:
+        wipe(clone)
+        _one_round(clone, draw, tally, number, whole_run, expected)
+        tally.rounds += 1
+        print(tally, flush=True)
+    return tally
+
+
+def _one_round(
+    clone: Clone, draw: random.Random, tally: Tally, number: int, whole_run: float, expected: dict[str, str]
+) -> None:
+    for attempt in range(100):
+        said = clone.run("python", "-m", "windtunnel", "repair")
+        tally.repairs += said.count("repaired as by")
+        process = subprocess.Popen(
+            ["dvc", "repro"], cwd=clone.folder, env=environment(clone), start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        last = tally.kills.total() >= number
+        try:
+            _, error = process.communicate(timeout=None if last else draw.uniform(0.5, whole_run / 2))
+        except subprocess.TimeoutExpired:
+            _kill(process, draw, tally, clone.folder)
+            continue
+        if process.returncode:
+            tally.failures.append(f"attempt {attempt} after {tally.kills.total()} kills: {error[-500:]}")
+            return
+        break
+    found = digests(clone.folder)
+    different = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if different:
+        tally.failures.append(f"after {tally.kills.total()} kills: other bytes in {', '.join(different)}")
+    _, parents, children = clone.parents()
+    names = Counter(run.data.tags["mlflow.runName"] for run in children)
+    if len(parents) != 1 or max(names.values()) > 1:
+        tally.failures.append(
+            f"after {tally.kills.total()} kills: {len(parents)} runs of one state, children {dict(names)}"
+        )
+
+
+def _kill(process: subprocess.Popen[str], draw: random.Random, tally: Tally, folder: Path) -> None:
+    """SIGKILL for DVC alone, whose stage has to notice, or for all of it at once."""
+    kind = draw.choice(["dvc alone", "the group"])
+    with contextlib.suppress(ProcessLookupError):
+        (os.kill if kind == "dvc alone" else os.killpg)(process.pid, signal.SIGKILL)
+    process.communicate()
+    tally.kills[kind] += 1
+    deadline = time.monotonic() + ORPHANS_END_IN
+    while (left := alive_in(folder)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if left:
+        tally.failures.append(f"kill {tally.kills.total()} ({kind}): still alive: {[p.cmdline()[:4] for p in left]}")
+        for orphan in left:
+            with contextlib.suppress(psutil.Error):
+                orphan.kill()
+
+
+def alive_in(folder: Path) -> list[psutil.Process]:
+    """The processes whose current directory is in `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(folder):
+                found.append(process)
+    return found
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """sha256 of everything under reports/ that two equal runs share."""
+    found = {}
+    for path in sorted((folder / "reports").rglob("*")):
+        name = path.relative_to(folder / "reports").as_posix()
+        if path.is_file() and path.name not in _MEASURED and not _has_measured_times(name):
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def _has_measured_times(name: str) -> bool:
+    """Verification measures its solvers, and what is made of it shows that; its verdicts are in outcomes.json."""
+    return (
+        name.startswith(("robustness/proof/", "report.", "report/", "sanity/", "resolved/"))
+        or name == "summary/metadata.json"
+    )
+
+
+def wipe(clone: Clone) -> None:
+    """As before the first run: no results, no cache, no lock, no tracking store."""
+    for name in ("reports", ".cache", ".dvc/cache", ".dvc/tmp", "mlartifacts", "dvc.lock", "mlflow.db"):
+        path = clone.folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    clone.run("git", "checkout", "--", "reports")
+
+
+def environment(clone: Clone) -> dict[str, str]:
+    """As `Clone.start` makes it."""
+    process = clone.start("env")
+    lines, _ = process.communicate()
+    return dict(line.split("=", 1) for line in lines.splitlines() if "=" in line)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kills", type=int, nargs="?", default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tally = random_kills(arguments.kills, arguments.seed, Path(folder).resolve())
+    for failure in tally.failures:
+        print("FAILURE:", failure)
+    print(tally)
+    raise SystemExit(bool(tally.failures))
+
+
+if __name__ == "__main__":
+    main()
