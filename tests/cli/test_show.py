@@ -58,6 +58,7 @@ def test_every_code_and_short_name_is_explained_once(asked):
 
 def test_json_holds_everything(asked):
     found = json.loads(asked("show", "--json"))
+    assert found["format"] == "windtunnel.show/1"
     assert set(found["assessments"]) == {"clean", "fgsm", "pair"}
     assert found["summary"]["metrics"]["sandwich"]
     assert json.loads(asked("show", "pair", "--json"))["name"] == "pair"

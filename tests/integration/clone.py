@@ -63,11 +63,11 @@ class Clone:
         ran = re.findall(r"^Running stage '([^']+)'", self.run("dvc", "repro"), re.MULTILINE)
         return sorted(stage for stage in ran if stage != "resolve")
 
-    def parents(self):
+    def parents(self, experiment_name: str = "test"):
         import mlflow
 
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self.folder / 'mlflow.db'}")
-        experiment = client.get_experiment_by_name("test")
+        experiment = client.get_experiment_by_name(experiment_name)
         runs = client.search_runs([experiment.experiment_id])
         parents = [r for r in runs if r.data.tags["windtunnel.role"] == "parent"]
         return client, parents, [r for r in runs if r.data.tags["windtunnel.role"] == "assessment"]

@@ -76,7 +76,8 @@ def run_entry(
         task = Task(f"{family}.{name}", name, entry, budget_of(entry), subject, resolved)
         preflight(task.where, entry, task.budget, subject.classifier, subject.dataset)
         result = compute(task)
-        artifacts = write_artifacts(replace(result, family=family), directory, subject, started=started)
+        result = replace(result, family=family, kwargs={**result.kwargs, "show_sample_names": entry.show_sample_names})
+        artifacts = write_artifacts(result, directory, subject, started=started)
     write_digests(directory)
     draw(artifacts, resolved.drawing.figures)
     return artifacts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from windtunnel.core.plugins import families
 from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
-from windtunnel.params.load import check_whole, entries, read_params
+from windtunnel.params.load import check_whole, entries, load_params, read_params
 from windtunnel.params.schema import Params
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many rows a Python predict (model.source: function) may be asked.",
 )
-def check(*, path: Path, queries: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
+def check(*, path: Path, queries: int, as_json: bool) -> None:
     """Validate params, data, model, and that every assessment can run on them. Exit code 2 if not.
 
     A model that `train` has yet to make is checked as it will be: untrained, of the same shape.
@@ -43,12 +45,34 @@ def check(*, path: Path, queries: int) -> None:
       windtunnel check
       windtunnel check --params experiments/wide.yaml
     """  # noqa: D301
-    run_watched(_check, path, queries)
+    if as_json:
+        _as_json(path, queries)
+    else:
+        run_watched(_check, path, queries)
 
 
-def _check(path: Path, queries: int) -> None:
+def _as_json(path: Path, queries: int) -> None:
+    """The answer on stdout, and exit code 2 where there is a mistake."""
+    from windtunnel.core.errors import USER_ERROR
+    from windtunnel.reporting.answers import CheckAnswer
+
+    number, mistakes = 0, []
+    try:
+        # What a model of the user's prints is no part of the answer.
+        run_watched(_check, path, queries, quiet=True)
+        number = sum(1 for _ in entries(load_params(path)))
+    except UserError as error:
+        mistakes = str(error).splitlines()
+    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes).text())
+    if mistakes:
+        raise SystemExit(USER_ERROR)
+
+
+def _check(path: Path, queries: int, *, quiet: bool = False) -> None:
     """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
-    console = Console()
+    if quiet:
+        os.dup2(2, 1)  # stdout becomes stderr
+    console = Console(quiet=quiet)
     raw = read_params(path)
     params = validate(raw, str(path))
     check_whole(path, raw)

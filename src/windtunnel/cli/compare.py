@@ -23,7 +23,8 @@ _WIDTH = 120  # where there is no terminal that has one
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, for the comment of a pull request.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write HTML with pictures to FILE.")
-def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
+def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_json: bool) -> None:
     """Compare runs with the first: params and metrics that differ, paired statistics, and which samples flipped.
 
     A run is a directory of results, `workspace`, a git revision, a DVC experiment, or an MLflow run (its id or name).
@@ -43,7 +44,13 @@ def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None) -> N
     names = runs if len(runs) > 1 else (*runs, "workspace")
     with tempfile.TemporaryDirectory() as scratch:
         found = [resolve(name, Path(scratch) / str(i)) for i, name in enumerate(names)]
-        show_comparison(compare_runs(found), as_markdown=as_markdown, html=html)
+        comparison = compare_runs(found)
+        if as_json:
+            from windtunnel.reporting.answers import compare_answer
+
+            click.echo(compare_answer(comparison).text())
+        else:
+            show_comparison(comparison, as_markdown=as_markdown, html=html)
 
 
 def show_comparison(comparison: Comparison, *, as_markdown: bool, html: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import click
@@ -18,8 +19,12 @@ from windtunnel.evaluation.gate.table import COLUMNS, markdown, rows, sentence
 
 @click.command()
 @click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for a comment on a pull request.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Also write a JUnit test report to FILE."
+)
 @click.pass_context
-def gate(ctx: click.Context, *, as_markdown: bool) -> None:
+def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | None) -> None:
     """Print the gate's verdict of the last run: each condition, what was found, and whether it holds.
 
     \b
@@ -30,17 +35,26 @@ def gate(ctx: click.Context, *, as_markdown: bool) -> None:
       30  no verdict: the run is missing or damaged
 
     \b
-    Example:
+    Examples:
       dvc repro && windtunnel gate && ./deploy.sh
+      windtunnel gate --junit gate.xml
     """  # noqa: D301
     try:
         verdict = cast(dict[str, Json], read_json(GATE))
         code = int(str(verdict["exit_code"]))
-        if as_markdown:
+        if junit:
+            from windtunnel.reporting.junit import cases_of_gate, write_junit
+
+            write_junit("windtunnel gate", cases_of_gate(verdict), junit)
+        if as_json:
+            from windtunnel.reporting.answers import gate_answer
+
+            click.echo(gate_answer(verdict).text())
+        elif as_markdown:
             click.echo(markdown(verdict), nl=False)
         else:
             show_verdict(verdict, Console())
-    except (UserError, KeyError) as error:
+    except (UserError, KeyError, ValueError) as error:
         click.echo(f"windtunnel: {GATE} is missing or damaged ({error}); run dvc repro", err=True)
         ctx.exit(INFRASTRUCTURE)
     ctx.exit(code)

@@ -12,6 +12,7 @@ from typing import cast
 import click
 
 from windtunnel.core.endings import handle_signals, user_errors
+from windtunnel.core.own_source import require_own_source
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
@@ -31,6 +32,7 @@ COMMANDS = {
     "retrain": "run what changed and promote the model if it is not worse than the champion",
     "sweep": "the same assessment at several budgets, side by side",
     "view": "every sample of one run or several, in the browser",
+    "evidence": "the last run in one file, with digests, for an auditor",
     "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
     "repair": "bring back what a kill has damaged of DVC's files",
     "ui": "open the MLflow UI on the right store",
@@ -70,6 +72,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what goes wrong in it is one line on stderr and an exit code."""
         with user_errors():
+            require_own_source()
             return super().invoke(ctx)
 
 

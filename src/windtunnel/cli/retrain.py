@@ -32,7 +32,7 @@ def retrain(ctx: click.Context, *, summary: Path | None, again: bool, allow_dirt
       10  not promoted: the champion stays
       20  the evaluation is unsound: the champion stays
       30  no verdict: no registry, a stage that failed, or another retraining is running
-      2   params.yaml, data or work tree need mending
+      2   params.yaml, data or work tree need fixing
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -32,7 +33,11 @@ _COLOUR = {
 @click.option("--explain", metavar="ID", help="What one check looks at, why, and its source.")
 @click.option("--group", type=click.Choice(list(GROUPS)), help="Only the checks of one group.")
 @click.option("--flagged", is_flag=True, help="Only failures and warnings.")
-def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Also write the HARD checks as a JUnit report."
+)
+def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bool, junit: Path | None) -> None:
     """Show the sanity checks of the last run: every check, its value against its threshold, and what to do.
 
     Three checks are about this moment and are asked now: F3 (the champion), G5 (MLflow) and G6 (git).
@@ -52,6 +57,16 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
     recorded = rows_in(found)
     rows = _asked_now(recorded)
+    now = [row for row, old in zip(rows, recorded, strict=True) if row is not old]
+    if junit:
+        from windtunnel.reporting.junit import cases_of_checks, write_junit
+
+        write_junit("windtunnel sanity", cases_of_checks(recorded), junit)
+    if as_json:
+        from windtunnel.reporting.answers import sanity_answer
+
+        click.echo(sanity_answer(recorded, now).text())
+        return
     console.print(
         _table(
             [
@@ -65,12 +80,8 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool) -> None:
     # The counts are those of the run's record, as in `show`, the report and MLflow; what is asked now is said beside them.
     number = counts(recorded)
     console.print(f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
-    now = [
-        f"{row['id']} {str(row['status']).replace('_', ' ')}"
-        for row, old in zip(rows, recorded, strict=True)
-        if row is not old
-    ]
-    console.print(f"asked now, and not counted: {', '.join(now)}")
+    asked = [f"{row['id']} {str(row['status']).replace('_', ' ')}" for row in now]
+    console.print(f"asked now, and not counted: {', '.join(asked)}")
     console.print(escape(str(cast(dict[str, Json], found["kwargs"]).get("meaning", ""))))
 
 

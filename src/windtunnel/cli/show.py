@@ -39,7 +39,7 @@ _WHAT = {
 @click.command()
 @click.argument("name", required=False)
 @click.option("--caveats", is_flag=True, help="Also print every caveat in full.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
 def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     """Show the sandwich, one row per assessment, and the gate; or every metric of one assessment.
 
@@ -66,6 +66,7 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     gate = read_block(GATE) if GATE.is_file() else None
     if as_json:
         everything: Json = {
+            "format": "windtunnel.show/1",
             "summary": summary,
             "assessments": {**rows},
             "checks": [dict(c) for c in checks],
@@ -166,9 +167,27 @@ def _show_one(metadata: Mapping[str, Json], console: Console) -> None:
     print_table(
         console, (Column("metric", typed=True), Column("value", right=True), Column("meaning")), [("", rows)], title
     )
+    _print_classifiers(metrics, console)
     if "critical_epsilon_histogram" in metrics:
         print_report(dict(metadata), console)
     _print_caveats(str(metadata["name"]), metadata, console)
+
+
+def _print_classifiers(metrics: Mapping[str, Json], console: Console) -> None:
+    """The metrics of every classifier of a latent assessment, a column each; nothing where there is one."""
+    rows = [row for row in _list(metrics.get("models")) if isinstance(row, dict)]
+    if not rows:
+        return
+    columns = (Column("metric", typed=True), *(Column(str(row["model"]), right=True) for row in rows))
+    ends = ("_ci_low", "_ci_high")
+    keys = dict.fromkeys(key for row in rows for key in row if not key.endswith(ends) and key != "model")
+    lines = [(key, *(f"{_number(row[key])}{_limits(row, key)}" if key in row else "-" for row in rows)) for key in keys]
+    print_table(console, columns, [("", lines)], "Every classifier on the same codes")
+
+
+def _limits(row: Mapping[str, Json], key: str) -> str:
+    low, high = row.get(f"{key}_ci_low"), row.get(f"{key}_ci_high")
+    return f" [{_number(low)}, {_number(high)}]" if low is not None and high is not None else ""
 
 
 def _print_caveats(name: str, metadata: Mapping[str, Json], console: Console) -> None:

@@ -16,6 +16,7 @@ import click
 
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
+from windtunnel.inputs.mlflow_moved import ARTIFACTS
 from windtunnel.inputs.mlflow_server import main_root, tracking_uri
 from windtunnel.params.load import load_params
 
@@ -53,7 +54,7 @@ def ui(ctx: click.Context, *, port: int, host: str, open_it: bool) -> None:
         raise UserError(f"ui: something is served on {root} already; choose another --port")
     click.echo(f"starting MLflow on {without_credentials(uri)} (about 20 s)")
     command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port),
-               "--workers", "1", "--default-artifact-root", (main_root() / "mlartifacts").as_uri()]  # fmt: skip
+               "--workers", "1", "--default-artifact-root", (main_root() / ARTIFACTS).as_uri()]  # fmt: skip
     # A session of its own: MLflow's server starts processes, and all of them are to end with this one.
     # The store by the environment: everybody on the machine can read a command line, and an address may hold a password.
     server = subprocess.Popen(command, start_new_session=True, env={**os.environ, "MLFLOW_BACKEND_STORE_URI": uri})

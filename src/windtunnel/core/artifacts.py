@@ -112,6 +112,12 @@ class Artifacts:
         return list(self.metadata.kwargs.sample_names)
 
     @property
+    def shown_names(self) -> list[str]:
+        """What a figure calls the N samples: their names, or numbers from 1 where `show_sample_names` is false."""
+        names = self.sample_names
+        return names if self.metadata.kwargs.show_sample_names else [f"sample {i + 1}" for i in range(len(names))]
+
+    @property
     def class_names(self) -> list[str]:
         """Names of the K classes; empty where the metadata has none."""
         return list(self.metadata.kwargs.class_names)

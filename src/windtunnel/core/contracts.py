@@ -105,7 +105,7 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 class PerturbationBudget:
     """Worst-case perturbation region: all inputs within `epsilon` of the clean one under `norm`.
 
-    `epsilon` is in the units of the model's input, [0, 1] pixels. `None` means that the algorithm
+    `epsilon` is in the units of the model's input: [0, 1] pixels, or those of tabular features. `None` means that the algorithm
     has no bound (a minimum-norm attack without one). `step_size` and `steps` say how it searched.
     """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from windtunnel.inputs.mlflow_moved import follow_move
 from windtunnel.inputs.sqlite_store import whole_store
 
 if TYPE_CHECKING:
@@ -46,13 +47,17 @@ def tracking_uri(configured: str | None) -> str:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client whose calls fail within seconds, not minutes, where the server is dead."""
+    """A client whose calls fail within seconds, not minutes, where the server is dead.
+
+    Raises UserError where the project's own store was copied without its files.
+    """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     # A run id in the environment would make MLflow resume that run and mix two states.
     os.environ.pop("MLFLOW_RUN_ID", None)
+    follow_move(uri, main_root())
     import mlflow
 
     for name in ("mlflow.store.db.utils", "alembic"):  # fifty lines about tables

@@ -26,6 +26,6 @@ class AttackEntry(Entry):
         description="further models the examples are tried on: {name: an earlier reports/model or an MLflow URI, or {model, factory, ...}}",
     )
     invoker: str | None = Field(
-        None, description="module:function that builds and calls the library's attack itself; see docs/extending.md"
+        None, description="module:function that builds and calls the library's attack itself; see docs/attacks.md"
     )
     on: On | None = Field(None, description="run only where other attacks failed")

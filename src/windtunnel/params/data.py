@@ -34,6 +34,10 @@ class Data(Block):
         None, description="names of the classes, or how many there are"
     )
     resize: Side | tuple[Side, Side] | None = Field(None, description="side, or (height, width)")
+    crop: Literal["center"] | None = Field(
+        None,
+        description="center: the largest part in the middle of the shape of resize (square where absent), before resizing",
+    )
     channels: Literal[1, 3] | None = Field(None, description="convert to grey or to colour")
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")

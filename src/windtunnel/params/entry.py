@@ -35,7 +35,9 @@ class Budget(Block):
     """The perturbation budget that every worst-case assessment uses unless it overrides it, key by key."""
 
     norm: InputNorm = Field(Norm.LINF, description="Linf, L2, L1 or L0")
-    epsilon: Annotated[Number, Field(gt=0)] = Field(description="size in the norm's units on [0, 1] pixels, e.g. 8/255")
+    epsilon: Annotated[Number, Field(gt=0)] = Field(
+        description="size in the norm's units: of [0, 1] pixels, e.g. 8/255; of the features where data are tabular"
+    )
 
 
 class BudgetOverride(Block):
@@ -82,6 +84,7 @@ class Entry(Block):
     budget: BudgetOverride = BudgetOverride()
     samples: Samples = Samples()
     batch_size: PositiveInt = Field(128, description="samples that are worked on together")
+    show_sample_names: bool = Field(True, description="figures name the samples; else they number them")
     visualisers: list[str | dict[str, dict[str, Value]]] | None = Field(
         None, description="names, or {name: {option: value}}; the kind's defaults where absent"
     )

@@ -43,6 +43,9 @@ class Generators(Block):
     )
     kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of the function")
     path: str | None = Field(None, description="function: weights to load into what it returns, a torch module")
+    decay: Annotated[Number, Field(gt=0, le=1)] = Field(
+        1, description="codes are drawn from N(0, decay^2 I): below 1 more typical images, of less variety"
+    )
     value_range: tuple[Number, Number] | None = Field(
         None, description="function: what its images span, e.g. [-1, 1]; its own value_range where absent"
     )
@@ -104,6 +107,10 @@ class LatentEntry(Entry):
         default_factory=list,
         description="further classifiers: model directories of earlier runs or MLflow URIs, or {model, factory, ...}",
     )
+
+    def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
+        """With two further classifiers there are correlations to draw."""
+        return (*of_family, "LatentCorrelationVisualiser") if len(self.models) > 1 else of_family
 
     @field_validator("noise_levels")
     @classmethod

@@ -16,19 +16,27 @@ class Recipe(Block):
     """How `train` makes a classifier from the training split."""
 
     architecture: Literal["cnn", "mlp"] = "cnn"
-    recipe: Literal["standard", "noise", "adversarial"] = "standard"
+    recipe: Literal["standard", "noise", "augmentation", "augmentation+noise", "adversarial"] = Field(
+        "standard", description="augmentation: rotated, scaled, shifted and partly erased images"
+    )
+    patience: PositiveInt | None = Field(
+        None,
+        description="stop after so many epochs without a smaller loss on a tenth held out, and keep the best weights",
+    )
     epochs: PositiveInt = 20
     batch_size: PositiveInt = 64
     learning_rate: Number = Field(2e-3, gt=0)
-    noise_sigma: Number = Field(0.2, gt=0, description="noise: standard deviation of Gaussian augmentation")
+    noise_sigma: Number = Field(
+        0.2, gt=0, description="noise, augmentation+noise: standard deviation of Gaussian noise"
+    )
     epsilon: Number = Field(0.1, gt=0, description="adversarial: Linf radius of the PGD training (Madry et al. 2018)")
     steps: PositiveInt = Field(7, description="adversarial: PGD steps")
 
     def used(self) -> dict[str, Json]:
         """The parameters that this recipe reads: those of another one would say what was not done."""
         only = {"noise_sigma": "noise", "epsilon": "adversarial", "steps": "adversarial"}
-        values: dict[str, Json] = self.model_dump(mode="json")
-        return {key: value for key, value in values.items() if only.get(key, self.recipe) == self.recipe}
+        values: dict[str, Json] = self.model_dump(mode="json", exclude_none=True)
+        return {key: value for key, value in values.items() if only.get(key, self.recipe) in self.recipe}
 
 
 Source = Annotated[
@@ -42,7 +50,10 @@ class Model(Block):
     source: Source = "train"
     train: Recipe = Recipe()
     path: str | None = Field(None, description="weights, torch.export program or ONNX file")
-    factory: str | None = Field(None, description="module:function that builds the torch module (state_dict)")
+    factory: str | None = Field(
+        None,
+        description="module:function that builds the torch module (state_dict, and train in place of train.architecture)",
+    )
     function: str | None = Field(
         None, description="module:function: predict(batch) -> probabilities, forward pass only"
     )

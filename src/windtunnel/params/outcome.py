@@ -53,6 +53,7 @@ class Report(Block):
         "compact",
         description="compact: the PDF answers in few pages, the HTML folds the details; full: everything, on paper too",
     )
+    show_sample_names: bool = Field(True, description="the report names the samples; else it numbers them")
     paper: Literal["A4", "Letter"] = "A4"
     figure_scope: Literal["per_sample", "per_assessor"] = Field(
         "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"

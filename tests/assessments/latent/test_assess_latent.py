@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.assessments.latent.linear import closed_form, linear_case
 from tests.conftest import classifier_of
+from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
 from windtunnel.assessments.latent.assess import assess, by_frequency, depends_on_batch
 from windtunnel.assessments.latent.metrics import (
@@ -21,7 +22,7 @@ from windtunnel.assessments.latent.metrics import (
     severity,
     side_metrics,
 )
-from windtunnel.assessments.latent.noise import shrink
+from windtunnel.assessments.latent.noise import scaled_norm, shrink
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import UserError
@@ -154,12 +155,33 @@ def test_further_classifiers_see_the_same_codes_and_are_correlated(assessed):
     assert all(-1.001 <= line["pearson"] <= 1.001 for line in lines if "pearson" in line)
     pairs = {(line["x"], line["y"]) for line in lines}
     assert {("clean_accuracy", "lars"), ("lga", "lags"), ("lra", "laga")} <= pairs
-    assert "distances" in " ".join(artifacts.data["model_1"])
+    assert "few_classifiers" in {caveat.code for caveat in artifacts.caveats}
+
+
+def test_the_examples_of_every_classifier_are_kept_and_their_distances_in_the_image_compared(assessed):
+    """The paper's third finding: the nearest latent examples of a robust classifier lie further away in the image."""
+    _, _, artifacts = assessed
+    rows, robust = artifacts.metrics["models"], artifacts.data["model_1"]
+    found = robust["reconstruction.distances"].isfinite()
+    moved = (robust["reconstruction.perturbed_inputs"] - artifacts.tensor("decayed_inputs"))[found].flatten(1)
+    assert rows[1]["image_change_l2_reconstruction"] == pytest.approx(float(scaled_norm(moved).mean()), rel=1e-5)
+    assert rows[1]["image_change_l1_reconstruction"] == pytest.approx(float(moved.abs().mean(1).mean()), rel=1e-5)
+    assert (robust["reconstruction.perturbed_predictions"][found] != artifacts.tensor("targets")[found]).all()
+    print({row["model"]: row["image_change_l2_generation"] for row in rows})
+
+
+def test_codes_that_are_not_standard_normal_are_measured_and_said(assessed):
+    _, _, artifacts = assessed
+    norm = artifacts.metrics["code_norm"]
+    assert norm == pytest.approx(float(scaled_norm(artifacts.tensor("latents")).mean()))
+    assert artifacts.metrics["code_norm_ci_low"] < norm < artifacts.metrics["code_norm_ci_high"]
+    assert ("codes_not_standard_normal" in {caveat.code for caveat in artifacts.caveats}) == (abs(norm - 1) > 0.1)
 
 
 def test_every_latent_figure_can_be_drawn(assessed):
     _, _, artifacts = assessed
-    names = [name for name in VISUALISERS if VISUALISERS[name].__module__.endswith(".latent")]
+    register_figures()
+    names = [name for name in VISUALISERS if VISUALISERS[name].__module__.endswith(".latent.figures")]
     assert len(names) == 5
     paths = draw_figures(
         artifacts, [*(VISUALISERS[name]() for name in names), VISUALISERS["LatentGridVisualiser"](of="generation")]

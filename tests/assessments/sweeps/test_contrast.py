@@ -2,11 +2,17 @@
 
 import pytest
 import torch
+from sklearn.datasets import make_blobs
 
+from tests.conftest import classifier_of
 from windtunnel.assessments.sweeps.assess import assess
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
+from windtunnel.core.subject import subject_of
+from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.entry import Budget
+from windtunnel.params.model import Recipe
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.reporting.compare.contrast import contrast, contrast_figure
 
@@ -36,6 +42,40 @@ def test_the_curve_of_a_robust_model_falls_more_slowly(swept):
     assert overall.second - overall.first > 0.03
     assert found.later > found.earlier
     assert contrast_figure(found, ("standard", "robust")).axes
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """Areas under the curve of 20 Gaussian features in units of their own, by training recipe: docs/sweeps.md has the table."""
+    features, labels = make_blobs(1200, 20, centers=4, cluster_std=2.0, center_box=(-3, 3), random_state=0)
+    x, y = torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
+    names, span = tuple("abcd"), (float(x.min()), float(x.max()))
+    train, test = (
+        Dataset(x[rows], y[rows], tuple(map(str, range(len(x[rows])))), names, value_range=span)
+        for rows in (slice(0, 800), slice(800, 1200))
+    )
+    found = {}
+    for recipe in ("standard", "noise", "adversarial"):
+        made = Recipe(architecture="mlp", recipe=recipe, epochs=10, noise_sigma=0.6, epsilon=0.6)
+        subject = subject_of(classifier_of(train_classifier(made, train, 0, torch.device("cpu")), 4, (20,)), test)
+        grid = SweepEntry(epsilons=[0, 0.2, 0.4, 0.6, 0.8, 1, 1.5, 2])
+        found[recipe] = assess("blobs", grid, Budget(epsilon=0.6), subject).metrics
+    return found
+
+
+def test_on_blobs_adversarial_training_flattens_the_curve_and_noise_does_not(blobs):
+    area = {recipe: metrics["area_under_curve"] for recipe, metrics in blobs.items()}
+    assert area["adversarial"] > blobs["standard"]["area_under_curve_ci_high"]
+    assert abs(area["noise"] - area["standard"]) < 0.02
+
+
+def test_epsilon_is_in_the_units_of_the_features(blobs):
+    """An epsilon of 1 is 1: half of what moves a sample of one blob to the next, not a hundredth of a pixel's range."""
+    at = [round(epsilon, 6) for epsilon in blobs["standard"]["epsilons"]]
+    curve = dict(zip(at, blobs["standard"]["accuracy_curve"], strict=True))
+    assert curve[0] > 0.95
+    assert curve[0.2] > 0.85
+    assert curve[2] < 0.2
 
 
 def test_the_areas_are_those_of_the_two_sweeps(swept):

@@ -162,6 +162,22 @@ def test_the_median_is_the_upper_one_and_the_thresholds_are_the_originals():
     ]  # fmt: skip
 
 
+def test_the_groups_of_earliest_and_longest_are_those_of_the_grid_however_fine_the_bisection():
+    """Ten samples flip at 0.1, eight at 0.2, two never; bisection gives every one of the ten an epsilon of its own."""
+    predictions = torch.zeros(3, 20, dtype=torch.int64)
+    predictions[1:, :10], predictions[2, 10:18] = 1, 1
+    epsilons, confidence = torch.tensor([0.0, 0.1, 0.2]), torch.linspace(0.5, 1, 20)
+    refined = torch.cat([torch.linspace(0.05, 0.1, 10), torch.linspace(0.15, 0.2, 8), torch.tensor([torch.inf] * 2)])
+    metrics = sweep_metrics(Sweep(epsilons, predictions, torch.zeros(20).long(), confidence, refined, 2), 0.1, 0.4)
+    assert (metrics["n_earliest"], metrics["n_longest"]) == (10, 2)
+    assert metrics["confidence_earliest"] == pytest.approx(float(confidence[:10].mean()))
+    assert metrics["confidence_longest"] == pytest.approx(float(confidence[18:].mean()))
+    (zero, one) = metrics["per_class_at_median_epsilon"]
+    assert (zero["n"], zero["accuracy"], one) == (20, 0.5, {"n": 0})
+    assert zero["accuracy_ci_low"] < 0.5 < zero["accuracy_ci_high"]
+    assert metrics["per_class_accuracy_at_median_epsilon"] == [0.5, None]
+
+
 @given(st.integers(0, 10_000))
 def test_the_cumulative_curve_never_rises_and_never_lies_above_the_raw_one(seed):
     generator = torch.Generator().manual_seed(seed)

@@ -78,6 +78,9 @@ def test_a_time_budget_that_is_over_leaves_lower_radii_and_says_so(digits_subjec
     result = assess("v", given_entry, budget(0.05), first(digits_subject, 10))
     assert result.data["certified_radius"].max() == 0
     assert {"time_out", "radius_cut_short"} <= {c.code for c in result.caveats}
+    assert {"average_certified_radius", "median_certified_radius"}.isdisjoint(result.metrics)
+    assert {"average_certified_radius_at_least", "median_certified_radius_at_least"} <= result.metrics.keys()
+    assert result.data["radius_unfinished"].any()
 
 
 def test_the_certified_curve_is_drawn_and_says_so_where_there_is_none(digits_subject, tmp_path):

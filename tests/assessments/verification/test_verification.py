@@ -13,6 +13,7 @@ from windtunnel.assessments.verification.examples import read_examples
 from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.lirpa import Bounds, bound_batch, margin_matrix
 from windtunnel.assessments.verification.preflight import preflight
+from windtunnel.assessments.verification.rates import bounds_metrics
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
@@ -231,3 +232,16 @@ def test_examples_of_attacks_falsify_in_the_cascade_only_within_its_budget(digit
     assert smaller.metrics["decided_by"].get("examples", 0) == inside.sum()
     with pytest.raises(UserError, match=r"verification\.c\.examples_from: no result of attacks\.square"):
         read_examples("verification.c", ["square"], tmp_path)
+
+
+def test_the_bounds_of_the_logits_are_counted_and_averaged_over_the_samples_that_have_them() -> None:
+    lower, upper = (
+        torch.tensor([[1.0, 2.0], [3.0, 6.0], [0.0, 0.0]]),
+        torch.tensor([[2.0, 4.0], [4.0, 8.0], [0.0, torch.nan]]),
+    )
+    assert bounds_metrics(lower, upper) == {
+        "n_bounded": 2,
+        "mean_lower_bound": [2.0, 4.0],
+        "mean_upper_bound": [3.0, 6.0],
+    }
+    assert bounds_metrics(lower * torch.nan, upper) == {"n_bounded": 0}

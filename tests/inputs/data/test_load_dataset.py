@@ -16,6 +16,7 @@ from PIL import Image
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.inputs.data.load import load_dataset, read_assessed, read_train, save_datasets
+from windtunnel.inputs.data.sources import middle
 from windtunnel.params.data import Data
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 6, 5), dtype=np.uint8)
@@ -376,3 +377,28 @@ def test_mnist_is_read_as_published(shared):
     dataset, _ = load_dataset(data, 0)
     assert dataset.inputs.shape == (10_000, 1, 28, 28)
     assert dataset.targets[:5].tolist() == [7, 2, 1, 0, 4]
+
+
+@pytest.mark.parametrize(
+    ("have", "wanted", "expected"),
+    [
+        ((10, 6), None, (6, 6)), ((6, 10), None, (6, 6)), ((10, 10), (5, 5), (10, 10)), ((12, 9), (4, 2), (12, 6)),
+        ((9, 20), (3, 6), (9, 18)),
+    ],
+)  # fmt: skip
+def test_the_middle_is_the_largest_part_of_the_wanted_shape_and_lies_in_the_middle(have, wanted, expected):
+    rows, columns = middle(have, wanted)
+    assert (rows.stop - rows.start, columns.stop - columns.start) == expected
+    for part, size in ((rows, have[0]), (columns, have[1])):
+        assert 0 <= part.start <= size - part.stop <= part.start + 1
+
+
+def test_crop_center_cuts_files_and_arrays_alike_before_they_are_resized(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (9, 15, 3), dtype=np.uint8)
+    expected = np.asarray(Image.fromarray(image[:, 3:12]).resize((3, 3), Image.Resampling.BILINEAR)) / 255
+    folder = Data(source="folder", path=str(save_folder(tmp_path / "f", image[None], ["a"])), resize=3, crop="center")
+    array = save_npz(tmp_path / "a.npz", x=image[None].transpose(0, 3, 1, 2), y=np.zeros(1, int))
+    for data in (folder, array.model_copy(update={"resize": 3, "crop": "center"})):
+        found, _ = load_dataset(data, 0)
+        assert found.metadata["crop"] == "center"
+        assert np.allclose(found.inputs[0].permute(1, 2, 0).numpy(), expected, atol=1.5 / 255)

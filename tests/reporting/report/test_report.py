@@ -249,9 +249,18 @@ def test_every_sample_carries_what_each_assessment_found_of_it(reports):
             assert float(row.distance) == pytest.approx(float(summary.tensor("perturbation_distance")[i]), rel=1e-3)
 
 
-def test_hidden_sample_names_stay_hidden_in_the_table(reports):
-    edit(reports / "summary" / "metadata.json", lambda m: m["kwargs"].update(show_sample_names=False))
-    assert build_report(reports).samples.rows[0].name == "sample 1"
+def test_without_show_sample_names_no_name_is_anywhere_in_the_report(reports, tmp_path):
+    summary = reports / "summary" / "metadata.json"
+    names = json.loads(summary.read_text())["kwargs"]["sample_names"]
+    edit(summary, lambda m: m["kwargs"].update(hard_failures=[f"sample {names[3]} is verified and broken"]))
+    report = build_report(reports, Options(show_sample_names=False))
+    assert report.samples.rows[0].name == "sample 1"
+    render_html(report, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert not [name for name in names if name in page]
+    assert "sample 4" in page
+    render_html(build_report(reports), tmp_path / "named.html")
+    assert names[3] in (tmp_path / "named.html").read_text()
 
 
 def test_a_suite_shows_the_single_corruptions_below_it(reports):

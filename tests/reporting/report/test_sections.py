@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.made import metadata
+from tests.reporting.report.conftest import edit
 from tests.reporting.report.test_report import blocks_of
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
@@ -39,6 +40,16 @@ def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
 )
 def test_an_assessment_stands_with_the_question_that_it_answers(title, found):
     assert family_of(found).question.startswith(title)
+
+
+def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):
+    edit(
+        reports / "robustness" / "fgsm" / "metadata.json",
+        lambda m: m["metrics"].update(n_bounded=7, mean_lower_bound=[-1.5, 0.25], mean_upper_bound=[2.0, 3.5]),
+    )
+    (table,) = [t for t in blocks_of(build_report(reports), Table) if "bounds of the logits" in t.caption]
+    assert table.caption == "fgsm: mean proved bounds of the logits; 7 of 20 samples have bounds"
+    assert table.rows == (("0", "-1.5", "2"), ("1", "0.25", "3.5"))
 
 
 def test_a_mean_distance_is_no_percentage():

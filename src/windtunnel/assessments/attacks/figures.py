@@ -85,7 +85,7 @@ class ImagePairVisualiser(Visualiser):
         clean = artifacts.tensor("clean_inputs")
         if clean.ndim != 4:
             return style.placeholder("Not images: nothing to draw.")
-        perturbed, names = artifacts.tensor("perturbed_inputs"), artifacts.sample_names
+        perturbed, names = artifacts.tensor("perturbed_inputs"), artifacts.shown_names
         chosen = shown_samples(artifacts, self.max_samples)
         columns = 1 + self.include_clean_input + self.include_perturbation_map
         figure, grid = pyplot.subplots(len(chosen), columns, figsize=(2.3 * columns, 2.3 * len(chosen)), squeeze=False)
@@ -149,6 +149,6 @@ class PerturbationHeatmapVisualiser(Visualiser):
         for axes, index, values in zip(grid[0], chosen, maps, strict=True):
             image = axes.imshow(values.numpy(), cmap=self.cmap, vmin=-scale, vmax=scale, interpolation="nearest")
             bare(axes)
-            axes.set_title(f"{artifacts.sample_names[index]}\n{_caption(artifacts, index)}", fontsize=8)
+            axes.set_title(f"{artifacts.shown_names[index]}\n{_caption(artifacts, index)}", fontsize=8)
         figure.colorbar(image, ax=grid[0].tolist(), shrink=0.8, label="change per pixel")
         return figure

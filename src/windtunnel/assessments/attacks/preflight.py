@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.assessments.attacks.calls import invoker_of
+from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
 from windtunnel.assessments.attacks.plan import plan_of
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.table import ROWS
@@ -12,6 +13,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.libraries import require_library
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
@@ -20,6 +22,8 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     """Raise UserError or IncompatibleError, in one line, for an attack that cannot run or would mean nothing."""
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
     row = ROWS[algorithm.key]
+    for library in _libraries(row):
+        require_library(where, library)
     classifier.require(algorithm, where)
     if not dataset.is_image:
         raise IncompatibleError(
@@ -36,6 +40,14 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     invoker_of(where, entry.invoker)
     _check_data(where, row, dataset)
     _check_objective(where, entry, row, dataset)
+
+
+def _libraries(row: AttackRow) -> list[str]:
+    """The library of an attack, or those of the members of an ensemble."""
+    if row.invoker is not Invoker.ENSEMBLE:
+        return [row.algorithm.library]
+    members = (member for of_norm in PROFILES[row.algorithm.name].values() for member in of_norm)
+    return sorted({member.library for member in members})
 
 
 def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget) -> None:

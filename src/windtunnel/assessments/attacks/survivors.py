@@ -46,7 +46,8 @@ class Prior:
 def entry_digest(entry: AttackEntry, budget: Budget) -> str:
     """sha256 of everything in params that decides what an attack does: kept in its provenance as `entry`."""
     text = json.dumps(
-        [entry.model_dump(mode="json", exclude={"visualisers"}), str(entry.budget.over(budget))], sort_keys=True
+        [entry.model_dump(mode="json", exclude={"visualisers", "show_sample_names"}), str(entry.budget.over(budget))],
+        sort_keys=True,
     )
     return hashlib.sha256(text.encode()).hexdigest()
 

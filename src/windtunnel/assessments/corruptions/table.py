@@ -40,14 +40,14 @@ def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _row(name: str, families: frozenset[str], summary: str, *, deterministic: bool) -> Algorithm:
+def _row(name: str, family: str, summary: str, *, deterministic: bool) -> Algorithm:
     return Algorithm(
         library="imagecorruptions",
         name=name,
         kind=AssessmentKind.STATISTICAL_SAMPLING,
         threat_model=ThreatModel.NOT_APPLICABLE,
         norm=None,
-        families=families,
+        families=frozenset({"common_corruption", family}),
         randomness=Randomness.DETERMINISTIC if deterministic else Randomness.GLOBAL_RNG,
         requires=frozenset({Capability.FORWARD}),
         summary=summary,
@@ -55,10 +55,10 @@ def _row(name: str, families: frozenset[str], summary: str, *, deterministic: bo
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
-    *(_row(name, frozenset({family_of(name)}), "", deterministic=name in DETERMINISTIC) for name in ALL),
+    *(_row(name, family_of(name), "", deterministic=name in DETERMINISTIC) for name in ALL),
     *(
-        _row(suite, frozenset({"suite"}), ", ".join(names), deterministic=set(names) <= DETERMINISTIC)
+        _row(suite, "suite", ", ".join(names), deterministic=set(names) <= DETERMINISTIC)
         for suite, names in SUITES.items()
     ),
-    _row(CHOICE, frozenset({"suite"}), "those listed under `corruptions`", deterministic=False),
+    _row(CHOICE, "suite", "those listed under `corruptions`", deterministic=False),
 )

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.latent.conventional import GEOMETRY, bound_of, conventional
-from windtunnel.assessments.latent.correlate import correlations
+from windtunnel.assessments.latent.correlate import correlations, few_classifiers
 from windtunnel.assessments.latent.encode import encode, uses_search
 from windtunnel.assessments.latent.examine import examine, predict_codes
 from windtunnel.assessments.latent.metrics import (
     accuracy,
+    changes,
     conventional_metrics,
     distributions,
+    mean_with_interval,
     per_class,
     side_metrics,
     summary,
@@ -34,7 +37,14 @@ from windtunnel.core.subject import Subject
 from windtunnel.inputs.generators.interface import Generators
 from windtunnel.params.latent import LatentEntry
 
+# What `examine` calls otherwise than robustness_data.pt.
+_RENAMED = {
+    "inputs": "reconstructed_inputs",
+    "predictions": "reconstructed_predictions",
+    "distances": "perturbation_distance",
+}
 RECONSTRUCTION_GAP = 0.05  # LRA this far under clean accuracy: the generator, not the classifier, is what is measured
+CODE_NORM_GAP = 0.1  # the mean scaled norm of 16-dimensional draws of N(0, I) is .98, of 64-dimensional ones 1.00
 BATCH_PROBE, BATCH_TOLERANCE = 16, 1e-3
 
 
@@ -95,16 +105,17 @@ def assess(
     metrics: dict[str, Json] = {
         **_metrics(entry, subject, codes, findings),
         **(quality or {}),
-        **({"models": rows, "correlations": correlations(rows)} if others else {}),
+        **({"models": [*rows], "correlations": correlations(rows)} if others else {}),
     }
     return AssessmentResult(
         name=name,
         semantics=Semantics(LATENT_PGD, _region(entry)),
         data={**_data(entry, subject, generators, codes, findings), **extra},
         metrics=metrics,
-        caveats=tuple(_caveats(entry, subject, generators, findings, metrics)),
+        caveats=(*_caveats(entry, subject, generators, findings, metrics), *few_classifiers(rows)),
         kwargs={**base_kwargs(subject), "models": ["this run", *(others or {})], "noise_levels": list(entry.noise_levels),
-                "decay_epsilon": entry.decay_epsilon, "rho": entry.bounded.rho},
+                "decay_epsilon": entry.decay_epsilon, "rho": entry.bounded.rho,
+                "decay": generators.decay},
         call_kwargs={"latents": codes.latents, "classes": subject.dataset.targets, "generated": codes.generated,
                      **entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"})},
         provenance={"generators": generators.source, "generators_digest": generators.digest,
@@ -129,7 +140,7 @@ def _codes(name: str, entry: LatentEntry, subject: Subject, generators: Generato
     latents = run_batches(batches, work, name=f"{name}: encode")["latents"]
     generator = torch.Generator().manual_seed(derive_seed(subject.seed, name, "generate"))
     n_classes = data.num_classes
-    drawn = [torch.randn(n, generators.latent_dim, generator=generator) for n in (entry.generated, entry.codes)]
+    drawn = [generators.draw(n, generator) for n in (entry.generated, entry.codes)]
     classes = [by_frequency(data.targets, n_classes, n) for n in (entry.generated, entry.codes)]
     return Codes(latents, drawn[0], classes[0], drawn[1], classes[1])
 
@@ -217,6 +228,8 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings
         "n_codes": len(codes.accuracy_classes),
         "noise_levels": list(entry.noise_levels),
         "rho": entry.bounded.rho,
+        "decay_epsilon": entry.decay_epsilon,
+        **mean_with_interval("code_norm", scaled_norm(codes.latents)),
         "reconstruction_error": float(error.mean()),
         "reconstruction_error_distribution": summary(error),
         "distributions": {
@@ -228,23 +241,49 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings
     }  # fmt: skip
 
 
+def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[str, Json]:
+    """The metrics of the subject's classifier from robustness_data.pt alone, as `assess` made them."""
+    made, known = (cast(dict[str, Tensor], data[key]) for key in ("generated", "generated_accuracy"))
+    codes = Codes(
+        cast(Tensor, data["latents"]), made["latents"], made["classes"], made["latents"][:0], known["classes"]
+    )
+    reconstruction = {
+        key: cast(Tensor, data[_RENAMED.get(key, key)]) for key in made if key not in {"latents", "classes"}
+    }
+    return _metrics(
+        entry,
+        subject,
+        codes,
+        Findings(reconstruction, made, known["predictions"], cast(dict[str, Tensor], data["conventional"])),
+    )
+
+
 def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
-    core = _core_metrics(entry, subject, codes, found)
+    core = {**_core_metrics(entry, subject, codes, found), **_image_changes(entry, codes, found)}
     return {"model": label, **{key: value for key, value in core.items() if not isinstance(value, list)}}
+
+
+def _image_changes(entry: LatentEntry, codes: Codes, found: Findings) -> dict[str, Json]:
+    """Mean distance of the found examples in the image, per side: the paper's third finding is about robust classifiers."""
+    block: dict[str, Json] = {}
+    factor = shrink(entry.decay_epsilon)
+    for side, latents, data in (
+        ("reconstruction", codes.latents, found.reconstruction),
+        ("generation", codes.generated, found.generation),
+    ):
+        moved = changes(latents, data, factor)
+        for norm in ("l2", "l1"):
+            block |= mean_with_interval(f"image_change_{norm}_{side}", moved[f"image_change_{norm}"])
+    return block
 
 
 def _data(entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes, found: Findings) -> Tensors:
     mine = found.reconstruction
     broken = within(mine["distances"], entry.bounded.rho)
-    renamed = {
-        "inputs": "reconstructed_inputs",
-        "predictions": "reconstructed_predictions",
-        "distances": "perturbation_distance",
-    }
     likelihood = log_likelihood(mine["distances"], entry.decay_epsilon, generators.latent_dim)
     return {
         **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
-        **{renamed.get(key, key): value for key, value in mine.items()},
+        **{_RENAMED.get(key, key): value for key, value in mine.items()},
         "latents": codes.latents,
         "llar_log_likelihood": likelihood,
         "generated": {"classes": codes.generated_classes, "latents": codes.generated, **found.generation},
@@ -254,8 +293,15 @@ def _data(entry: LatentEntry, subject: Subject, generators: Generators, codes: C
 
 
 def _kept_of_model(subject: Subject, found: Findings) -> dict[str, Tensor]:
-    """What the metrics of a further classifier can be computed from; its images are left out."""
-    keys = ("predictions", "noisy_predictions", "distances", "perturbed_latents")
+    """What the metrics of a further classifier can be computed from; its examples are kept, to be seen beside each other."""
+    keys = (
+        "predictions",
+        "noisy_predictions",
+        "distances",
+        "perturbed_latents",
+        "perturbed_inputs",
+        "perturbed_predictions",
+    )
     return {
         "clean_predictions": subject.clean_predictions,
         "generated_accuracy": found.accuracy_predictions,
@@ -274,6 +320,12 @@ def _caveats(
         notes.append(Caveat("poor_reconstruction", (
             f"Accuracy on reconstructed images (LRA {lra:.1%}) is more than 5 points under clean accuracy ({clean:.1%}): the "
             f"metrics on reconstructions measure the generative model as much as the classifier."
+        )))  # fmt: skip
+    norm = float(str(metrics["code_norm"]))
+    if abs(norm - 1) > CODE_NORM_GAP:
+        notes.append(Caveat("codes_not_standard_normal", (
+            f"Codes of real images have a mean scaled norm of {norm:.2f}, draws of N(0, I) of 1.00: what is said of generated images "
+            f"is of codes that real images seldom have, and scaled norms on the two sides do not compare."
         )))  # fmt: skip
     if uses_search(entry.encoding, generators):
         why = "was asked for" if generators.has_encoder else "is needed: the generative model has no encoder"

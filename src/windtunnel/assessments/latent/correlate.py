@@ -1,35 +1,72 @@
-"""Several classifiers on one set of codes: does latent robustness go with accuracy, as in the paper?"""
+"""Several classifiers on one set of codes: what goes with what over them, as in the paper's tables and scatter plots."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import product
 
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import norm, pearsonr, spearmanr
 
-from windtunnel.core.contracts import Json
+from windtunnel.core.contracts import Caveat, Json
 
-ACCURACIES = ("clean_accuracy", "lga", "lra")
-ROBUSTNESS = (
-    "lags", "lars", "laga", "lara", "noise_accuracy", "adversarial_severity_scaled_l2", "adversarial_severity_linf",
-    "adversarial_frequency_scaled_l2", "adversarial_frequency_linf",
-)  # fmt: skip
-ENOUGH = 3  # two points always lie on a line
+SEVERITIES = ("adversarial_severity_scaled_l2", "adversarial_severity_linf")
+CONVENTIONAL = (*SEVERITIES, "adversarial_frequency_scaled_l2", "adversarial_frequency_linf")
+LATENT = ("lags", "lars", "laga", "lara")
+# Each side's distances in the image with its distances in latent space.
+IMAGE = tuple(
+    (f"image_change_{norm}_{side}", severity)
+    for side, severity in (("reconstruction", "lars"), ("generation", "lags"))
+    for norm in ("l2", "l1")
+)
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("clean_accuracy", "lga"),
+    ("clean_accuracy", "lra"),
+    *product(("clean_accuracy", "lga", "lra"), (*LATENT, "noise_accuracy", *CONVENTIONAL)),
+    *product(CONVENTIONAL, LATENT),
+    *product(("noise_accuracy",), SEVERITIES),
+    *IMAGE,
+)
+FEWEST = 3  # two points always lie on a line
+ENOUGH = 5
+FOR_INTERVAL = 4  # Fisher's transformation divides by n - 3
 
 
 def correlations(rows: Sequence[dict[str, Json]]) -> list[Json]:
-    """Pearson and Spearman coefficients of every accuracy with every robustness metric over the classifiers `rows`.
+    """Pearson's and Spearman's coefficient of every pair of PAIRS over the classifiers `rows`, with 95 % intervals.
 
-    Empty for fewer than three classifiers; without the coefficients where one of the two does not vary.
+    Empty for fewer than three classifiers; without the coefficients where one of the two does not vary, and without the
+    intervals for fewer than four.
     """
     found: list[Json] = []
-    for x in ACCURACIES:
-        for y in ROBUSTNESS:
-            pairs = [(float(str(row[x])), float(str(row[y]))) for row in rows if x in row and y in row]
-            if len(pairs) < ENOUGH:
-                continue
-            xs, ys = zip(*pairs, strict=True)
-            line: dict[str, Json] = {"x": x, "y": y, "n": len(pairs)}
-            if len(set(xs)) > 1 and len(set(ys)) > 1:
-                line |= {"pearson": float(pearsonr(xs, ys)[0]), "spearman": float(spearmanr(xs, ys)[0])}
-            found.append(line)
+    for x, y in PAIRS:
+        pairs = [(float(str(row[x])), float(str(row[y]))) for row in rows if x in row and y in row]
+        if len(pairs) < FEWEST:
+            continue
+        xs, ys = zip(*pairs, strict=True)
+        line: dict[str, Json] = {"x": x, "y": y, "n": len(pairs)}
+        if len(set(xs)) > 1 and len(set(ys)) > 1:
+            pearson, spearman = float(pearsonr(xs, ys)[0]), float(spearmanr(xs, ys)[0])
+            # Spearman's variance after Bonett and Wright 2000, doi:10.1007/BF02294183.
+            line |= _with_interval("pearson", pearson, 1.0, len(pairs))
+            line |= _with_interval("spearman", spearman, 1 + spearman**2 / 2, len(pairs))
+        found.append(line)
     return found
+
+
+def few_classifiers(rows: Sequence[dict[str, Json]]) -> tuple[Caveat, ...]:
+    """The caveat of correlations over fewer than five classifiers."""
+    if not 1 < len(rows) < ENOUGH:
+        return ()
+    text = f"The correlations are over {len(rows)} classifiers: nearly any coefficient comes about by chance; take {ENOUGH} or more."
+    return (Caveat("few_classifiers", text),)
+
+
+def _with_interval(name: str, coefficient: float, variance: float, n: int) -> dict[str, Json]:
+    """A coefficient with the 95 % interval of Fisher's z, whose variance is `variance` / (n - 3)."""
+    block: dict[str, Json] = {name: coefficient}
+    if n >= FOR_INTERVAL and abs(coefficient) < 1:
+        half = float(norm.ppf(0.975)) * math.sqrt(variance / (n - 3))
+        low, high = (math.tanh(math.atanh(coefficient) + side * half) for side in (-1, 1))
+        block |= {f"{name}_ci_low": low, f"{name}_ci_high": high}
+    return block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
@@ -261,46 +262,52 @@ def _histograms(axes: Axes, groups: dict[str, Tensor], bins: int) -> None:
 @register
 @dataclass(frozen=True)
 class LatentCorrelationVisualiser(_LatentVisualiser):
-    """Accuracy against robustness over several classifiers, with Pearson's and Spearman's coefficients."""
+    """Every pair of metrics of `correlations` over several classifiers, with Pearson's and Spearman's coefficients.
 
-    against: tuple[str, ...] = ("lags", "lars", "laga", "lara", "noise_accuracy", "adversarial_severity_linf")
-    title: ClassVar[str] = "Accuracy against latent robustness over classifiers"
+    only: the metrics that must be in a pair; all pairs where it is empty.
+    """
+
+    only: tuple[str, ...] = ()
+    columns: int = 6
+    title: ClassVar[str] = "What goes with what over classifiers"
 
     def draw_latent(self, artifacts: Artifacts) -> Figure:
         """The figure; a placeholder for fewer than three classifiers."""
         from matplotlib import pyplot
 
-        lines = {
-            (str(row["x"]), str(row["y"])): row
-            for row in cast("list[dict[str, Json]]", artifacts.metrics.get("correlations", []))
-            if row["y"] in self.against
-        }
+        rows = cast("list[dict[str, Json]]", artifacts.metrics.get("correlations", []))
+        lines = [row for row in rows if not self.only or {str(row["x"]), str(row["y"])} & set(self.only)]
         if not lines:
             return style.placeholder("Correlations need three classifiers: latent.<name>.models names further ones.")
         models = cast("list[dict[str, Json]]", artifacts.metrics["models"])
-        xs, ys = (list(dict.fromkeys(pair[axis] for pair in lines)) for axis in (0, 1))
-        figure, grid = pyplot.subplots(len(xs), len(ys), figsize=(2.3 * len(ys), 2.3 * len(xs)), squeeze=False)
+        columns = min(self.columns, len(lines))
+        height = -(-len(lines) // columns)
+        figure, grid = pyplot.subplots(height, columns, figsize=(2.1 * columns, 2.1 * height + 0.5), squeeze=False)
         markers = "osD^v<>pPX*hH"
-        for i, x in enumerate(xs):
-            for j, y in enumerate(ys):
-                axes = grid[i][j]
-                for k, row in enumerate(models):
-                    if x in row and y in row:
-                        axes.plot(_number(row, y), _number(row, x), markers[k % len(markers)], markersize=7,
-                                  label=str(row["model"]))  # fmt: skip
-                line = lines.get((x, y), {})
-                words = (
-                    f"r {_number(line, 'pearson'):.2f}, rank {_number(line, 'spearman'):.2f}"
-                    if "pearson" in line
-                    else "constant"
-                )
-                axes.set_title(words, fontsize=8, weight="normal")
-                axes.tick_params(labelsize=7)
-                axes.locator_params(nbins=3)
-                if j == 0:
-                    axes.set_ylabel(x.replace("_", " "), fontsize=8)
-                if i == len(xs) - 1:
-                    axes.set_xlabel(y.replace("adversarial_", "").replace("_", " "), fontsize=8)
+        for axes, line in itertools.zip_longest(grid.flat, lines):
+            if line is None:
+                axes.set_axis_off()
+                continue
+            x, y = str(line["x"]), str(line["y"])
+            for k, row in enumerate(models):
+                if x in row and y in row:
+                    axes.plot(_number(row, x), _number(row, y), markers[k % len(markers)], markersize=6,
+                              label=str(row["model"]))  # fmt: skip
+            axes.set_title(_coefficients(line), fontsize=7, weight="normal")
+            axes.tick_params(labelsize=6)
+            axes.locator_params(nbins=3)
+            axes.set_xlabel(_axis(x), fontsize=7)
+            axes.set_ylabel(_axis(y), fontsize=7)
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
         return figure
+
+
+def _coefficients(line: dict[str, Json]) -> str:
+    if "pearson" not in line:
+        return "constant"
+    return f"r {_number(line, 'pearson'):.2f}, rank {_number(line, 'spearman'):.2f}"
+
+
+def _axis(metric: str) -> str:
+    return metric.replace("adversarial_", "").replace("_", " ").replace("image change", "image")

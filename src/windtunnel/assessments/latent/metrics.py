@@ -104,6 +104,12 @@ def changes(latents: Tensor, data: Mapping[str, Tensor], shrinkage: float) -> di
     }
 
 
+def mean_with_interval(name: str, values: Tensor) -> dict[str, Json]:
+    """Mean of values (N,) with its bootstrap interval; nothing where there are none."""
+    numbers = values.double().numpy()
+    return {name: float(numbers.mean()), **_interval(name, numbers, np.mean)} if len(numbers) else {}
+
+
 def summary(values: Tensor) -> dict[str, Json]:
     """Number, mean, standard deviation and quantiles of values (N,); the number alone where there are none."""
     block: dict[str, Json] = {"n": len(values)}

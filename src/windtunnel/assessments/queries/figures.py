@@ -151,7 +151,7 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         figure, grid = pyplot.subplots(2, len(chosen), figsize=(1.75 * len(chosen), 4.6), squeeze=False)
         for (above, below), index in zip(grid.T, chosen, strict=True):
             show_image(above, clean[index])
-            _caption(above, artifacts, "clean_logits", index, artifacts.sample_names[index])
+            _caption(above, artifacts, "clean_logits", index, artifacts.shown_names[index])
             show_image(below, perturbed[index])
             spent = f"{int(artifacts.tensor('queries')[index])} queries"
             _caption(below, artifacts, "perturbed_logits", index, f"{spent}, {'broken' if broken[index] else 'failed'}")

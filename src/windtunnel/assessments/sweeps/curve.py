@@ -91,6 +91,7 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
     drop = max(0.0, float(sweep.raw_accuracy[0] - sweep.raw_accuracy[middle]))
     flips = sweep.critical_epsilon.isfinite()
     chance = 1 / sweep.num_classes
+    classes = per_class(sweep, middle)
     metrics: dict[str, Json] = {
         "n_samples": n,
         **binomial_rate(counts[0], n).metrics("clean_accuracy"),
@@ -105,6 +106,7 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
         "monotonicity_violations": sweep.violations,
         "never_flips": float((~flips).double().mean()),
         "critical_epsilon_histogram": histogram(sweep),
+        "critical_epsilon_bins": bin_ends(sweep),
         "median_epsilon": float(f"{float(sweep.epsilons[middle]):.9g}"),
         "accuracy_drop_at_median_epsilon": drop,
         "verdict": verdict_of(drop, robust, moderately_fragile),
@@ -112,7 +114,8 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
         "area_under_curve_ci_low": area_low,
         "area_under_curve_ci_high": area_high,
         "curve_has_come_down": bool(intervals[-1][0] <= chance),
-        "per_class_accuracy_at_median_epsilon": per_class(sweep, middle),
+        "per_class_accuracy_at_median_epsilon": [row.get("accuracy") for row in classes],
+        "per_class_at_median_epsilon": [*classes],
         **_confidence(sweep),
     }
     median = sweep.critical_epsilon.sort().values[(n - 1) // 2]
@@ -129,19 +132,37 @@ def histogram(sweep: Sweep) -> list[Json]:
     return [int(count) for count in counts.tolist()]
 
 
-def per_class(sweep: Sweep, index: int) -> list[Json]:
-    """Top-1 accuracy of each class at epsilon number `index`; None for a class without samples."""
+def bin_ends(sweep: Sweep) -> list[Json]:
+    """The upper end of each bin of `histogram`."""
+    largest = float(sweep.epsilons[-1])
+    return [float(f"{largest * (i + 1) / HISTOGRAM_BINS:.9g}") for i in range(HISTOGRAM_BINS)]
+
+
+def per_class(sweep: Sweep, index: int) -> list[dict[str, Json]]:
+    """`n` and top-1 `accuracy` with its interval, of each class at epsilon number `index`; n alone for a class without samples."""
     correct = sweep.predictions[index] == sweep.targets
     members = [sweep.targets == label for label in range(sweep.num_classes)]
-    return [float(correct[mine].double().mean()) if mine.any() else None for mine in members]
+    rates = [binomial_rate(int(correct[mine].sum()), int(mine.sum())) for mine in members]
+    return [{"n": rate.n, **(rate.metrics("accuracy") if rate.n else {})} for rate in rates]
+
+
+def extremes(sweep: Sweep) -> tuple[Tensor, Tensor]:
+    """Who flips at the smallest epsilon of the grid at which anybody does, and who lasts longest; bool (N,) each.
+
+    By the grid's epsilons, not by the bisected ones, whose earliest group is a sample or two. Those that never flip last
+    longest; where all flip, those at the largest critical epsilon. Nobody is earliest where nobody flips.
+    """
+    critical = critical_epsilon(sweep.epsilons, sweep.predictions)
+    flips = critical.isfinite()
+    longest = ~flips if (~flips).any() else critical == critical.max()
+    return flips & (critical == critical.min()), longest
 
 
 def _confidence(sweep: Sweep) -> dict[str, Json]:
-    """Mean clean confidence of the samples that flip at the smallest critical epsilon, and of those that last longest."""
-    critical, flips = sweep.critical_epsilon, sweep.critical_epsilon.isfinite()
-    if not flips.any():
-        return {"confidence_longest": float(sweep.clean_confidence.double().mean())}
-    earliest = critical == critical.min()
-    longest = ~flips if (~flips).any() else critical == critical.max()
-    means = [float(sweep.clean_confidence[mine].double().mean()) for mine in (earliest, longest)]
-    return {"confidence_earliest": means[0], "confidence_longest": means[1]}
+    """How many samples flip earliest and last longest, and their mean clean confidence; none is left out for no sample."""
+    metrics: dict[str, Json] = {}
+    for name, mine in zip(("earliest", "longest"), extremes(sweep), strict=True):
+        metrics[f"n_{name}"] = int(mine.sum())
+        if mine.any():
+            metrics[f"confidence_{name}"] = float(sweep.clean_confidence[mine].double().mean())
+    return metrics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from windtunnel.assessments.figures import style
 from windtunnel.assessments.figures.base import Visualiser, register
@@ -141,9 +141,14 @@ class ClassAccuracyVisualiser(_SweepVisualiser):
         """The figure."""
         from matplotlib import pyplot
 
-        values = _numbers(artifacts.metrics["per_class_accuracy_at_median_epsilon"])
-        figure, axes = pyplot.subplots(figsize=(6.5, 3.2))
-        axes.bar(artifacts.class_names, values, color=style.BLUE)
+        rows = cast(list[dict[str, float]], artifacts.metrics["per_class_at_median_epsilon"])
+        values = [row.get("accuracy", 0.0) for row in rows]
+        errors = [[max(0.0, v - row.get("accuracy_ci_low", v)) for row, v in zip(rows, values, strict=True)],
+                  [max(0.0, row.get("accuracy_ci_high", v) - v) for row, v in zip(rows, values, strict=True)]]  # fmt: skip
+        labels = [f"{name}\nn {row['n']}" for name, row in zip(artifacts.class_names, rows, strict=True)]
+        figure, axes = pyplot.subplots(figsize=(6.5, 3.4))
+        axes.bar(range(len(rows)), values, color=style.BLUE, yerr=errors, ecolor=style.GREY, capsize=3)
+        axes.set_xticks(range(len(rows)), labels)
         axes.set(xlabel="class", ylabel="top-1 accuracy", ylim=(0, 1.02),
                  title=f"at epsilon {float(str(artifacts.metrics['median_epsilon'])):.4g}")  # fmt: skip
         return figure

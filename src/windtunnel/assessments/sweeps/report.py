@@ -28,6 +28,24 @@ def print_report(metadata: Mapping[str, Json], console: Console | None = None) -
     survivors = int(cast(int, metrics["n_samples"])) - sum(counts)
     out.print(f"critical epsilon, the smallest that flips the prediction ({never:.1%} never flip)", highlight=False)
     out.print(escape(text_histogram(counts, epsilons[-1], survivors)), highlight=False)
+    for words, group in (("flip earliest", "earliest"), ("last longest", "longest")):
+        if f"confidence_{group}" in metrics:
+            mean = float(cast(float, metrics[f"confidence_{group}"]))
+            out.print(f"  {metrics[f'n_{group}']} samples {words}: mean clean confidence {mean:.1%}", highlight=False)
+    out.print(f"accuracy per class at epsilon {median:.4g}, 95 % intervals", highlight=False)
+    for name, row in zip(
+        _class_names(metadata), cast(list[dict[str, float]], metrics["per_class_at_median_epsilon"]), strict=True
+    ):
+        rate = (
+            f"{row['accuracy']:6.1%} [{row['accuracy_ci_low']:.1%}, {row['accuracy_ci_high']:.1%}]"
+            if row["n"]
+            else "  -"
+        )
+        out.print(escape(f"  {name:>12} n {row['n']:5} {rate}"), highlight=False)
+
+
+def _class_names(metadata: Mapping[str, Json]) -> list[str]:
+    return [str(name) for name in cast(list[Json], cast(Mapping[str, Json], metadata["kwargs"])["class_names"])]
 
 
 def text_histogram(counts: Sequence[int], largest: float, survivors: int, width: int = 40) -> str:

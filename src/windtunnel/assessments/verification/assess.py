@@ -17,7 +17,7 @@ from windtunnel.assessments.verification.canonical.subject import Canonical, can
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
-from windtunnel.assessments.verification.rates import runtime_metrics, verdict_rates
+from windtunnel.assessments.verification.rates import bounds_metrics, runtime_metrics, verdict_rates
 from windtunnel.assessments.verification.smoothing import assess_smoothing
 from windtunnel.assessments.verification.steps import (
     BOUND_METHODS,
@@ -64,7 +64,8 @@ def assess(
     attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
     `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,), `subdomains` int64 (N,), those
     of branch and bound; with `entry.radius`
-    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing.
+    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing; where
+    the time budget cut the search off `radius_unfinished` bool (N,), and its means are called `..._at_least`.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
     if algorithm is SMOOTHING:
@@ -90,6 +91,7 @@ def assess(
         data |= _radii(data, bound_step(steps), task)
         largest = entry.radius.max
         if task.time_left <= 0:
+            data["radius_unfinished"] = task.subject.clean_correct.clone()
             text = "The time budget ended the search for certified radii: they are lower than need be."
             ledger.caveats.append(Caveat("radius_cut_short", text))
     names: list[Json] = list(ledger.names)
@@ -183,7 +185,8 @@ def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
 def verification_metrics(
     data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], largest_radius: float | None = None
 ) -> dict[str, Json]:
-    """The contract's rates with their intervals, certified accuracy, who decided, solver times, and the radii's curves.
+    """The contract's rates with their intervals, certified accuracy, who decided, solver times, mean bounds of the logits, and the
+    radii's curves.
 
     `unknown_rate` counts every sample without a verdict, `timeout_rate` those of them for which time was over.
     """
@@ -201,7 +204,11 @@ def verification_metrics(
         **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
         **runtime_metrics(seconds),
     }
+    bounds = data.get("output_bounds")
+    if isinstance(bounds, dict):
+        metrics |= bounds_metrics(bounds["lower"], bounds["upper"])
     if largest_radius is not None:
         broken = cast("Tensor | None", data.get("broken_radius"))
-        metrics |= curve_metrics(cast(Tensor, data["certified_radius"]), correct, largest_radius, broken)
+        radii, finished = cast(Tensor, data["certified_radius"]), "radius_unfinished" not in data
+        metrics |= curve_metrics(radii, correct, largest_radius, broken, finished=finished)
     return metrics

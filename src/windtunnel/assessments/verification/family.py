@@ -21,5 +21,6 @@ FAMILY = Family(
         "unknown_rate",
         "error_rate",
         "average_certified_radius",
+        "average_certified_radius_at_least",
     ),
 )

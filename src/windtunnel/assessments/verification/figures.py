@@ -155,7 +155,7 @@ class OutputBoundsPinnedVisualiser(Visualiser):
                 color=colours,
             )
             axes.set_xticks(range(len(classes)), [names[c] for c in classes])
-            axes.set_title(f"{artifacts.sample_names[i]}\n{Verdict(int(verdicts[i])).label}", fontsize=8)
+            axes.set_title(f"{artifacts.shown_names[i]}\n{Verdict(int(verdicts[i])).label}", fontsize=8)
             axes.set(xlabel="class")
         grid[0][0].set_ylabel("logit (red: target)")
         return figure

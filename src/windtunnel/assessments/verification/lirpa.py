@@ -126,9 +126,7 @@ def load_lirpa() -> ModuleType:
             shim_auto_lirpa()
             import auto_LiRPA
         except ImportError as error:
-            raise IncompatibleError(
-                f"auto-LiRPA cannot be imported ({error}); pip install --no-deps auto-LiRPA"
-            ) from error
+            raise IncompatibleError(f"auto-LiRPA is installed and cannot be imported: {error}") from error
     missing = _NEEDS - set(inspect.signature(auto_LiRPA.BoundedModule.compute_bounds).parameters)
     if missing:
         raise IncompatibleError(

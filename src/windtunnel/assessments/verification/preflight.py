@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import tempfile
 import time
@@ -20,12 +19,13 @@ from windtunnel.assessments.verification.canonical.subject import canonical_subj
 from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
 from windtunnel.assessments.verification.search_step import network_of
 from windtunnel.assessments.verification.solver_step import graph_for_marabou
-from windtunnel.assessments.verification.steps import FALSIFIERS
+from windtunnel.assessments.verification.steps import BOUND_METHODS, FALSIFIERS
 from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, SMOOTHING
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.libraries import require_library
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Block, Budget
 from windtunnel.params.verification import BranchAndBound, Smoothing, VerificationEntry
@@ -79,10 +79,10 @@ def preflight(
     steps = steps_of(algorithm, entry)
     if entry.radius and bound_step(steps) is None:
         raise UserError(f"{where}.radius: no step here gives bounds ({', '.join(steps)}); add crown, or remove it")
-    if "marabou" in steps and importlib.util.find_spec("maraboupy") is None:
-        raise IncompatibleError(
-            f"{where}: maraboupy is not installed; it has wheels for Python 3.11 at most. Leave out marabou"
-        )
+    if "marabou" in steps:
+        require_library(where, "Marabou")
+    if any(step in BOUND_METHODS for step in steps):
+        require_library(where, "auto-LiRPA")
     return _try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else []
 
 

@@ -63,21 +63,26 @@ def empirical_curve(broken: Tensor, epsilons: Tensor) -> Tensor:
     return (broken > epsilons.to(broken)[:, None]).double().mean(1)
 
 
-def curve_metrics(radii: Tensor, correct: Tensor, largest: float, broken: Tensor | None = None) -> dict[str, Json]:
+def curve_metrics(
+    radii: Tensor, correct: Tensor, largest: float, broken: Tensor | None = None, *, finished: bool = True
+) -> dict[str, Json]:
     """The curves as plain lists over `CURVE_POINTS` epsilons from 0 to `largest`, and the mean certified radius.
 
-    `average_certified_radius` counts a sample that is not correct as 0 (ACR, Zhai et al. 2020, arXiv 2001.02378).
+    `average_certified_radius` counts a sample that is not correct as 0 (ACR, Zhai et al. 2020, arXiv 2001.02378). Where the
+    search was not `finished` it is called `average_certified_radius_at_least`, and the median likewise: a time-out must
+    not look like a finding wherever two numbers of one name are compared.
     """
     epsilons = torch.linspace(0, largest, CURVE_POINTS)
     certified, n = accuracy_curve(radii, correct, epsilons), len(radii)
     ends = [binomial_interval(round(share * n), n, method="clopper_pearson") for share in certified.tolist()]
+    bound = "" if finished else "_at_least"
     metrics: dict[str, Json] = {
         "curve_epsilons": _rounded(epsilons.tolist()),
         "certified_curve": certified.tolist(),
         "certified_curve_ci_low": [low for low, _ in ends],
         "certified_curve_ci_high": [high for _, high in ends],
-        "average_certified_radius": float((radii.double() * correct).mean()) if n else 0.0,
-        "median_certified_radius": float(radii.double().quantile(0.5)) if n else 0.0,
+        f"average_certified_radius{bound}": float((radii.double() * correct).mean()) if n else 0.0,
+        f"median_certified_radius{bound}": float(radii.double().quantile(0.5)) if n else 0.0,
     }
     if broken is not None:
         metrics["empirical_curve"] = empirical_curve(broken, epsilons).tolist()

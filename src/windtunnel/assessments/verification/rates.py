@@ -30,3 +30,16 @@ def runtime_metrics(seconds: Tensor) -> dict[str, Json]:
         "median_runtime": float(times.quantile(0.5)),
         "p95_runtime": float(times.quantile(0.95)),
     }
+
+
+def bounds_metrics(lower: Tensor, upper: Tensor) -> dict[str, Json]:
+    """Of the bounds of the logits (N, K each, NaN rows where there are none), over the samples that have them all.
+
+    `n_bounded`, and `mean_lower_bound` and `mean_upper_bound`, lists of K; without a bounded sample the lists are left out.
+    """
+    known = (lower.isfinite() & upper.isfinite()).all(1)
+    metrics: dict[str, Json] = {"n_bounded": int(known.sum())}
+    if known.any():
+        for end, bounds in (("lower", lower), ("upper", upper)):
+            metrics[f"mean_{end}_bound"] = bounds[known].double().mean(0).tolist()
+    return metrics

@@ -15,6 +15,7 @@ from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget, BudgetOverride
 from windtunnel.params.model import Recipe
 
+LIBRARY = "torchattacks"
 EPSILON = 0.3
 LINEAR_EPSILON = 0.05
 
@@ -72,7 +73,7 @@ def _attacked(subject: Subject, epsilon: float) -> float:
     from windtunnel.assessments.attacks.assess import assess
 
     entry = AttackEntry(
-        library="torchattacks", algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
+        library=LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
     )
     value = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject).metrics[
         "adversarial_accuracy"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
+from windtunnel.core.libraries import is_installed
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
@@ -396,7 +397,10 @@ def positive_control(evidence: Evidence, limit: float) -> Outcome:
     digits (robust accuracy at 0.3 must not exceed the threshold), and against a linear classifier whose exact robust
     accuracy is known (margin / ||w_i - w_j||_1): the attack must not break more than can be broken, nor much less.
     """
-    from windtunnel.evaluation.sanity.control import attack_controls
+    from windtunnel.evaluation.sanity.control import LIBRARY, attack_controls
+
+    if not is_installed(LIBRARY):
+        raise NotApplicable(f"{LIBRARY}, which attacks the controls, is not installed")
 
     undefended, exact, linear = attack_controls(evidence.params.sanity.samples)
     wrong = undefended > limit or linear < exact - 1e-9 or linear > exact + 0.02

@@ -17,7 +17,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import read_json, write_json
-from windtunnel.inputs.data.sources import ImageFiles, Raw, source_of
+from windtunnel.inputs.data.sources import ImageFiles, Raw, middle, source_of
 from windtunnel.params.data import MOST_CLASSES, Data
 
 ASSESSED, TRAIN, FACTS = "assessed.pt", "train.pt", "dataset.json"
@@ -121,6 +121,9 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
             inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
         )
         inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, data.channels)
+        if data.crop:
+            inputs = inputs[(..., *middle((inputs.shape[2], inputs.shape[3]), data.size))]
+            steps["crop"] = data.crop
         _check_memory(inputs, data.size)
         inputs = _resize(inputs, data.size).clamp(0, 1)
         steps["channels"] = int(inputs.shape[1])

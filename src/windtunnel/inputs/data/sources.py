@@ -34,13 +34,14 @@ _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
 class ImageFiles:
     """Image files, read only when they are asked for: 50,000 photographs do not fit in memory, 200 of them do.
 
-    channels, resize: as in `data`; files are resized one by one because they may differ in size.
+    channels, resize, crop: as in `data`; files are cropped and resized one by one because they may differ in size.
     """
 
     files: Sequence[Path]
     channels: int | None = None
     resize: tuple[int, int] | None = None
     key: str = "data.path"
+    crop: bool = False
 
     def __len__(self) -> int:
         return len(self.files)
@@ -48,7 +49,7 @@ class ImageFiles:
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """The images at `rows` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
         chosen = [self.files[row] for row in rows.tolist()]
-        images = [_image(file, self.channels, self.resize) for file in chosen]
+        images = [_image(file, self.channels, self.resize, crop=self.crop) for file in chosen]
         for image, file in zip(images, chosen, strict=True):
             if image.shape != images[0].shape:
                 raise UserError(
@@ -56,6 +57,17 @@ class ImageFiles:
                     f"set data.resize (and data.channels) to make them alike"
                 )
         return np.stack(images)
+
+
+def middle(have: tuple[int, int], wanted: tuple[int, int] | None) -> tuple[slice, slice]:
+    """(rows, columns) of the largest part in the middle of an image of `have` (height, width) that has the shape of `wanted`.
+
+    A square where nothing is wanted. An odd pixel more is left out below and on the right.
+    """
+    ratio = 1.0 if wanted is None else wanted[0] / wanted[1]
+    height, width = min(have[0], round(have[1] * ratio)), min(have[1], round(have[0] / ratio))
+    top, left = (have[0] - height) // 2, (have[1] - width) // 2
+    return slice(top, top + height), slice(left, left + width)
 
 
 def _size(image: np.ndarray) -> str:
@@ -217,7 +229,7 @@ def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
                 f"file,label, or 'none'"
             )
         words = [name.split("/")[0] for name in names]
-    images = ImageFiles(files, data.channels, data.size, key)
+    images = ImageFiles(files, data.channels, data.size, key, crop=data.crop is not None)
     return Raw(images, None if words is None else np.array(words), names, (0.0, 255.0))
 
 
@@ -235,13 +247,16 @@ def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
     return [table[name] for name in names]
 
 
-def _image(path: Path, channels: int | None, resize: tuple[int, int] | None) -> np.ndarray:
+def _image(path: Path, channels: int | None, resize: tuple[int, int] | None, *, crop: bool) -> np.ndarray:
     try:
         with Image.open(path, formats=_FORMATS) as image:
             if image.mode in _DEEP_MODES:
                 raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
             mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
             converted = image.convert(mode)
+            if crop:
+                rows, columns = middle((converted.height, converted.width), resize)
+                converted = converted.crop((columns.start, rows.start, columns.stop, rows.stop))
             if resize and (converted.height, converted.width) != resize:
                 converted = converted.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
             pixels = np.asarray(converted)

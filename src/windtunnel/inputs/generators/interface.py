@@ -28,7 +28,8 @@ class GenerativeModel(Protocol):
 class Generators:
     """A generative model that fits the data, seen through the data's value range.
 
-    model: in its own value range `span`; `inputs_span` is what the classifier's inputs span, [0, 1] for images.
+    model: in its own value range `span`; `inputs_span` is what the classifier's inputs span, [0, 1] for images. decay: the
+    standard deviation of the codes that are drawn.
     """
 
     model: GenerativeModel
@@ -37,6 +38,7 @@ class Generators:
     inputs_span: tuple[float, float]
     digest: str
     source: str
+    decay: float = 1.0
 
     @property
     def latent_dim(self) -> int:
@@ -47,6 +49,10 @@ class Generators:
     def has_encoder(self) -> bool:
         """Whether the model can encode; else codes are searched."""
         return callable(getattr(self.model, "encode", None))
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """`n` codes (n, n_L) from N(0, decay^2 I), on the CPU."""
+        return self.decay * torch.randn(n, self.latent_dim, generator=generator)
 
     def decode(self, latents: Tensor, classes: Tensor) -> Tensor:
         """Inputs of the classifier (N, ...) for codes (N, n_L) of `classes` (N,); differentiable in the codes."""

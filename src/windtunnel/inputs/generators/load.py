@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -31,7 +32,7 @@ RANGE_TOLERANCE = 1e-4
 def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, device: str, directory: Path) -> None:
     """Train the recipe, or import the user's model, into `directory`. Raises UserError where it cannot be had."""
     directory.mkdir(parents=True, exist_ok=True)
-    facts: dict[str, Json] = {"source": block.source}
+    facts: dict[str, Json] = {"source": block.source, "decay": float(block.decay)}
     (directory / WEIGHTS).unlink(missing_ok=True)
     if block.source == "train":
         split = labelled(train)
@@ -63,18 +64,19 @@ def load_generators(
     facts = cast(dict[str, Json], read_json(directory / FACTS))
     if facts["source"] == "none":
         return None
+    decay = float(str(facts.get("decay", 1)))
     if facts["source"] == "train":
         recipe = cast(dict[str, Json], facts["recipe"])
         shape = tuple(cast(list[int], facts["shape"]))
         sizes = (int(str(facts["num_classes"])), int(str(recipe["latent_dim"])), shape, int(str(recipe["width"])))
         model: GenerativeModel = BUILTIN[str(recipe["algorithm"])](*sizes)
         cast(nn.Module, model).load_state_dict(cast(dict[str, Tensor], load_tensors(directory / WEIGHTS)))
-        return fit(model, f"{recipe['algorithm']} per class", None, device, dataset)
+        return replace(fit(model, f"{recipe['algorithm']} per class", None, device, dataset), decay=decay)
     span = cast(list[float] | None, facts.get("value_range"))
     if block is None or block.source != "function":
         raise UserError(f"{directory / FACTS}: names a function, and generators of params.yaml does not; run dvc repro")
-    return _own(_function(block), dict(block.kwargs),
-                directory / WEIGHTS if "original" in facts else None, span, device, dataset)  # fmt: skip
+    weights = directory / WEIGHTS if "original" in facts else None
+    return replace(_own(_function(block), dict(block.kwargs), weights, span, device, dataset), decay=decay)
 
 
 def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str, dataset: Dataset) -> None:

@@ -31,7 +31,7 @@ def quality(generators: Generators, train: Dataset | None, seed: int, device: to
     one, other = order[: len(order) // 2], order[len(order) // 2 :]
     network = train_classifier(Recipe(architecture="mlp", epochs=10), train.subset(order), seed, device)
     features = nn.Sequential(*list(network.children())[:-1]).to(device)
-    codes = torch.randn(len(one), generators.latent_dim, generator=generator).to(device)
+    codes = generators.draw(len(one), generator).to(device)
     with torch.no_grad():
         generated = generators.decode(codes, train.targets[one].to(device))
         seen, real, made = (features(x.to(device)).cpu() for x in (train.inputs[one], train.inputs[other], generated))

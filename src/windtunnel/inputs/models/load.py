@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from windtunnel.core.references import first_line
 from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import PredictFunction, copy_graph
-from windtunnel.inputs.models.loaders import LOADERS, TORCH, Loaded, loader_of
+from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
 from windtunnel.params.model import Model
@@ -73,10 +74,11 @@ def import_model(
     facts: dict[str, Json] = {"source": model.source}
     if model.source == "train":
         split = _labelled(train)
-        module = train_classifier(model.train, split, seed, pick_device(device))
+        build = partial(own_module, trust_of(model), "it is trained") if model.factory else None
+        module = train_classifier(model.train, split, seed, pick_device(device), build)
         save_tensors(dict(module.state_dict()), directory / "weights.pt")
         facts |= {
-            "architecture": model.train.architecture,
+            "architecture": FACTORY if model.factory else model.train.architecture,
             "recipe": model.train.used(),
             "input_shape": list(split.inputs.shape[1:]),
             "num_classes": split.num_classes,
@@ -134,8 +136,11 @@ def preview_classifier(
     """The classifier as it will be: an import is made in full, a recipe gives its untrained module. For `check`."""
     if model.source == "train":
         split = _labelled(train)
-        module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
-        source = f"{model.train.recipe} {model.train.architecture}, not trained yet"
+        if model.factory:
+            module = own_module(trust_of(model), "it is trained")
+        else:
+            module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
+        source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
         return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
     with tempfile.TemporaryDirectory() as folder:
         import_model(model, train, 0, device, Path(folder), server)

@@ -34,6 +34,9 @@ FUNCTION = frozenset({Capability.FORWARD})
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 
+FACTORY = "factory"  # the architecture in model.json of a model that the user's factory built and `train` trained
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A model before it was tried on data; the fields are those of `Classifier`."""
@@ -47,8 +50,11 @@ class Loaded:
 
 def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """What a recipe of ours trained."""
-    shape = cast(list[int], facts["input_shape"])
-    module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
+    if facts["architecture"] == FACTORY:
+        module = own_module(trust, "the model was trained from a factory")
+    else:
+        shape = cast(list[int], facts["input_shape"])
+        module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
     _load_weights(module, directory / "weights.pt", "the trained weights")
     recipe = cast(dict[str, Json], facts["recipe"])
     return Loaded(module, TORCH, module_digest(module), f"{recipe['recipe']} {facts['architecture']}")
@@ -56,14 +62,20 @@ def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loade
 
 def load_state_dict(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The user's factory with the user's weights."""
-    name = trust.required("factory", "the model is a state dict")
+    module = own_module(trust, "the model is a state dict")
+    _load_weights(module, directory / str(facts["file"]), str(facts["original"]))
+    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
+
+
+def own_module(trust: Trust, why: str) -> nn.Module:
+    """What the user's factory builds. Raises UserError where params.yaml names none (`why` it is needed), or it builds none."""
+    name = trust.required("factory", why)
     factory = resolve(name, f"{trust.key}.factory")
     with users_code(f"{trust.key}.factory: {name}", trust.time_limit, f"{trust.key}.time_limit"):
         module = factory(**trust.kwargs)
     if not isinstance(module, nn.Module):
         raise UserError(f"{trust.key}.factory: {name} returned a {type(module).__name__}, not a torch.nn.Module")
-    _load_weights(module, directory / str(facts["file"]), str(facts["original"]))
-    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
+    return module
 
 
 def load_export(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:

@@ -1,25 +1,43 @@
-"""Training recipes of the embedded default: standard, noise-augmented, and PGD adversarial training."""
+"""Training recipes of the embedded default: standard, noise, augmented images, both, and PGD adversarial training."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.inputs.models.architectures import ARCHITECTURES
+from windtunnel.inputs.models.augmentation import augment
 from windtunnel.params.model import Recipe
 
+HELD_OUT = 10  # with `patience`, one sample of so many is held out
 
-def train_classifier(recipe: Recipe, data: Dataset, seed: int, device: torch.device) -> nn.Module:
-    """Train the recipe's architecture on `data`; the module in eval mode, on the CPU.
+
+def train_classifier(
+    recipe: Recipe, data: Dataset, seed: int, device: torch.device, build: Callable[[], nn.Module] | None = None
+) -> nn.Module:
+    """Train the recipe's architecture, or what `build` makes, on `data`; the module in eval mode, on the CPU.
+
+    With `patience` a tenth of the data is held out, and the weights of the smallest loss on it are what is returned.
 
     Deterministic in `seed` on one device: weights, batch order, noise and PGD starts come from it.
     Adversarial training is that of Madry et al. 2018 (arXiv 1706.06083): every batch is replaced by PGD examples.
     """
+    if "augmentation" in recipe.recipe and not data.is_image:
+        raise UserError(
+            f"model.train.recipe: {recipe.recipe} changes images; for tabular data take standard, noise or adversarial"
+        )
     with seeded(derive_seed(seed, "train", recipe.architecture)):
-        module = ARCHITECTURES[recipe.architecture](tuple(data.inputs.shape[1:]), data.num_classes).to(device)
+        made = build() if build else ARCHITECTURES[recipe.architecture](tuple(data.inputs.shape[1:]), data.num_classes)
+        module = made.to(device).train()
+    data, held_out = _split(recipe, data, seed)
+    best = Best(recipe.patience)
     generator = torch.Generator().manual_seed(derive_seed(seed, "train", recipe.recipe))
     optimiser = torch.optim.Adam(module.parameters(), lr=recipe.learning_rate)
     steps = recipe.epochs * -(-len(data) // recipe.batch_size)
@@ -33,7 +51,52 @@ def train_classifier(recipe: Recipe, data: Dataset, seed: int, device: torch.dev
                 nn.functional.cross_entropy(module(x), y).backward()
                 optimiser.step()
                 schedule.step()
+            if held_out is not None and best.is_over(module, _loss(module, held_out, device)):
+                break
+    best.restore(module)
     return module.eval().cpu()
+
+
+class Best:
+    """The weights of the smallest loss so far; over after `patience` losses that are no smaller, never without one."""
+
+    def __init__(self, patience: int | None) -> None:
+        self._patience, self._loss, self._waited = patience, math.inf, 0
+        self._weights: dict[str, Tensor] = {}
+
+    def is_over(self, module: nn.Module, loss: float) -> bool:
+        """Take in the loss after an epoch; whether training ends."""
+        if loss < self._loss:
+            self._loss, self._waited = loss, 0
+            self._weights = {key: value.clone() for key, value in module.state_dict().items()}
+            return False
+        self._waited += 1
+        return self._patience is not None and self._waited >= self._patience
+
+    def restore(self, module: nn.Module) -> None:
+        """Put the best weights back, where any were kept."""
+        if self._weights:
+            module.load_state_dict(self._weights)
+
+
+def _split(recipe: Recipe, data: Dataset, seed: int) -> tuple[Dataset, Dataset | None]:
+    """(what is trained on, what is held out for `patience`)."""
+    if recipe.patience is None or len(data) < HELD_OUT:
+        return data, None
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive_seed(seed, "train", "held out")))
+    held = len(data) // HELD_OUT
+    return data.subset(order[held:]), data.subset(order[:held])
+
+
+@torch.no_grad()
+def _loss(module: nn.Module, data: Dataset, device: torch.device) -> float:
+    module.eval()
+    parts = zip(data.inputs.split(512), data.targets.split(512), strict=True)
+    total = sum(
+        float(nn.functional.cross_entropy(module(x.to(device)), y.to(device), reduction="sum")) for x, y in parts
+    )
+    module.train()
+    return total / len(data)
 
 
 def _augmented(
@@ -44,7 +107,9 @@ def _augmented(
     value_range: tuple[float, float],
     generator: torch.Generator,
 ) -> Tensor:
-    if recipe.recipe == "noise":
+    if "augmentation" in recipe.recipe:
+        x = augment(x, generator)
+    if "noise" in recipe.recipe:
         noise = torch.randn(x.shape, generator=generator).to(x.device)
         return (x + recipe.noise_sigma * noise).clamp(*value_range)
     if recipe.recipe == "adversarial":

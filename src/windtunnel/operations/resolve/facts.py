@@ -225,7 +225,7 @@ def model_options(model: Model) -> frozenset[str]:
 
 def model_code(model: Model) -> Iterator[str]:
     """The user's own modules that a classifier of `model` is made of: every assessment executes them."""
-    used = {"state_dict": model.factory, "function": model.function}.get(model.source)
+    used = {"state_dict": model.factory, "train": model.factory, "function": model.function}.get(model.source)
     yield from _module(used)
 
 

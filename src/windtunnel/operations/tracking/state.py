@@ -56,14 +56,18 @@ class ChildState:
     @property
     def metrics(self) -> dict[str, float]:
         """Every plain number of the assessment's metrics."""
-        return flatten(cast(dict[str, Json], self.metadata["metrics"]))
+        metrics = cast(dict[str, Json], self.metadata["metrics"])
+        return flatten({**metrics, **_by_name(metrics)})
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """Series as stepped metrics: accuracy by epsilon (step: epsilon x 1e6) and by severity, success by queries, parts of a suite."""
+        """Series as stepped metrics: accuracy and critical epsilons by epsilon (step: epsilon x 1e6), accuracy by severity,
+        success by queries, parts of a suite.
+        """
         metrics = cast(dict[str, Json], self.metadata["metrics"])
         found: dict[str, list[tuple[int, float]]] = {}
         axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
+        axes += [("critical_epsilon_histogram", "critical_epsilon_bins", 1e6)]
         axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
         for key, axis, scale in axes:
             values, steps = metrics.get(key), metrics.get(axis)
@@ -83,6 +87,12 @@ class ChildState:
             for (corruption, severity), value in zip(pairs, values, strict=True):
                 found.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, value))
         return found
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Every metric that is a word, such as the verdict of a sweep: MLflow takes them as tags."""
+        metrics = cast(dict[str, Json], self.metadata["metrics"])
+        return {key: value for key, value in metrics.items() if isinstance(value, str)}
 
     @property
     def caveats(self) -> list[Caveat]:
@@ -224,6 +234,21 @@ def _child(
     data = file_digest(path)
     digest = hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
     return ChildState(name, directory, metadata, digest, stage)
+
+
+def _by_name(metrics: Mapping[str, Json]) -> dict[str, Json]:
+    """The tables of a latent assessment as groups: `models/<classifier>/<metric>`, `correlations/<metric>/<with>/<coefficient>`."""
+    models = {str(row["model"]): row for row in _table_rows(metrics, "models")}
+    pairs: dict[str, dict[str, Json]] = {}
+    for row in _table_rows(metrics, "correlations"):
+        pairs.setdefault(str(row["x"]), {})[str(row["y"])] = {k: v for k, v in row.items() if k not in {"x", "y"}}
+    return {key: group for key, group in (("models", models), ("correlations", pairs)) if group}
+
+
+def _table_rows(metrics: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
+    """The rows of a metric that is a table; none where it is absent."""
+    rows = metrics.get(key, [])
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _caveats(metadata: Mapping[str, Json]) -> list[Caveat]:

@@ -13,12 +13,23 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.files import DATA_FILE
 from windtunnel.core.layout import REPORTS
+from windtunnel.inputs.mlflow_moved import ARTIFACTS
 from windtunnel.inputs.mlflow_server import connect, main_root, store_lock
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# MLflow 3 opens an experiment of no kind in its GenAI view.
+_EXPERIMENT = {
+    "mlflow.experimentKind": "custom_model_development",
+    "mlflow.note.content": (
+        "Robustness assessments by windtunnel. Every parent run is one state of the pipeline: one model, one data set, one budget. "
+        "Its nested runs are the assessments. `certified/accuracy` <= true robust accuracy <= `worst_case/accuracy` <= "
+        "`clean/accuracy`. Read `sanity.status` first: where it says fail, the numbers must not be believed. "
+        "`windtunnel ui` opens this list with the right columns."
+    ),
+}
 _TEXT = {".yaml", ".lock", ".json"}
 _PARAMS_AT_ONCE = 100  # MLflow's limit for one batch
 
@@ -67,12 +78,16 @@ def is_logged(digest: str, uri: str) -> bool:
 def find_experiment(client: MlflowClient, name: str, uri: str) -> str:
     """The id of the experiment, made where it is new; artifacts of a SQLite store lie in the main work tree."""
     found = client.get_experiment_by_name(name)
-    if found:
-        identifier: str = found.experiment_id
-        return identifier
-    location = (main_root() / "mlartifacts").as_uri() if urlparse(uri).scheme == "sqlite" else None
-    created: str = client.create_experiment(name, artifact_location=location)
-    return created
+    if found is None:
+        location = (main_root() / ARTIFACTS).as_uri() if urlparse(uri).scheme == "sqlite" else None
+        identifier = str(client.create_experiment(name, artifact_location=location))
+        tags: Mapping[str, str] = {}
+    else:
+        identifier, tags = str(found.experiment_id), found.tags
+    for key, value in _EXPERIMENT.items():
+        if key not in tags:  # what a user wrote stays
+            client.set_experiment_tag(identifier, key, value)
+    return identifier
 
 
 def _find(client: MlflowClient, experiment: str, query: str) -> str | None:
@@ -108,8 +123,9 @@ def _run_name(state: State) -> str:
 def _log_parent(client: MlflowClient, run: str, state: State) -> None:
     client.set_tag(run, "mlflow.note.content", state.description.replace("{run}", run))
     _log_params(client, run, state.params)
-    _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()})
-    _log_inputs(client, run, state)
+    # With its model and its data set, a metric ranks models: search_logged_models, and the columns of the Models page.
+    origin = _log_subject(client, run, state)
+    _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()}, origin)
     for path in state.files:
         below = path.parent.relative_to(REPORTS).as_posix() if path.is_relative_to(REPORTS) else "."
         _log_file(client, run, path, None if below == "." else below)
@@ -158,6 +174,7 @@ def _child_tags(child: ChildState) -> dict[str, str]:
         "assessment_kind": str(child.metadata["assessment_kind"]),
         "threat_model": str(semantics["threat_model"]),
         "tensors": f"{child.directory / DATA_FILE} (in DVC)",
+        **{f"metric.{key}": word for key, word in child.words.items()},
         **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
     }
     if child.stage:
@@ -183,18 +200,26 @@ def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> No
         client.log_batch(run, params=rows[start : start + _PARAMS_AT_ONCE])
 
 
-def _log_metrics(client: MlflowClient, run: str, series: Mapping[str, list[tuple[int, float]]]) -> None:
+def _log_metrics(
+    client: MlflowClient,
+    run: str,
+    series: Mapping[str, list[tuple[int, float]]],
+    origin: Mapping[str, str] | None = None,
+) -> None:
+    """Metrics by name, each a list of (step, value). `origin`: the model_id, dataset_name and dataset_digest they are of."""
     from mlflow.entities import Metric
 
-    rows = [Metric(_name(name), value, 0, step) for name, points in series.items() for step, value in points]
+    of = {**origin, "run_id": run} if origin else {}
+    rows = [Metric(_name(name), value, 0, step, **of) for name, points in series.items() for step, value in points]
     for start in range(0, len(rows), 1000):
         client.log_batch(run, metrics=rows[start : start + 1000])
 
 
-def _log_inputs(client: MlflowClient, run: str, state: State) -> None:
+def _log_subject(client: MlflowClient, run: str, state: State) -> dict[str, str]:
+    """Tell the run its data set and its model; model_id, dataset_name and dataset_digest, as metrics name them."""
     import json
 
-    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
+    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput
 
     facts = {key: state.dataset[key] for key in ("n", "shape", "class_names") if key in state.dataset}
     dataset = Dataset(
@@ -205,7 +230,12 @@ def _log_inputs(client: MlflowClient, run: str, state: State) -> None:
         profile=json.dumps(facts)[:16000],
     )
     client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
-    client.log_inputs(run, models=[LoggedModelInput(_logged_model(client, run, state))])
+    model = _logged_model(client, run, state)
+    client.log_inputs(run, models=[LoggedModelInput(model)])
+    # The pipeline made it; any other model it was given. Once: MLflow refuses an output that a cut-off delivery has told.
+    if state.model.get("source") == "train" and not client.get_run(run).outputs.model_outputs:
+        client.log_outputs(run, [LoggedModelOutput(model, 0)])
+    return {"model_id": model, "dataset_name": dataset.name, "dataset_digest": dataset.digest}
 
 
 def _logged_model(client: MlflowClient, run: str, state: State) -> str:

@@ -26,7 +26,8 @@ def build_report(
 
     `dated`: with the date and the commit of the results, where runtime.json has them; without, equal artifacts give equal files.
     """
-    options, found = options or Options(), collect(reports, names)
+    options = options or Options()
+    found = collect(reports, names, named=options.show_sample_names)
     if not dated:
         found = replace(found, run=None)
     try:

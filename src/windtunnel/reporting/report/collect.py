@@ -20,6 +20,7 @@ from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
 from windtunnel.reporting.report.figures import Drawn, figures_of
 from windtunnel.reporting.report.guard import ODD_METADATA
+from windtunnel.reporting.report.names import numbered_samples, numbers_of
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures
 from windtunnel.reporting.report.words import Row, kwargs, listed, number
 
@@ -68,8 +69,11 @@ class Found:
         return self.summary or self.clean or next(iter(self.assessments), None)
 
 
-def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
-    """Read reports/. `names`: the assessments to show, in order; all there are where absent."""
+def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = True) -> Found:
+    """Read reports/. `names`: the assessments to show, in order; all there are where absent.
+
+    `named`: samples by their names; else by numbers in the order of the summary, else of the clean evaluation.
+    """
     problems: list[str] = []
 
     def shown(error: UserError) -> str:
@@ -91,6 +95,9 @@ def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
     if summary is not None and (lack := _lacking_in_summary(summary)):
         problems.append(f"The summary is missing from this report: its metadata lacks {lack}, as of another version")
         summary = None
+    if not named:
+        numbers = numbers_of(summary or clean)
+        clean, summary = (numbered_samples(a, numbers) if a else None for a in (clean, summary))
     wanted = list(names) if names is not None else _in_order(known_assessments(reports), summary)
     wanted = [name for name in wanted if name != "clean"]
     checks = _checks(reports / "sanity" / METADATA_FILE, problems)
@@ -104,6 +111,7 @@ def collect(reports: Path, names: Iterable[str] | None = None) -> Found:
     curves: list[SecurityCurve] = []
     for name in wanted:
         if found := read(robustness / name, f"Assessment {name}"):
+            found = found if named else numbered_samples(found, numbers)
             if pictures:
                 pictures.take(found, len(assessments))
             curves += _curves(found)

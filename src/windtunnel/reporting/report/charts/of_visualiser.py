@@ -28,7 +28,17 @@ from windtunnel.reporting.report.charts.plots import (
     stacks,
 )
 from windtunnel.reporting.report.charts.scene import Scene
-from windtunnel.reporting.report.words import Row, block, class_name, interval, number, numbers, rows_in, suite_pairs
+from windtunnel.reporting.report.words import (
+    Row,
+    block,
+    class_name,
+    interval,
+    number,
+    numbers,
+    rows_in,
+    short,
+    suite_pairs,
+)
 
 Children = Mapping[str, Row]
 Draw = Callable[[Artifacts, Children], "Scene | None"]
@@ -146,7 +156,7 @@ def _confidence(a: Artifacts, _: Children) -> Scene | None:
         Series("flips", "broken", flips, line=False),
         Series("never flips at these epsilons", "certified", never, line=False),
     ]
-    alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
+    alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest." + _groups(a)
     return lines(
         [s for s in series if s.points],
         "critical epsilon",
@@ -157,14 +167,27 @@ def _confidence(a: Artifacts, _: Children) -> Scene | None:
     )
 
 
+def _groups(a: Artifacts) -> str:
+    """How many samples flip earliest and last longest, and how sure the model was of them."""
+    words = {"earliest": "flip earliest", "longest": "last longest"}
+    return "".join(
+        f" {short(a.metrics[f'n_{group}'])} {what}, mean confidence {number(a.metrics, f'confidence_{group}'):.1%}."
+        for group, what in words.items()
+        if f"confidence_{group}" in a.metrics and f"n_{group}" in a.metrics
+    )
+
+
 def _class_accuracy(a: Artifacts, _: Children) -> Scene | None:
-    values = a.metrics.get("per_class_accuracy_at_median_epsilon")
-    if not values:
+    classes = rows_in(a.metrics, "per_class_at_median_epsilon")
+    if not classes:
         return None
-    rows = list(zip(a.class_names, numbers(values), strict=True))
-    shown = sorted(rows, key=lambda r: r[1])[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
-    label = f"top-1 accuracy per class at the median epsilon, {number(a.metrics, 'median_epsilon'):.4g}"
-    return bars([Bar(name, v, "broken") for name, v in shown], label, label, width=HALF)
+    rows = [
+        Bar(f"{name}, n {short(row.get('n'))}", number(row, "accuracy"), "broken", interval(row, "accuracy"))
+        for name, row in zip(a.class_names, classes, strict=True)
+    ]
+    shown = sorted(rows, key=lambda r: r.value)[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
+    label = f"top-1 accuracy per class at the median epsilon, {number(a.metrics, 'median_epsilon'):.4g}, 95 % intervals"
+    return bars(shown, label, label, width=HALF)
 
 
 def _verdicts(a: Artifacts, _: Children) -> Scene | None:
@@ -222,7 +245,9 @@ def _certified_curve(a: Artifacts, _: Children) -> Scene | None:
     if "empirical_curve" in m:
         attacked = tuple(zip(x, numbers(m["empirical_curve"]), strict=True))
         drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))
-    alt = f"Certified accuracy against epsilon; mean certified radius {number(m, 'average_certified_radius'):.4g}."
+    name = "average_certified_radius"
+    mean = f"{number(m, name):.4g}" if name in m else f"at least {number(m, f'{name}_at_least'):.4g}"
+    alt = f"Certified accuracy against epsilon; mean certified radius {mean}."
     return lines(drawn, "epsilon", "accuracy", alt, (0, x[-1]), (0, 1))
 
 

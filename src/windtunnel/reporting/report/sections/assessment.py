@@ -9,8 +9,19 @@ from windtunnel.core.files import is_tensor_summary
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
+from windtunnel.reporting.report.sections.classifiers import classifier_tables
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
-from windtunnel.reporting.report.words import block, interval, kwargs, listed, number, region_words, semantics, short
+from windtunnel.reporting.report.words import (
+    block,
+    class_name,
+    interval,
+    kwargs,
+    listed,
+    number,
+    region_words,
+    semantics,
+    short,
+)
 
 # What a section shows of each of its assessments. The others of our visualisers show what its own charts compare already,
 # or are for who searches; what is not ours was asked for.
@@ -28,13 +39,14 @@ def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
     for drawn in found.figures.get(artifacts.name, ()):
         if drawn.visualiser in _ESSENTIAL:
             yield from drawn.blocks
+    yield from classifier_tables(artifacts)
 
 
 def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> Section:
     """The details of one assessment: what ran, its further figures, every metric and option."""
     blocks = [Text(what_ran(artifacts)), *caveat_blocks(artifacts), *_further_figures(artifacts, found, options)]
     blocks += attack_by_attack(artifacts, found, options)
-    blocks += [*_pairs(found, artifacts.name), *_metrics(artifacts)]
+    blocks += [*_bounds(artifacts), *_pairs(found, artifacts.name), *_metrics(artifacts)]
     return Section(artifacts.name, tuple(blocks), detail=True)
 
 
@@ -91,6 +103,19 @@ def what_ran(artifacts: Artifacts) -> str:
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
     options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
+
+
+def _bounds(artifacts: Artifacts) -> Iterator[Table]:
+    """What a verifier proved of the logits, class by class: the mean over the samples that it bounded."""
+    ends = [listed(artifacts.metrics, f"mean_{end}_bound") for end in ("lower", "upper")]
+    if all(ends):
+        names = artifacts.class_names
+        rows = [
+            (class_name(names, i), short(low), short(high)) for i, (low, high) in enumerate(zip(*ends, strict=True))
+        ]
+        of = f"{short(artifacts.metrics.get('n_bounded'))} of {len(artifacts.sample_names)} samples have bounds"
+        caption = f"{artifacts.name}: mean proved bounds of the logits; {of}"
+        yield Table(caption, ("class", "lower", "upper"), tuple(rows), folded=True)
 
 
 def _metrics(artifacts: Artifacts) -> Iterator[Table]:

@@ -78,11 +78,14 @@ def _cost(metrics: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What assessments of one kind answer. A column that no assessment fills is left out."""
+    """What assessments of one kind answer. A column that no assessment fills is left out. `beside`: columns of a second table, of
+    what the first rests on.
+    """
 
     question: str
     owns: Callable[[Artifacts], bool]
     columns: tuple[Column, ...]
+    beside: tuple[Column, ...] = ()
 
 
 def _kind(kind: AssessmentKind) -> Callable[[Artifacts], bool]:
@@ -114,6 +117,17 @@ FAMILIES = (
                    "LARS and LAGS: mean size of the smallest change of a code that turns the answer (larger is better)"),
             Column("LAGS", "lags", "plain"),
         ),
+        (
+            Column("decay epsilon", "decay_epsilon", "plain", "decay epsilon: noise whose decayed code is the centre of the searches"),
+            Column("reconstruction error", "reconstruction_error", "plain"),
+            Column("norm of the codes", "code_norm", "plain", "norm of the codes: 1 for draws of the prior"),
+            Column("Frechet distance", "frechet_distance", "plain"),
+            Column("of real images", "frechet_distance_of_real", "plain",
+                   "Frechet distance: of generated images to real ones, and of real images to each other"),
+            Column("severity, scaled L2", "adversarial_severity_scaled_l2", "plain",
+                   "severity: mean size of the smallest change of the pixels that was found"),
+            Column("severity, Linf", "adversarial_severity_linf", "plain"),
+        ),
     ),
     Family(
         PROVED, _kind(AssessmentKind.FORMAL_VERIFICATION),
@@ -121,6 +135,7 @@ FAMILIES = (
             Column("certified", "certified_accuracy", "rate"), Column("falsified", "falsified_rate", "share"),
             Column("unknown", "unknown_rate", "share"), Column("error", "error_rate", "share"),
             Column("abstained", "abstain_rate", "share"), Column("mean radius", "average_certified_radius", "plain"),
+            Column("mean radius, at least", "average_certified_radius_at_least", "plain"),
             Column("out of time", "timeouts", "plain"), Column("seconds a sample", "mean_runtime", "plain"),
         ),
     ),
@@ -192,6 +207,11 @@ def _overview(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
     yield Table("The assessments, those of one budget together", header, rows)
     if means := [c.means for c in columns if c.means]:
         yield Text("; ".join(means) + ".")
+    if beside := [c for c in family_of(mine[0]).beside if any(c.metric in a.metrics for a in mine)]:
+        cells = tuple((a.name, *(c.show(a, None) for c in beside)) for a in mine)
+        words = "What these numbers rest on, and their conventional counterparts"
+        yield Table(words, ("assessment", *(c.words for c in beside)), cells)
+        yield Text("; ".join(c.means for c in beside if c.means) + ".")
     if any(c.metric == _COST for c in columns):
         yield Text("Cost: forward + backward passes of the model for a sample, or queries of a success. Confidence when wrong: the "
                    "median softmax of the wrong answer over the samples broken.")  # fmt: skip

@@ -24,7 +24,6 @@ def samples_appendix(found: Found) -> Samples | None:
     if base is None:
         return None
     names, classes = base.sample_names, base.class_names
-    shown = [f"sample {i + 1}" for i in range(len(names))] if kwargs(base).get("show_sample_names") is False else names
     outcomes = [_outcomes(a, classes) for a in found.assessments]
     targets, clean = (base.tensor(key).tolist() for key in ("targets", "clean_predictions"))
     statuses = _statuses(found.summary, len(names))
@@ -33,7 +32,7 @@ def samples_appendix(found: Found) -> Samples | None:
         status, by, far = ("misclassified", "clean", "") if targets[i] != clean[i] else statuses[i]
         rows.append(
             SampleRow(
-                shown[i],
+                name,
                 class_name(classes, targets[i]),
                 class_name(classes, clean[i]),
                 status,

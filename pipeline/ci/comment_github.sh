@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# One comment on a pull request, updated and not repeated. Usage: comment_github.sh OWNER/REPOSITORY NUMBER FILE
+set -euo pipefail
+repository=$1
+number=$2
+file=$3
+known=$(gh api --paginate "repos/$repository/issues/$number/comments" \
+  --jq '.[] | select(.body | startswith("<!-- windtunnel -->")) | .id' | head -n 1)
+if [ -n "$known" ]; then
+  gh api --method PATCH "repos/$repository/issues/comments/$known" --field "body=@$file" --silent
+else
+  gh api --method POST "repos/$repository/issues/$number/comments" --field "body=@$file" --silent
+fi

@@ -1,0 +1,173 @@
+"""MLflow's evaluator `windtunnel`: the pipeline's assessments behind `mlflow.models.evaluate`, of a logged model on given data.
+
+    mlflow.models.evaluate("models:/digits@champion", x, targets=y, model_type="classifier", evaluators="windtunnel",
+                           evaluator_config={"budget": {"norm": "Linf", "epsilon": 0.06},
+                                             "attacks": {"pgd": {"library": "torchattacks", "algorithm": "PGD"}}})
+
+`evaluator_config` is a params.yaml without `data.source` and `model`: MLflow brings those. MLflow takes arrays of rows, so
+images are flat; their shape comes from the model's signature, or from `evaluator_config["shape"]`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+import mlflow
+import numpy as np
+from mlflow.models.evaluation import EvaluationArtifact, EvaluationResult, ModelEvaluator
+from ruamel.yaml import YAML
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
+from windtunnel.core.layout import METRICS
+from windtunnel.core.plugins import families
+from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.evaluation.validate import validated_params
+from windtunnel.params.load import entries
+
+if TYPE_CHECKING:
+    from mlflow.data.evaluation_dataset import EvaluationDataset
+    from mlflow.pyfunc import PyFuncModel
+
+_OURS = ("data.source", "data.path", "model")  # what MLflow brings
+
+
+class FileArtifact(EvaluationArtifact):  # type: ignore[misc]  # MLflow's class is untyped
+    """A file of an assessment, by its address in the run; `content` is its bytes."""
+
+    def _save(self, output_artifact_path: str) -> None:
+        Path(output_artifact_path).write_bytes(cast(bytes, self._content))
+
+    def _load_content_from_file(self, local_artifact_path: str) -> bytes:
+        return Path(local_artifact_path).read_bytes()
+
+
+class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's class is untyped
+    """Registered in the entry-point group `mlflow.model_evaluator`."""
+
+    @classmethod
+    def can_evaluate(cls, *, model_type: str, evaluator_config: Mapping[str, object], **kwargs: object) -> bool:
+        """Classifiers alone."""
+        return model_type == "classifier"
+
+    def evaluate(
+        self,
+        *,
+        model_type: str,
+        dataset: EvaluationDataset,
+        run_id: str,
+        evaluator_config: Mapping[str, object],
+        model: PyFuncModel | None = None,
+        **kwargs: object,
+    ) -> EvaluationResult:
+        """Assess, log to the run, and return the flat metrics of metrics.json and every file of every assessment.
+
+        Raises UserError, in one line, for a config that params.yaml would refuse, a model that is no torch or ONNX model
+        of MLflow's, and data without labels or of another shape.
+        """
+        if model is None:
+            raise UserError(
+                "mlflow.models.evaluate: windtunnel needs the model itself; predictions alone cannot be attacked"
+            )
+        raw, inputs, labels = _as_params(model, dataset, evaluator_config)
+        client = mlflow.MlflowClient()
+        with _temporary_project(raw, inputs, labels):
+            params = validated_params()
+            metrics = _assess({name: families()[family].stage for family, name, _ in entries(params)})
+            artifacts = {}
+            for path in sorted(
+                p for p in Path("reports").rglob("*") if p.suffix == ".png" or p.name in (DATA_FILE, METADATA_FILE)
+            ):
+                below = Path("windtunnel") / path.parent.relative_to("reports")
+                client.log_artifact(run_id, str(path), artifact_path=below.as_posix())
+                name = f"windtunnel/{path.relative_to('reports').as_posix()}"
+                artifacts[name] = FileArtifact(uri=f"runs:/{run_id}/{name}", content=path.read_bytes())
+        for name, value in metrics.items():
+            client.log_metric(run_id, name, value)
+        return EvaluationResult(metrics=metrics, artifacts=artifacts, run_id=run_id)
+
+
+def _as_params(
+    model: PyFuncModel, dataset: EvaluationDataset, config: Mapping[str, object]
+) -> tuple[dict[str, object], np.ndarray, np.ndarray]:
+    """(the content of params.yaml, inputs (N, *shape) float32, labels (N,) int64)."""
+    raw = {key: value for key, value in config.items() if key != "shape"}
+    data = dict(cast(Mapping[str, object], raw.get("data") or {}))
+    if given := [key for key in _OURS if key in raw or key.removeprefix("data.") in data]:
+        raise UserError(f"evaluator_config: {', '.join(given)}: mlflow.models.evaluate brings the model and the data")
+    labels = dataset.labels_data
+    if labels is None:
+        raise UserError("mlflow.models.evaluate: targets are needed: the robustness of wrong answers means nothing")
+    rows = np.asarray(dataset.features_data, dtype=np.float32)
+    shape = cast("list[int] | None", config.get("shape")) or _signature_shape(model) or [rows.shape[1]]
+    if int(np.prod(shape)) != rows.shape[1]:
+        raise UserError(f"evaluator_config.shape: {list(shape)} does not hold the {rows.shape[1]} numbers of a row")
+    raw["data"] = {**data, "source": "npz", "path": "data.npz"}
+    raw["model"] = {"source": "mlflow", "uri": _uri_of(model)}
+    return raw, rows.reshape(-1, *shape), np.asarray(labels).astype(np.int64)
+
+
+def _signature_shape(model: PyFuncModel) -> list[int] | None:
+    signature = model.metadata.signature
+    if signature is None or signature.inputs is None or not signature.inputs.is_tensor_spec():
+        return None
+    return [int(side) for side in signature.inputs.inputs[0].shape[1:]]
+
+
+def _uri_of(model: PyFuncModel) -> str:
+    if model.model_id:
+        return f"models:/{model.model_id}"
+    return f"runs:/{model.metadata.run_id}/{model.metadata.artifact_path}"
+
+
+@contextmanager
+def _temporary_project(raw: Mapping[str, object], inputs: np.ndarray, labels: np.ndarray) -> Iterator[None]:
+    """A folder with params.yaml and the data as the current directory: the pipeline knows its files by relative paths."""
+    here, address = Path.cwd(), mlflow.get_tracking_uri()
+    if str(here) not in sys.path:
+        sys.path.append(str(here))
+    if address.startswith("sqlite:///") and not address.startswith("sqlite:////"):
+        address = f"sqlite:///{here / address.removeprefix('sqlite:///')}"
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            np.savez("data.npz", x=inputs, y=labels)
+            with Path("params.yaml").open("w", encoding="utf-8") as file:
+                YAML(typ="safe", pure=True).dump({**raw, "tracking": {"uri": address}}, file)
+            yield
+        finally:
+            os.chdir(here)
+
+
+def _assess(names: Mapping[str, str]) -> dict[str, float]:
+    """Run the pipeline's own stages, resolve to summary, in this process; the metrics of metrics.json, flat.
+
+    `names`: the stage of each entry, by its name. Raises UserError where `stages` cannot be imported.
+    """
+    for stage in ("resolve", "prepare", "train", "clean"):
+        _stage(stage).main()
+    for name, stage in names.items():
+        _stage(stage).main(name)
+    for stage in ("sanity", "summary"):
+        _stage(stage).main()
+    return flatten(cast("dict[str, Json]", read_json(METRICS)))
+
+
+def _stage(name: str) -> ModuleType:
+    # Not an import at the top: the library knows no stages, and a project may have its own.
+    try:
+        return import_module(f"stages.{name}")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"mlflow.models.evaluate: windtunnel runs the pipeline's stages, and {error.name} cannot be imported here; start "
+            f"it in the project's folder, or put that on PYTHONPATH"
+        ) from error

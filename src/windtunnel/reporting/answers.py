@@ -1,0 +1,144 @@
+"""What commands say with --json: one type per command, whose fields docs/json.md lists. Fields are added, never renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from windtunnel.core.contracts import Json
+from windtunnel.evaluation.sanity.findings import counts, overall
+from windtunnel.reporting.compare.comparison import Comparison
+
+
+class Answer(BaseModel):
+    """What every answer has: `format`, its type and version."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def text(self) -> str:
+        """As JSON, a line per value."""
+        return self.model_dump_json(indent=2)
+
+
+class Condition(BaseModel):
+    """One condition of the gate, as in gate.json."""
+
+    name: str
+    value: float | None
+    threshold: float
+    interval: tuple[float, float] | None
+    holds: bool
+    bound: str
+    reason: str
+
+
+class GateAnswer(Answer):
+    """`windtunnel gate --json`; the exit code is the same as without."""
+
+    format: Literal["windtunnel.gate/1"] = "windtunnel.gate/1"
+    decision: Literal["passed", "failed", "unsound"]
+    exit_code: int
+    conditions: list[Condition]
+    hard_failures: list[str]
+    champion: dict[str, object] | None = Field(description="the champion it was compared with; null for none")
+
+
+class SanityAnswer(Answer):
+    """`windtunnel sanity --json`."""
+
+    format: Literal["windtunnel.sanity/1"] = "windtunnel.sanity/1"
+    status: str
+    counts: dict[str, int]
+    checks: list[dict[str, object]] = Field(description="a row per check, as in reports/sanity/metadata.json")
+    asked_now: list[dict[str, object]] = Field(description="checks about this moment (MLflow, git), not in the counts")
+
+
+class CheckAnswer(Answer):
+    """`windtunnel check --json`; exit code 2 where not ok."""
+
+    format: Literal["windtunnel.check/1"] = "windtunnel.check/1"
+    ok: bool
+    assessments: int = Field(description="how many entries params.yaml has; 0 where it could not be read")
+    mistakes: list[str] = Field(description="a line per mistake")
+
+
+class PairAnswer(BaseModel):
+    """One outcome of the same samples in two runs: counts, rates, interval of the difference, McNemar's p, Holm's."""
+
+    name: str
+    n: int
+    both: int
+    gained: int
+    lost: int
+    neither: int
+    rates: tuple[float, float]
+    interval: tuple[float, float]
+    p_value: float
+    adjusted_p_value: float
+
+
+class AgainstAnswer(BaseModel):
+    """A run against the first: what could be paired, and a line for what could not."""
+
+    run: str
+    pairs: list[PairAnswer]
+    refused: list[str]
+
+
+class CompareAnswer(Answer):
+    """`windtunnel compare --json`."""
+
+    format: Literal["windtunnel.compare/1"] = "windtunnel.compare/1"
+    runs: list[dict[str, object]] = Field(description="label, origin and notes of each run, the first the reference")
+    params: dict[str, list[str | None]] = Field(description="what differs, a value per run")
+    metrics: dict[str, list[float | None]] = Field(description="what differs, a value per run")
+    equal_metrics: int
+    against: list[AgainstAnswer]
+
+
+ANSWERS: tuple[type[Answer], ...] = (GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
+
+
+def gate_answer(verdict: Mapping[str, Json]) -> GateAnswer:
+    """gate.json. Raises ValueError where it is damaged."""
+    return GateAnswer.model_validate(dict(verdict))
+
+
+def sanity_answer(recorded: Iterable[Mapping[str, Json]], asked_now: Iterable[Mapping[str, Json]]) -> SanityAnswer:
+    """The record of the stage, and what was asked at the moment."""
+    rows = [dict(row) for row in recorded]
+    number = counts(rows)
+    now = [dict(row) for row in asked_now]
+    return SanityAnswer(
+        status=overall(number),
+        counts=number,
+        checks=cast(list[dict[str, object]], rows),
+        asked_now=cast(list[dict[str, object]], now),
+    )
+
+
+def compare_answer(comparison: Comparison) -> CompareAnswer:
+    """A comparison, without its tensors."""
+    return CompareAnswer(
+        runs=[{"label": r.label, "origin": r.origin, "notes": list(r.notes)} for r in comparison.runs],
+        params={name: list(values) for name, values in comparison.params},
+        metrics={name: list(values) for name, values in comparison.metrics},
+        equal_metrics=comparison.equal_metrics,
+        against=[
+            AgainstAnswer(
+                run=other.run.label,
+                refused=list(other.refused),
+                pairs=[
+                    PairAnswer(
+                        name=pair.name, n=pair.table.n, both=pair.table.both, gained=pair.table.gained,
+                        lost=pair.table.lost, neither=pair.table.neither, rates=pair.rates, interval=pair.interval,
+                        p_value=pair.p_value, adjusted_p_value=adjusted,
+                    )
+                    for pair, adjusted in zip(other.pairs, other.adjusted, strict=True)
+                ],
+            )
+            for other in comparison.against
+        ],
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Test reports in JUnit's XML, which CI systems show beside the tests of the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+from xml.etree import ElementTree
+
+from windtunnel.core.contracts import Json
+from windtunnel.evaluation.sanity.check import Severity, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test case: `outcome` with its reason in words; `group` is the class name that CI systems sort by."""
+
+    group: str
+    name: str
+    outcome: Literal["passed", "failed", "skipped"]
+    reason: str = ""
+
+
+def cases_of_gate(verdict: Mapping[str, Json]) -> list[Case]:
+    """A case per condition of gate.json, and one per hard failure. Raises KeyError where it is damaged."""
+    found = []
+    for row in cast(list[Mapping[str, Json]], verdict["conditions"]):
+        outcome: Literal["passed", "failed"] = "passed" if row["holds"] else "failed"
+        numbers = f"found {row['value']}, {row['bound']} {row['threshold']}"
+        found.append(Case("windtunnel.gate", str(row["name"]), outcome, f"{numbers}. {row['reason']}".strip()))
+    hard = cast(list[str], verdict["hard_failures"])
+    return [*found, *(Case("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard)]
+
+
+_OUTCOME: dict[str, Literal["passed", "failed", "skipped"]] = {
+    Status.PASS: "passed",
+    Status.FAIL: "failed",
+    Status.WARN: "passed",
+    Status.NOT_RUN: "skipped",
+    Status.NOT_APPLICABLE: "skipped",
+}
+
+
+def cases_of_checks(rows: Iterable[Mapping[str, Json]]) -> list[Case]:
+    """A case per HARD sanity check; one that was not run or does not apply is skipped with its reason."""
+    found = []
+    for row in rows:
+        if row["severity"] == Severity.HARD:
+            remedy = f". {row['remedy']}" if row["status"] == Status.FAIL else ""
+            reason = f"{row.get('reason') or row['title']}{remedy}"
+            found.append(Case(f"windtunnel.sanity.{str(row['id'])[0]}", f"{row['id']} {row['title']}",
+                              _OUTCOME[str(row["status"])], reason))  # fmt: skip
+    return found
+
+
+def write_junit(name: str, cases: Iterable[Case], path: Path) -> None:
+    """Write a test suite. No time and no host: equal runs give equal bytes."""
+    listed = list(cases)
+    count = {outcome: sum(case.outcome == outcome for case in listed) for outcome in ("failed", "skipped")}
+    totals = {
+        "tests": str(len(listed)),
+        "failures": str(count["failed"]),
+        "errors": "0",
+        "skipped": str(count["skipped"]),
+    }
+    suites = ElementTree.Element("testsuites", totals)
+    suite = ElementTree.SubElement(suites, "testsuite", totals)
+    for case in listed:
+        element = ElementTree.SubElement(suite, "testcase", classname=case.group, name=case.name)
+        if case.outcome == "failed":
+            ElementTree.SubElement(element, "failure", message=case.reason).text = case.reason
+        elif case.outcome == "skipped":
+            ElementTree.SubElement(element, "skipped", message=case.reason)
+    ElementTree.indent(suites)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)

@@ -1,0 +1,87 @@
+"""The walk of docs/team.md, line by line, with real stages: first champion, better, worse, unsound, rollback, overruled."""
+
+import re
+
+import pytest
+
+from tests.integration.clone import ROOT, Clone
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+
+# The default project with fewer entries: stages cost what their imports cost.
+KEPT = {"attacks": ("fgsm", "pgd", "square"), "verification": ("crown",), "corruptions": ("common",)}
+EMPTIED = ("queries", "sweeps", "latent")
+
+
+def reduced(text: str) -> str:
+    """The default params.yaml with only KEPT of its assessments; as text, so that the walk's lines still fit."""
+    blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
+    kept = []
+    for block in blocks:
+        family = block.partition(":")[0]
+        if family in EMPTIED:
+            block = f"{family}: {{}}\n"
+        elif family in KEPT:
+            head, *entries = re.split(r"^(?=  \w)", block, flags=re.MULTILINE)
+            block = head + "".join(e for e in entries if e.strip().partition(":")[0] in KEPT[family])
+        kept.append(block)
+    found = "".join(kept).replace("severities: [1, 3, 5]", "severities: [1]")
+    return found.replace("generators:\n  source: train", "generators:\n  source: none")
+
+
+def lines_of_the_walk() -> list[tuple[str, int]]:
+    """(command, exit code) of each line of the walk."""
+    (block,) = re.findall(r"^```sh walk\n(.*?)^```", (ROOT / "docs" / "team.md").read_text(), re.DOTALL | re.MULTILINE)
+    found = []
+    for line in block.splitlines():
+        command, _, comment = line.partition("  #")
+        code = re.match(r" exits (\d+)", comment)
+        found.append((command.strip(), int(code[1]) if code else 0))
+    return found
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    made = Clone(tmp_path_factory.mktemp("walk"))
+    path = made.folder / "params.yaml"
+    path.write_text(reduced(path.read_text()))
+    made.commit("fewer assessments")
+    return made
+
+
+def test_the_walk_of_the_handbook_goes_as_it_says(clone):
+    clone.run("git", "config", "user.name", "t")
+    clone.run("git", "config", "user.email", "t@t")
+    retrained, others = [], {}
+    for command, code in lines_of_the_walk():
+        said = clone.run("bash", "-c", command, code=code)
+        print(f"$ {command}\n{said}")
+        if command.startswith("windtunnel retrain"):
+            retrained.append(said)
+        else:
+            others[command] = said
+    first, again, better, worse, worse_again, unsound, unsound_again, rolled_back, overruled = retrained
+    assert "windtunnel version 1 is the champion now" in first
+    assert "nothing changed since windtunnel version 1 was assessed" in again
+    assert "Running stage 'train'" not in again
+    assert "windtunnel version 1 was assessed anew" not in better
+    assert "windtunnel version 2 is the champion now" in better
+    for text in (worse, worse_again):
+        assert "windtunnel version 2 stays the champion: windtunnel version 3 was not promoted" in text
+        assert "vs champion" in text
+    for text in (unsound, unsound_again):
+        assert "windtunnel version 2 stays the champion: the evaluation of windtunnel version 2 is unsound" in text
+        assert "B1" in text
+    assert "unsound" in others["windtunnel champion"]
+    assert "windtunnel version 1 is the champion again" in others["windtunnel rollback"]
+    assert "windtunnel version 2 was not promoted" in rolled_back
+    assert "it was rolled back" in rolled_back
+    assert "windtunnel version 2 stays the champion" in overruled
+
+
+def test_after_the_walk_every_run_is_in_mlflow_once(clone):
+    _, parents, children = clone.parents("windtunnel")
+    states = [run.data.tags["windtunnel.state"] for run in parents]
+    assert len(set(states)) == len(states)
+    assert all(run.data.tags["windtunnel.complete"] == "true" for run in [*parents, *children])
+    assert {run.data.tags["windtunnel.decision"] for run in parents} >= {"passed", "failed", "unsound"}

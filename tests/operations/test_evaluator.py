@@ -1,0 +1,123 @@
+"""`mlflow.models.evaluate(evaluators="windtunnel")` in a process of its own gives what the pipeline gives."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+
+import stages.attack
+import stages.clean
+import stages.prepare
+import stages.resolve
+import stages.sanity
+import stages.summary
+import stages.train
+from windtunnel.core.artifacts import load_tensors
+from windtunnel.core.files import read_json
+from windtunnel.evaluation.gate.decide import flatten
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[2]
+
+CONFIG = """
+seed: 3
+budget: {norm: Linf, epsilon: 0.06}
+attacks:
+  pgd: {library: torchattacks, algorithm: PGD, budget: {steps: 10, step_size: 0.02}}
+  fgsm: {library: torchattacks, algorithm: FGSM}
+"""
+SCRIPT = """
+import json, mlflow, numpy as np
+from ruamel.yaml import YAML
+from pathlib import Path
+content = np.load("data.npz")
+with mlflow.start_run() as run:
+    found = mlflow.models.evaluate(
+        URI, content["x"].reshape(len(content["x"]), -1), targets=content["y"], model_type="classifier",
+        evaluators="windtunnel", evaluator_config=YAML(typ="safe", pure=True).load(Path("config.yaml").read_text()),
+    )
+found.save("result")
+Path("found.json").write_text(json.dumps([run.info.run_id, found.metrics, sorted(found.artifacts)]))
+"""
+
+
+@pytest.fixture
+def registered(tmp_path):
+    """A folder for sys.path with the entry points of pyproject.toml: an editable install may be older than they are."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    info = tmp_path / "site" / "windtunnel_here-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: windtunnel-here\nVersion: 0\n")
+    lines = [
+        line for group, rows in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in rows.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    return info.parent
+
+
+def test_it_gives_the_numbers_and_files_of_the_pipeline(tmp_path, monkeypatch, mlp_subject, registered):
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    mlflow.set_tracking_uri(address)
+    few, labels = mlp_subject.dataset.inputs[:60].numpy(), mlp_subject.dataset.targets[:60].numpy()
+    np.savez("data.npz", x=few, y=labels)
+    with mlflow.start_run():
+        logged = mlflow.pytorch.log_model(
+            mlp_subject.classifier.module, name="model", input_example=few[:2], serialization_format="pt2",
+            pip_requirements=["torch"],
+        )  # fmt: skip
+    Path("config.yaml").write_text(CONFIG)
+    model = f"data: {{source: npz, path: data.npz}}\nmodel: {{source: mlflow, uri: '{logged.model_uri}'}}\n"
+    Path("params.yaml").write_text(model + CONFIG)
+    for stage in (stages.resolve, stages.prepare, stages.train, stages.clean):
+        stage.main()
+    for name in ("pgd", "fgsm"):
+        stages.attack.main(name)
+    stages.sanity.main()
+    stages.summary.main()
+
+    path = os.pathsep.join([str(registered), str(ROOT / "src"), str(ROOT)])
+    script = SCRIPT.replace("URI", repr(logged.model_uri))
+    environment = {**os.environ, "PYTHONPATH": path, "MLFLOW_TRACKING_URI": address}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run, metrics, artifacts = json.loads(Path("found.json").read_text())
+    expected = flatten(read_json(Path("reports/metrics.json")))
+    assert metrics == expected
+    assert mlflow.MlflowClient().get_run(run).data.metrics["worst_case/accuracy"] == expected["worst_case/accuracy"]
+    assert "windtunnel/robustness/pgd/ImagePairVisualiser_0.png" in artifacts
+    kept = mlflow.artifacts.download_artifacts(f"runs:/{run}/windtunnel/robustness/pgd/robustness_data.pt")
+    mine = load_tensors(Path("reports/robustness/pgd/robustness_data.pt"))
+    theirs = load_tensors(Path(kept))
+    assert all((mine[key] == theirs[key]).all() for key in ("perturbed_inputs", "verdicts", "perturbed_predictions"))
+
+
+@pytest.mark.parametrize(("config", "words"), [
+    ({"model": {"source": "train"}}, "model: mlflow.models.evaluate brings the model and the data"),
+    ({"shape": [3, 8, 8]}, "does not hold the 64 numbers of a row"),
+    ({"attacks": {"pgd": {"library": "torchattacks", "algorithm": "PDG"}}, "budget": {"epsilon": 0.1}}, "Did you mean 'PGD'"),
+])  # fmt: skip
+def test_a_config_that_cannot_be_is_one_line(tmp_path, monkeypatch, config, words):
+    from types import SimpleNamespace
+
+    from windtunnel.core.errors import UserError
+    from windtunnel.operations.evaluator import WindtunnelEvaluator
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    data = SimpleNamespace(labels_data=np.arange(4) % 2, features_data=np.zeros((4, 64)))
+    model = SimpleNamespace(model_id="m-1", metadata=SimpleNamespace(signature=None))
+    with pytest.raises(UserError, match=words):
+        WindtunnelEvaluator().evaluate(
+            model_type="classifier", dataset=data, run_id="r", evaluator_config=config, model=model
+        )
+    assert Path.cwd() == tmp_path

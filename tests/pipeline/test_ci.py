@@ -1,0 +1,149 @@
+"""The Action, the GitLab template and the containers: valid by their official schemas, and their shell parts do what they say."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CI = ROOT / "pipeline" / "ci"
+DEPLOY = ROOT / "pipeline" / "deploy"
+
+
+@pytest.mark.parametrize(("schema", "file"), [
+    ("vendor.github-actions", "action.yml"),
+    ("vendor.github-workflows", "pipeline/schedules/github-actions.yml"),
+    ("vendor.gitlab-ci", "pipeline/ci/gitlab.yml"),
+    ("vendor.compose-spec", "pipeline/deploy/compose.yaml"),
+])  # fmt: skip
+def test_it_is_valid_by_the_schema_that_its_engine_publishes(schema, file):
+    pytest.importorskip("check_jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(ROOT / file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_cron_job_is_valid_non_root_and_limited():
+    validate = pytest.importorskip("kubernetes_validate").validate
+    job = yaml.safe_load((ROOT / "pipeline" / "schedules" / "kubernetes.yaml").read_text())
+    validate(job, "1.30", strict=True)
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    (container,) = pod["containers"]
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+
+
+def test_the_dockerfile_has_no_finding_and_ends_as_no_root():
+    hadolint = shutil.which("hadolint") or pytest.skip("hadolint is not installed")
+    done = subprocess.run([hadolint, str(DEPLOY / "Dockerfile")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    text = (DEPLOY / "Dockerfile").read_text()
+    for stage in text.split("\nFROM ")[1:]:
+        assert [line for line in stage.splitlines() if line.startswith("USER")] == ["USER 1000"]
+    # The mounted project's own source comes before the copy that is installed in the image.
+    assert "ENV PYTHONPATH=/project/src:/project" in text
+
+
+def test_every_image_and_every_action_is_pinned():
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for service in compose["services"].values():
+        assert ":" in service["image"], service["image"]
+    for line in (DEPLOY / "Dockerfile").read_text().splitlines():
+        if line.startswith("FROM"):
+            assert line.split()[1].count(".") >= 2, line
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    for step in steps:
+        if "uses" in step:
+            assert len(step["uses"].split("@")[1]) == 40, step["uses"]
+
+
+def test_compose_is_accepted_by_docker_where_there_is_one():
+    docker = shutil.which("docker")
+    if not docker or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker compose is not installed")
+    environment = {**os.environ, "POSTGRES_PASSWORD": "x", "STORE_PASSWORD": "x"}
+    command = [docker, "compose", "--file", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A folder of commands that log how they were called; `say` writes one with a body of its own."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def say(name: str, body: str = "") -> None:
+        (folder / name).write_text(f'#!/usr/bin/env bash\necho "{name} $*" >> {tmp_path}/calls\n{body}\n')
+        (folder / name).chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return say
+
+
+def calls() -> list[str]:
+    return Path("calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize("code", [0, 10, 20])
+def test_the_assessment_of_a_pull_request_ends_with_the_gates_code_and_writes_the_comment(tools, code, monkeypatch):
+    tools("dvc", '[ "$1" = pull ] && exit 1; exit 0')
+    tools(
+        "windtunnel", f'case $1 in gate) echo "**the gate**"; exit {code};; compare) echo "| metric | a | b |";; esac'
+    )
+    monkeypatch.setenv("WINDTUNNEL_ARTIFACTS", "https://ci/artifacts")
+    done = subprocess.run([CI / "assess.sh", "origin/main", "out"], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "nothing pulled" in done.stderr
+    assert [call for call in calls() if call.startswith("dvc")] == [
+        "dvc pull --run-cache --allow-missing", "dvc repro", "dvc push --run-cache",
+    ]  # fmt: skip
+    assert "windtunnel compare origin/main --markdown --html out/comparison.html" in calls()
+    comment = Path("out/comment.md").read_text()
+    assert comment.startswith("<!-- windtunnel -->\n")
+    for words in ("**the gate**", "| metric | a | b |", "(https://ci/artifacts)"):
+        assert words in comment
+
+
+def test_a_failed_reproduction_is_no_verdict(tools):
+    tools("dvc", '[ "$1" = repro ] && exit 3; exit 0')
+    tools("windtunnel")
+    assert subprocess.run([CI / "assess.sh", "origin/main", "out"], check=False).returncode == 3
+    assert not Path("out/comment.md").exists()
+
+
+def test_a_base_without_results_is_said_in_the_comment(tools):
+    tools("dvc")
+    tools("windtunnel", '[ "$1" = compare ] && exit 2; exit 0')
+    assert subprocess.run([CI / "assess.sh", "v1", "out"], check=False).returncode == 0
+    assert "nothing to compare with at `v1`" in Path("out/comment.md").read_text()
+
+
+@pytest.mark.parametrize(("known", "method"), [("", "POST"), ("77", "PATCH")])
+def test_one_comment_on_github_is_made_and_then_updated(tools, known, method):
+    Path("comment.md").write_text("<!-- windtunnel -->\nhello")
+    tools("gh", f'[ "$2" = --paginate ] && echo "{known}"; exit 0')
+    subprocess.run([CI / "comment_github.sh", "o/r", "5", "comment.md"], check=True)
+    target = "repos/o/r/issues/comments/77" if known else "repos/o/r/issues/5/comments"
+    assert calls()[-1] == f"gh api --method {method} {target} --field body=@comment.md --silent"
+
+
+@pytest.mark.parametrize(("notes", "method"), [
+    ([{"id": 3, "body": "another"}], "POST"), ([{"id": 3, "body": "another"}, {"id": 9, "body": "<!-- windtunnel -->\nold"}], "PUT"),
+])  # fmt: skip
+def test_one_note_on_gitlab_is_made_and_then_updated(tools, notes, method, monkeypatch):
+    Path("notes.json").write_text(json.dumps(notes))
+    tools("curl", 'case "$*" in *per_page*) cat notes.json;; esac')
+    for name, value in (("CI_API_V4_URL", "https://git/api/v4"), ("CI_PROJECT_ID", "1"), ("CI_MERGE_REQUEST_IID", "2"),
+                        ("GITLAB_TOKEN", "t")):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    subprocess.run([CI / "comment_gitlab.sh", "comment.md"], check=True)
+    address = "https://git/api/v4/projects/1/merge_requests/2/notes" + ("/9" if method == "PUT" else "")
+    assert calls()[-1].endswith(address)
+    assert f"--request {method}" in calls()[-1]

@@ -1,0 +1,138 @@
+"""--json and --junit: what programs read is complete, documented, and says what the terminal says."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel
+
+from windtunnel.cli.check import check
+from windtunnel.cli.gate import gate
+from windtunnel.cli.sanity import sanity
+from windtunnel.cli.show import show
+from windtunnel.core.files import write_json
+from windtunnel.operations import moment
+from windtunnel.reporting.answers import ANSWERS, compare_answer
+from windtunnel.reporting.compare.comparison import compare_runs
+from windtunnel.reporting.compare.runs import Run
+from windtunnel.reporting.junit import cases_of_checks, write_junit
+
+ROW = {
+    "id": "B1",
+    "title": "Budget respected",
+    "severity": "HARD",
+    "status": "fail",
+    "reason": "beyond",
+    "remedy": "Project.",
+}
+CHECKS = [
+    ROW,
+    {**ROW, "id": "B2", "status": "not_run", "reason": "no tensors"},
+    {**ROW, "id": "B3", "status": "pass", "reason": ""},
+    {**ROW, "id": "C1", "severity": "WARN", "status": "warn"},
+    {**ROW, "id": "G6", "severity": "INFO", "status": "not_run", "reason": ""},
+]
+VERDICT = {
+    "decision": "failed", "exit_code": 10, "hard_failures": [], "champion": None,
+    "conditions": [
+        {"name": "clean/accuracy", "value": 0.9,
+         "threshold": 0.8, "interval": [0.8, 0.95], "holds": True, "bound": "at least", "reason": ""},
+        {"name": "worst_case/accuracy", "value": 0.1, "threshold": 0.3, "interval": None, "holds": False, "bound": "at least",
+         "reason": "0.2 below the floor"},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The files of a run that the commands read."""
+    monkeypatch.chdir(tmp_path)
+    clean = {"name": "clean", "library": "windtunnel", "algorithm": "identity", "assessment_kind": "statistical_sampling",
+             "metrics": {"clean_accuracy": 0.9}, "caveats": []}  # fmt: skip
+    write_json(clean, Path("reports/robustness/clean/metadata.json"))
+    write_json({"kwargs": {"hard_failures": [], "assessments": []}, "metrics": {"sandwich": [], "clean_accuracy": 0.9}},
+               Path("reports/summary/metadata.json"))  # fmt: skip
+    write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
+    write_json(VERDICT, Path("reports/gate.json"))
+    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: {"status": "warn", "reason": "not committed: x"}})
+    return tmp_path
+
+
+def answer(command, *arguments, code=0):
+    result = CliRunner().invoke(command, [*arguments, "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_each_command_answers_with_its_format(run):
+    verdict, checks = answer(gate, code=10), answer(sanity)
+    assert [a["format"] for a in (verdict, checks)] == ["windtunnel.gate/1", "windtunnel.sanity/1"]
+    assert verdict["decision"] == "failed"
+    assert verdict["conditions"][1]["reason"] == "0.2 below the floor"
+    assert checks["asked_now"][0]["reason"] == "not committed: x"
+
+
+def test_one_record_has_one_count_wherever_it_is_shown(run):
+    from windtunnel.reporting.report.sections.sanity import sanity_section
+
+    line = "1 pass, 1 warn, 1 fail, 2 not run"
+    assert line in CliRunner().invoke(sanity, []).output.replace("\n", " ")
+    assert line in CliRunner().invoke(show, []).output.replace("\n", " ")
+    (text, *_) = sanity_section(tuple(CHECKS), None).blocks
+    assert line in text.text
+
+
+def test_check_answers_with_its_mistakes_and_exit_code_2(run):
+    Path("params.yaml").write_text(
+        "data: {}\nmodel: {}\nbudget: {epsilon: 0.1}\nattacks:\n  pgd: {library: torchattacks, algorithm: PDG}\n"
+    )
+    said = answer(check, code=2)
+    assert not said["ok"]
+    assert "Did you mean 'PGD'" in said["mistakes"][0]
+
+
+def test_a_comparison_answers_without_tensors():
+    runs = [
+        Run("a", "directory", {"seed": "0"}, {"clean/accuracy": 0.9}, None),
+        Run("b", "directory", {"seed": "1"}, {}, None),
+    ]
+    said = json.loads(compare_answer(compare_runs(runs)).text())
+    assert said["params"] == {"seed": ["0", "1"]}
+    assert said["metrics"] == {"clean/accuracy": [0.9, None]}
+    assert said["against"][0]["run"] == "b"
+
+
+def test_every_field_is_documented():
+    words = set(re.findall(r"`(\w+)`", (Path(__file__).parents[2] / "docs" / "json.md").read_text()))
+
+    def fields(model: type[BaseModel]) -> set[str]:
+        nested = [f for f in BaseModel.__subclasses__() if f.__name__ in str(model.model_fields)]
+        return set(model.model_fields) | {name for inner in nested for name in inner.model_fields}
+
+    assert set().union(*(fields(model) for model in ANSWERS)) - {"format"} <= words
+
+
+def test_junit_has_a_case_per_condition_and_per_hard_check(run):
+    assert CliRunner().invoke(gate, ["--junit", "gate.xml"]).exit_code == 10
+    cases = ElementTree.parse("gate.xml").getroot().findall(".//testcase")
+    assert [(c.get("name"), c.find("failure") is not None) for c in cases] == [
+        ("clean/accuracy", False), ("worst_case/accuracy", True),
+    ]  # fmt: skip
+    assert "0.2 below the floor" in cases[1].find("failure").get("message")
+    assert CliRunner().invoke(sanity, ["--junit", "out/sanity.xml"]).exit_code == 0
+    root = ElementTree.parse("out/sanity.xml").getroot()
+    assert {key: root.get(key) for key in ("tests", "failures", "skipped")} == {
+        "tests": "3",
+        "failures": "1",
+        "skipped": "1",
+    }
+    assert "Project." in root.find(".//failure").get("message")
+
+
+def test_a_reason_with_markup_stays_whole(tmp_path):
+    rows = [{**ROW, "reason": 'a < b & "c" ]]> \n é'}]
+    write_junit("x", cases_of_checks(rows), tmp_path / "x.xml")
+    assert 'a < b & "c" ]]>' in ElementTree.parse(tmp_path / "x.xml").getroot().find(".//failure").text
