@@ -65,5 +65,6 @@ def student_of(call: LibraryCall, model: nn.Module) -> nn.Module:
 
 
 def _run(call: LibraryCall, model: nn.Module) -> Tensor:
-    attack = cast("Callable[..., Tensor]", call.attack(model, **call.built))
+    # Entries with these invokers are of torchattacks, whose attacks are built with the model and called with the batch.
+    attack = cast(Callable[[Tensor, Tensor], Tensor], call.attack(model, **call.built))
     return attack(call.inputs, call.labels)
