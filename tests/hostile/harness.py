@@ -99,11 +99,14 @@ def windtunnel(*arguments: str, cwd: Path, seconds: float = SECONDS, env: Mappin
 
 
 def stage(name: str, *arguments: str, cwd: Path, seconds: float = SECONDS, file_size: int | None = None) -> Ended:
-    """`python -m stages.NAME ARGUMENTS` in `cwd`; no file may become larger than `file_size` bytes."""
+    """`python -m stages.NAME ARGUMENTS` in `cwd`, after `resolve` where it has not run; no file larger than `file_size` bytes."""
 
     def run() -> None:
         if file_size is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+        if not Path("reports/resolved").is_dir():
+            sys.argv = ["resolve"]
+            runpy.run_module("stages.resolve", run_name="__main__", alter_sys=True)
         sys.argv = [name, *arguments]
         runpy.run_module(f"stages.{name}", run_name="__main__", alter_sys=True)
 

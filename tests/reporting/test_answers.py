@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
 
+from tests.made import content
 from windtunnel.cli.check import check
 from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
@@ -52,9 +53,13 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     clean = {"name": "clean", "library": "windtunnel", "algorithm": "identity", "assessment_kind": "statistical_sampling",
              "metrics": {"clean_accuracy": 0.9}, "caveats": []}  # fmt: skip
-    write_json(clean, Path("reports/robustness/clean/metadata.json"))
-    write_json({"kwargs": {"hard_failures": [], "assessments": []}, "metrics": {"sandwich": [], "clean_accuracy": 0.9}},
-               Path("reports/summary/metadata.json"))  # fmt: skip
+    write_json(content("statistical_sampling", **clean), Path("reports/robustness/clean/metadata.json"))
+    summary = content(
+        name="summary",
+        kwargs={"hard_failures": [], "assessments": []},
+        metrics={"sandwich": [], "clean_accuracy": 0.9},
+    )
+    write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
     write_json(VERDICT, Path("reports/gate.json"))
     monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: {"status": "warn", "reason": "not committed: x"}})

@@ -19,7 +19,6 @@ from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
-from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.files import RUNTIME_FILE, file_digest
 from windtunnel.core.subject import Subject, subject_of
@@ -70,7 +69,7 @@ def attacked(subject: Subject, folder: Path) -> dict[str, Artifacts]:
     }
     written = {name: write_artifacts(r, folder / name, subject, started=0) for name, r in results.items()}
     for artifacts in written.values():
-        kind = AssessmentKind(str(artifacts.metadata["assessment_kind"]))
+        kind = artifacts.kind
         drawn = [cls() for name, cls in sorted(VISUALISERS.items()) if kind in cls.kinds]
         assert len(draw_figures(artifacts, drawn)) == len(drawn)
     return written
