@@ -110,13 +110,15 @@ class Options(Record):
 
 
 class Provenance(Record):
-    """What decides the bytes of a result beside the params."""
+    """What decides the bytes of a result beside the params. What an older version did not record is left out."""
+
+    _empty: ClassVar[tuple[object, ...]] = (None, "", {})
 
     python: str = ""
     packages: dict[str, str] = Field(default_factory=dict)
-    seed: int = 0
+    seed: int | None = None
     device: str = ""
-    threads_deterministic: bool = False
+    threads_deterministic: bool | None = None
     dataset_digest: str = ""
     model_digest: str = ""
     model_source: str = ""

@@ -226,7 +226,7 @@ def tight_bounds(d: dict) -> None:
 def impossible_radius(e: Evidence) -> Evidence:
     meta = {
         "call_kwargs": {"sigma": 0.25, "n": 100, "alpha": 0.001},
-        "semantics": {**piece_of(e, "crown").semantics, "families": [SMOOTHED_MODEL]},
+        "semantics": {**piece_of(e, "crown").semantics.model_dump(mode="json"), "families": [SMOOTHED_MODEL]},
     }
     e = fake(e, "smooth", "verification", {"certified_radius": torch.full((60,), 5.0)}, meta)
     return e
@@ -286,7 +286,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "A13": lambda e: with_model(e, interrupted(module(e))),
     "A14": lambda e: with_model(e, quantised(module(e))),
     "A15": another_graph,
-    "A17": lambda e: changed(e, "pgd", metadata=lambda m: m["semantics"].pop("threat_model")),
+    "A17": lambda e: changed(e, "pgd", metadata=lambda m: m["semantics"].update(sample_selection={})),
     "A18": lambda e: with_inputs(e, e.subject.dataset.inputs[torch.arange(60) % 10]),
     "A19": lambda e: with_inputs(e, e.subject.dataset.inputs[torch.arange(60) // 10]),
     "A20": lambda e: replace(e, train=e.subject.dataset),

@@ -306,10 +306,10 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> Outcome:
     """
     calls, make_grads = 0, torch.autograd._make_grads
 
-    def counted(*arguments: Any) -> object:
+    def counted(*arguments: Any, **options: Any) -> object:
         nonlocal calls
         calls += 1
-        return make_grads(*arguments)
+        return make_grads(*arguments, **options)
 
     classifier = evidence.subject.classifier
     # Both torch.autograd.grad and backward go through it.
