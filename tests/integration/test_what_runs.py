@@ -239,7 +239,7 @@ ROWS = {
     "a progress bar": (version("rich", "99"), set()),
     # Params
     "a default in the schema": (
-        edit(f"{PACKAGE}/params/verification.py", "timeout: Number = Field(20", "timeout: Number = Field(25"),
+        edit(f"{PACKAGE}/params/verification.py", "PositiveInt = Field(8000", "PositiveInt = Field(9000"),
         {*VERIFY, *WHOLE},
     ),
     "an unused budget": (edit("params.yaml", "epsilon: 0.12", "epsilon: 0.2"), set()),

@@ -14,7 +14,7 @@ from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import plain_json
 from windtunnel.core.plugins import load_modules
 from windtunnel.core.subject import subject_of
@@ -128,6 +128,11 @@ def affordable(dataset: Dataset, queries: int | None) -> Dataset:
 def before_any_assessment(params: Params, classifier: Classifier, dataset: Dataset) -> list[Finding]:
     """The checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
     subject = subject_of(classifier, dataset, params.seed)
+    if (bad := subject.clean_logits.isnan().any(1)).any():  # a predict function is asked here for the first time
+        raise IncompatibleError(
+            f"model: {classifier.source} gives NaN for sample {dataset.ids[int(bad.nonzero()[0])]}; no number can be had of a "
+            f"model that answers nothing"
+        )
     asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
     nothing = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
     empty = Artifacts("clean", Path(), {}, metadata_of(nothing, subject))
