@@ -26,6 +26,7 @@ def found(evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(promotion, "current_subject", lambda *_: None)
     monkeypatch.setattr(promotion, "read_artifacts", lambda _: None)
     monkeypatch.setattr(promotion, "collect", lambda *_: seen[0])
+    monkeypatch.setattr(promotion, "read_train", lambda _: None)
     return seen
 
 

@@ -185,11 +185,14 @@ def reached_by(options: Iterable[str]) -> Iterator[str]:
 def lazy_imports() -> dict[str, list[str]]:
     """What a module imports by reference, as a record has it: module -> modules."""
     of_attacks = library_records("attacks")
+    records = [f"{ASSESSMENTS}.{name}.family" for name in _FACTS]
     rows = [library.rows.module for library in libraries("attacks").values()]
     return {
         "windtunnel.assessments.attacks.adapters": of_attacks,
         "windtunnel.assessments.attacks.table": [*of_attacks, *rows],
-        "windtunnel.evaluation.summary.headline": [f"{ASSESSMENTS}.{name}.family" for name in _FACTS],
+        **dict.fromkeys(
+            ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
+        ),
         **{
             f"{ASSESSMENTS}.{name}.preflight": [f"{ASSESSMENTS}.{name}.family", f"{ASSESSMENTS}.{name}.table"]
             for name in _FACTS
