@@ -135,6 +135,8 @@ def start(folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", *words], cwd=folder, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
         start_new_session=True, env={**os.environ, "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}", **env},
+        # A shell starts what is in the background with Ctrl-C switched off, and the tests may be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

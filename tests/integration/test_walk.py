@@ -1,12 +1,17 @@
 """The walk of docs/team.md, line by line, with real stages: first champion, better, worse, unsound, rollback, overruled."""
 
+import os
 import re
 
 import pytest
 
 from tests.integration.clone import ROOT, Clone
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif("WINDTUNNEL_WALK" not in os.environ, reason="takes many minutes: set WINDTUNNEL_WALK"),
+]
 
 # The default project with fewer entries: stages cost what their imports cost.
 KEPT = {"attacks": ("fgsm", "pgd", "square"), "verification": ("crown",), "corruptions": ("common",)}
