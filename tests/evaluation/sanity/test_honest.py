@@ -27,6 +27,10 @@ NOTHING_BROKEN: dict[str, dict[str, object]] = {
     },
     "lone Square": {"square": SQUARE},
     "lone APGD": {"apgd": {"library": "torchattacks", "algorithm": "APGD", "budget": {"steps": 5}}},
+    "lone APGD, L2": {
+        "apgd": {"library": "torchattacks", "algorithm": "APGD", "budget": {"norm": "L2", "epsilon": 0.02, "steps": 5}}
+    },
+    "lone APGDT": {"apgdt": {"library": "torchattacks", "algorithm": "APGDT", "budget": {"steps": 2}}},
     "survivors": {"pgd": PGD, "square": {**SQUARE, "on": {"survivors_of": ["pgd"]}}},
     "repeated noise": {"noise": {"library": "foolbox", "algorithm": "LinfRepeatedAdditiveUniformNoiseAttack"}},
 }
@@ -65,6 +69,24 @@ def test_an_attack_that_never_asked_the_model_is_idle(
 ) -> None:
     monkeypatch.setattr(attack_pipeline, "adapter_of", lambda _: lambda request, *_: request.inputs)
     assert status("B4", run_of(robust, attacks, tmp_path)) is Status.FAIL
+
+
+SHORT_OF_STEPS = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 5, "step_size": 0.02}}
+
+
+def test_an_attack_that_now_and_then_walks_past_an_example_is_a_warning(mlp_subject: Subject, tmp_path: Path) -> None:
+    """PGD returns its last iterate: honest, and by some samples too weak."""
+    evidence = run_of(mlp_subject, {"pgd": SHORT_OF_STEPS}, tmp_path, 0.1)
+    settings = evidence.params.sanity.model_copy(update={"profile": "full"})
+    finding = run_check(registry()["D5"], evidence, settings)
+    assert finding.value, "the case is one where PGD walks past an example"
+    assert finding.status is Status.WARN
+    assert "seen and not returned in pgd" in finding.reason
+
+
+def test_an_attack_that_returns_nothing_of_what_it_saw_fails(mlp_subject: Subject, tmp_path: Path) -> None:
+    evidence = failing(run_of(mlp_subject, {"pgd": SHORT_OF_STEPS}, tmp_path, 0.1), "pgd")
+    assert status("D5", evidence) is Status.FAIL
 
 
 @pytest.mark.parametrize("order", [("wide", "few"), ("few", "wide")], ids="-".join)

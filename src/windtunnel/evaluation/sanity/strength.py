@@ -159,18 +159,20 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
 
 
 @check(
-    "D5", "No silent success", Tier.ATTACKS, Severity.HARD,
+    "D5", "No silent success", Tier.ATTACKS, Severity.HARD, threshold=0.05,
     source="Pintor et al. 2022, silent success",
     remedy="Keep the best iterate, or add an attack that does (APGD): the worst case misses examples that were seen.",
 )  # fmt: skip
 def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
     """An attack passed through an adversarial example and returned something else.
 
-    Each iterative attack is run anew, and every iterate inside its ball that the model misclassifies is noted. HARD where
-    such a sample is broken by no attack of the run at that budget, so that the worst case is wrong.
+    Each iterative attack is rerun, and every iterate inside its ball that the model misclassifies is noted; flagged
+    where such a sample is broken by no attack of the run at that budget. PGD returns its last iterate, and now and then walks
+    past an example: a WARN. HARD where the 95 % interval of the share of such samples lies above the threshold: then
+    the worst case is not what the attack found. The value is the largest share.
     """
     missed = torch.zeros(len(evidence.ids), dtype=torch.bool)
-    bad, seen = [], 0
+    bad, seen, worst, hard = [], 0, 0.0, False
     for piece in _iterative(evidence):
         region = cast(Region, piece.region)
         rows = piece.rows[piece.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
@@ -182,17 +184,19 @@ def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
         lost = torch.zeros_like(missed)
         lost[rows[spy.seen]] = True
         lost &= ~evidence.union(mine, lambda p: p.succeeded)
-        seen = max(seen, len(rows))
+        share, low, _ = rate_interval(lost[rows])
+        seen, worst, hard = max(seen, len(rows)), max(worst, share), hard or low > limit
         if lost.any():
             bad.append(piece.name)
             missed |= lost
     return Outcome(
         bool(bad),
-        int(missed.sum()),
+        worst,
         n=seen,
         samples=evidence.named(missed),
         assessments=bad,
-        reason="examples were seen and not returned",
+        reason=f"examples of {int(missed.sum())} samples were seen and not returned in {', '.join(bad)}",
+        severity=None if hard else Severity.WARN,
     )
 
 
