@@ -24,7 +24,7 @@ def latent(task: Task[LatentEntry]) -> AssessmentResult:
     block = Generators.model_validate(task.resolved.work.inputs["generators"])
     generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, block)
     quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
-    return assess(task.name, task.entry, subject, generators, quality, others)
+    return assess(task.name, task.entry, subject, generators, quality, others, task.everyone)
 
 
 def main(name: str) -> None:

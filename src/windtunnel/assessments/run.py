@@ -41,7 +41,7 @@ class Preflight(Protocol[Contra]):
 class Task(Generic[E]):
     """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
 
-    subject: the model beside the samples that the entry asks for.
+    subject: the model beside the samples that the entry asks for; everyone: beside all assessed samples.
     """
 
     where: str
@@ -49,6 +49,7 @@ class Task(Generic[E]):
     entry: E
     budget: Budget
     subject: Subject
+    everyone: Subject
     resolved: Resolved
 
 
@@ -67,13 +68,13 @@ def run_entry(
     started = time.time()
     resolved = read_resolved(stage, name)
     entry = schema.model_validate(resolved.work.entry)
-    subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
+    everyone = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
-    subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
+    subject = replace(everyone, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
     directory = ROBUSTNESS / name
     artifacts = take_back(resolved.digest, directory, subject)
     if artifacts is None:
-        task = Task(f"{family}.{name}", name, entry, budget_of(entry), subject, resolved)
+        task = Task(f"{family}.{name}", name, entry, budget_of(entry), subject, everyone, resolved)
         preflight(task.where, entry, task.budget, subject.classifier, subject.dataset)
         result = compute(task)
         result = replace(result, family=family, kwargs={**result.kwargs, "show_sample_names": entry.show_sample_names})

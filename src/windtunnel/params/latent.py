@@ -4,13 +4,47 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveInt,
+    WithJsonSchema,
+    field_validator,
+)
 
-from windtunnel.params.entry import Block, Entry, Value
+from windtunnel.params.entry import Block, Entry, Samples, Value
 from windtunnel.params.model import OtherModel
 from windtunnel.params.numbers import Number
 
 Positive = Annotated[Number, Field(gt=0)]
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _each_once(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"{list(values)} repeats a value; each once")
+    return values
+
+
+def _as_written(values: tuple[float, ...]) -> float | list[float]:
+    return values[0] if len(values) == 1 else list(values)
+
+
+# A number or a list of them; the metrics of the first have the plain names.
+OneOrMore = Annotated[
+    tuple[Positive, ...],
+    BeforeValidator(_as_tuple),
+    Field(min_length=1),
+    AfterValidator(_each_once),
+    PlainSerializer(_as_written),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}),
+]
 
 
 class GeneratorRecipe(Block):
@@ -67,26 +101,45 @@ class Encoding(Block):
     learning_rate: Positive = Field(0.1, description="search: of Adam")
 
 
-class Search(Block):
-    """Latent PGD: where it looks and how long."""
+class Effort(Block):
+    """Latent PGD: how long it looks."""
 
-    rho: Positive = Field(description="radius around the decayed code, in the scaled norm ||.||_2 / sqrt(n_L)")
     restarts: PositiveInt = 12
     steps: PositiveInt = 50
     step_size: Positive = Field(0.05, description="length of a step, as a share of the radius")
 
 
+class Search(Effort):
+    """Latent PGD inside one radius."""
+
+    rho: Positive = Field(description="radius around the decayed code, in the scaled norm ||.||_2 / sqrt(n_L)")
+
+
+class BoundedSearch(Effort):
+    """Latent PGD inside the radii of LAGA and LARA."""
+
+    rho: OneOrMore = Field((0.3,), description="radius around the decayed code; a list for LAGA and LARA at each")
+
+
 class Conventional(Block):
     """The conventional counterparts on the same samples, in [0, 1] pixels."""
 
-    scaled_l2: Positive = Field(0.05, description="adversarial frequency: bound on ||dx||_2 / sqrt(n)")
-    linf: Positive = Field(0.075, description="adversarial frequency: bound on max |dx|")
-    reach: PositiveInt = Field(6, description="adversarial severity: search up to so many times the bound")
+    scaled_l2: OneOrMore = Field((0.05,), description="adversarial frequency: bound on ||dx||_2 / sqrt(n), or several")
+    linf: OneOrMore = Field((0.075,), description="adversarial frequency: bound on max |dx|, or several")
+    reach: PositiveInt = Field(6, description="adversarial severity: search up to so many times the largest bound")
     restarts: PositiveInt = 4
     steps: PositiveInt = 50
     step_size: Positive = 0.05
     noise_sigma: Positive = Field(0.4, description="Gaussian noise; 0.4 is 0.8 of a [-1, 1] range as in the paper")
     noise_draws: PositiveInt = Field(4, description="noisy copies of each sample")
+
+
+class LatentSamples(Samples):
+    """Which samples are encoded; none for the metrics of generated images alone."""
+
+    n: NonNegativeInt | None = Field(
+        None, description="how many; all where absent, 0 for generated images alone (models without an encoder)"
+    )
 
 
 class LatentEntry(Entry):
@@ -96,11 +149,14 @@ class LatentEntry(Entry):
     algorithm: str = "latent_pgd"
     generated: PositiveInt = Field(100, description="generated images that are searched, by class frequency")
     codes: PositiveInt = Field(2000, description="generated images for local generative accuracy (LGA)")
-    decay_epsilon: Positive = Field(0.5, description="noise whose decayed code is the centre of the searches")
+    samples: LatentSamples = LatentSamples()
+    decay_epsilon: OneOrMore = Field(
+        (0.5,), description="noise whose decayed code is the centre of the searches; a list to search from each"
+    )
     noise_levels: tuple[Positive, ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1, description="epsilons of LLNA")
     noise_draws: PositiveInt = Field(8, description="perturbed codes of each image and epsilon, for LLNA")
     encoding: Encoding = Encoding()
-    bounded: Search = Search(rho=0.3)
+    bounded: BoundedSearch = BoundedSearch()
     minimum: Search = Search(rho=2.5)
     conventional: Conventional | None = Field(Conventional(), description="null to leave the counterparts out")
     models: list[str | OtherModel] = Field(
@@ -109,8 +165,9 @@ class LatentEntry(Entry):
     )
 
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
-        """With two further classifiers there are correlations to draw."""
-        return (*of_family, "LatentCorrelationVisualiser") if len(self.models) > 1 else of_family
+        """With a further classifier there are two to compare, with two further ones correlations to draw."""
+        of_several = ("LatentComparisonVisualiser", "LatentCorrelationVisualiser")[: len(self.models)]
+        return (*of_family, *of_several)
 
     @field_validator("noise_levels")
     @classmethod

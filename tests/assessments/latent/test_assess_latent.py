@@ -68,10 +68,10 @@ def test_llar_lags_and_lara_are_the_closed_form_on_the_linear_case():
     entry = LatentEntry(generated=50, codes=100, bounded={"rho": 1.2}, minimum={"rho": 5}, conventional=None)
     result = assess("linear", entry, subject, generators)
     targets = subject.dataset.targets
-    exact = closed_form(subject, generators, result.data["latents"], targets, entry.decay_epsilon)
+    exact = closed_form(subject, generators, result.data["latents"], targets, entry.decay_epsilon[0])
     assert torch.allclose(result.data["perturbation_distance"], exact, atol=1e-3)
     made = result.data["generated"]
-    exact_made = closed_form(subject, generators, made["latents"], made["classes"], entry.decay_epsilon)
+    exact_made = closed_form(subject, generators, made["latents"], made["classes"], entry.decay_epsilon[0])
     assert torch.allclose(made["distances"], exact_made, atol=1e-3)
     assert result.metrics["lars"] == pytest.approx(float(exact.mean()), abs=1e-3)
     assert result.metrics["lags"] == pytest.approx(float(exact_made.mean()), abs=1e-3)
@@ -109,7 +109,7 @@ def test_every_metric_can_be_computed_again_from_the_file(assessed):
         **side_metrics("reconstruction", real, targets, 0.3),
         **side_metrics("generation", made, made["classes"], 0.3),
         **accuracy(data["generated_accuracy"]["predictions"], data["generated_accuracy"]["classes"]).metrics("lga"),
-        **conventional_metrics(data["conventional"], targets, {"scaled_l2": 0.05, "linf": 0.075}),
+        **conventional_metrics(data["conventional"], targets, {"scaled_l2": (0.05,), "linf": (0.075,)}),
     }
     again = json.loads(json.dumps(again))
     assert again == {key: metrics[key] for key in again}
@@ -181,12 +181,12 @@ def test_codes_that_are_not_standard_normal_are_measured_and_said(assessed):
 def test_every_latent_figure_can_be_drawn(assessed):
     _, _, artifacts = assessed
     register_figures()
-    names = [name for name in VISUALISERS if VISUALISERS[name].__module__.endswith(".latent.figures")]
-    assert len(names) == 5
-    paths = draw_figures(
-        artifacts, [*(VISUALISERS[name]() for name in names), VISUALISERS["LatentGridVisualiser"](of="generation")]
-    )
+    names = [name for name in VISUALISERS if ".latent." in VISUALISERS[name].__module__]
+    assert len(names) == 7
+    of_generated = [VISUALISERS[f"Latent{what}Visualiser"](of="generation") for what in ("Grid", "Noise", "Comparison")]
+    paths = draw_figures(artifacts, [*(VISUALISERS[name]() for name in names), *of_generated])
     assert all(path.stat().st_size > 5000 for path in paths)
+    assert not any(row.empty for row in read_artifacts(artifacts.directory).metadata.visualisers)
 
 
 def test_the_sandwich_does_not_hear_of_latent_examples(assessed):

@@ -9,12 +9,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.latent.conventional import GEOMETRY, bound_of, conventional
+from windtunnel.assessments.latent.conventional import GEOMETRY, bounds_of, conventional
 from windtunnel.assessments.latent.correlate import correlations, few_classifiers
 from windtunnel.assessments.latent.encode import encode, uses_search
-from windtunnel.assessments.latent.examine import examine, predict_codes
+from windtunnel.assessments.latent.examine import decode, examine, predict_codes
 from windtunnel.assessments.latent.metrics import (
     accuracy,
+    at_epsilon,
     changes,
     conventional_metrics,
     distributions,
@@ -22,6 +23,7 @@ from windtunnel.assessments.latent.metrics import (
     per_class,
     side_metrics,
     summary,
+    value_metrics,
 )
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
 from windtunnel.assessments.latent.table import LATENT_PGD
@@ -46,6 +48,9 @@ _RENAMED = {
 RECONSTRUCTION_GAP = 0.05  # LRA this far under clean accuracy: the generator, not the classifier, is what is measured
 CODE_NORM_GAP = 0.1  # the mean scaled norm of 16-dimensional draws of N(0, I) is .98, of 64-dimensional ones 1.00
 BATCH_PROBE, BATCH_TOLERANCE = 16, 1e-3
+# What the metrics of one decay epsilon are computed from.
+MOVED = ("distances", "decayed_inputs", "perturbed_latents", "perturbed_inputs", "perturbed_predictions")
+PICTURED = 8  # of each side, whose noisy images are kept: four times the images of all samples would be too many
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,42 +85,50 @@ def assess(
     generators: Generators | None,
     quality: Mapping[str, Json] | None = None,
     others: Mapping[str, Classifier] | None = None,
+    everyone: Subject | None = None,
 ) -> AssessmentResult:
     """Run `entry` for the subject's classifier and for `others`, on the same codes.
 
+    everyone: all assessed samples; where `entry` encodes none, their labels say how often each class is generated, and their
+    predictions what the clean accuracy is.
+
     Extra keys of robustness_data.pt, for N samples: `latents`, `perturbed_latents` (N, n_L), `reconstructed_inputs`,
     `decayed_inputs` (N, ...), `reconstructed_predictions`, `decayed_predictions` (N,), `noisy_predictions` (N, E, D),
-    `llar_log_likelihood` (N,); the dictionary `generated` with the same of G generated images, `generated_accuracy`,
-    `conventional`, and `model_<i>` for each further classifier. `perturbation_distance` is the scaled latent norm, inf
-    where no change of class was found. Raises UserError without generators, UnsoundError where something gives NaN.
+    `noisy_latents` (N, E, n_L), `llar_log_likelihood` (N,); the dictionary `generated` with the same of G generated images,
+    `generated_accuracy`, `conventional`, and `model_<i>` for each further classifier; `pictures`, noisy images of a few.
+    `perturbation_distance` is the scaled latent norm, inf where no change of class was found. What is found at a further decay
+    epsilon has the prefix `epsilon_<e>.`; `broken_within` bool (N, R) where there are several bounds. `reference_targets` and
+    `reference_predictions` (M,) stand in for no samples.
+    Raises UserError without generators or without the encoder asked for, UnsoundError where something gives NaN.
     """
     if generators is None:
         raise UserError(
             f"latent.{name}: there are no generative models; set generators.source: train, or bring a function"
         )
     generators = generators.to(subject.classifier.device)
-    codes = _codes(name, entry, subject, generators)
-    findings = _findings(name, "this run", entry, subject, generators, codes)
-    rows, extra = [_row("this run", entry, subject, codes, findings)], {}
+    # With no samples to encode, classes and clean accuracy are still those of the data.
+    known = subject if len(subject.dataset) or everyone is None else everyone
+    codes = _codes(name, entry, subject, known, generators)
+    findings = _findings(name, "this run", entry, known, generators, codes)
+    rows, extra = [_row("this run", entry, known, codes, findings)], {}
     for index, (label, classifier) in enumerate((others or {}).items(), 1):
-        other = _as_subject(subject, classifier)
+        other = _as_subject(known, classifier)
         found = _findings(name, label, entry, other, generators, codes)
         rows.append(_row(label, entry, other, codes, found))
         extra[f"model_{index}"] = _kept_of_model(other, found)
     metrics: dict[str, Json] = {
-        **_metrics(entry, subject, codes, findings),
+        **_metrics(entry, known, codes, findings),
         **(quality or {}),
         **({"models": [*rows], "correlations": correlations(rows)} if others else {}),
     }
     return AssessmentResult(
         name=name,
         semantics=Semantics(LATENT_PGD, _region(entry)),
-        data={**_data(entry, subject, generators, codes, findings), **extra},
+        data={**_data(entry, subject, known, generators, codes, findings), **extra},
         metrics=metrics,
-        caveats=(*_caveats(entry, subject, generators, findings, metrics), *few_classifiers(rows)),
+        caveats=(*_caveats(entry, known, generators, findings, metrics), *few_classifiers(rows)),
         kwargs={**base_kwargs(subject), "models": ["this run", *(others or {})], "noise_levels": list(entry.noise_levels),
-                "decay_epsilon": entry.decay_epsilon, "rho": entry.bounded.rho,
-                "decay": generators.decay},
+                **_values(entry), "decay": generators.decay},
         call_kwargs={"latents": codes.latents, "classes": subject.dataset.targets, "generated": codes.generated,
                      **entry.model_dump(mode="json", include={"bounded", "minimum", "encoding", "conventional", "noise_draws"})},
         provenance={"generators": generators.source, "generators_digest": generators.digest,
@@ -124,12 +137,28 @@ def assess(
 
 
 def _region(entry: LatentEntry) -> PerturbationBudget:
-    search = entry.bounded
-    return PerturbationBudget(Norm.LATENT_L2, search.rho, search.step_size * search.rho, search.steps)
+    search, rho = entry.bounded, entry.bounded.rho[0]
+    return PerturbationBudget(Norm.LATENT_L2, rho, search.step_size * rho, search.steps)
 
 
-def _codes(name: str, entry: LatentEntry, subject: Subject, generators: Generators) -> Codes:
+def _values(entry: LatentEntry) -> dict[str, Json]:
+    """The values that the plain metrics are of, and all of them where there are several."""
+    epsilons, rhos = list(entry.decay_epsilon), list(entry.bounded.rho)
+    return {
+        "decay_epsilon": epsilons[0],
+        "rho": rhos[0],
+        **({"decay_epsilons": [*epsilons]} if len(epsilons) > 1 else {}),
+        **({"rhos": [*rhos]} if len(rhos) > 1 else {}),
+    }
+
+
+def _codes(name: str, entry: LatentEntry, subject: Subject, known: Subject, generators: Generators) -> Codes:
     data, device = subject.dataset, subject.classifier.device
+    if len(data) and entry.encoding.by == "encoder" and not generators.has_encoder:
+        raise UserError(
+            f"latent.{name}.encoding.by: encoder: the generative model has none; auto searches the codes, and samples: {{n: 0}} "
+            f"needs no codes of real images"
+        )
 
     def work(batch: Batch) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(batch.seed)
@@ -137,11 +166,12 @@ def _codes(name: str, entry: LatentEntry, subject: Subject, generators: Generato
         return {"latents": encode(generators, inputs, classes, entry.encoding, generator).cpu()}
 
     batches = batches_of(torch.arange(len(data)), entry.batch_size, subject.seed, f"{name}.encode")
-    latents = run_batches(batches, work, name=f"{name}: encode")["latents"]
+    encoded = run_batches(batches, work, name=f"{name}: encode")
+    latents = encoded["latents"] if len(data) else torch.zeros(0, generators.latent_dim)
     generator = torch.Generator().manual_seed(derive_seed(subject.seed, name, "generate"))
     n_classes = data.num_classes
     drawn = [generators.draw(n, generator) for n in (entry.generated, entry.codes)]
-    classes = [by_frequency(data.targets, n_classes, n) for n in (entry.generated, entry.codes)]
+    classes = [by_frequency(known.dataset.targets, n_classes, n) for n in (entry.generated, entry.codes)]
     return Codes(latents, drawn[0], classes[0], drawn[1], classes[1])
 
 
@@ -179,8 +209,12 @@ def _findings(
 
         return run_batches(batches, work, name=f"{name}: {label}, {side}", checkpoint=checkpoints[-1])
 
-    reconstruction = search("reconstruction", codes.latents, data.targets)
     generation = search("generation", codes.generated, codes.generated_classes)
+    reconstruction = (
+        search("reconstruction", codes.latents, data.targets)
+        if len(codes.latents)
+        else {key: value[:0] for key, value in generation.items()}
+    )
     device = classifier.device
     predictions = predict_codes(
         generators, classifier, codes.accuracy_latents.to(device), codes.accuracy_classes.to(device)
@@ -200,45 +234,59 @@ def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
 
 def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
     """The eight metrics and their conventional counterparts of one classifier."""
-    targets, rho = subject.dataset.targets, entry.bounded.rho
-    clean = binomial_rate(int(subject.clean_correct.sum()), len(targets))
+    rhos = entry.bounded.rho
+    clean = binomial_rate(int(subject.clean_correct.sum()), len(subject.dataset))
     block: dict[str, Json] = {
         **clean.metrics("clean_accuracy"),
         **accuracy(found.accuracy_predictions, codes.accuracy_classes).metrics("lga"),
-        **side_metrics("reconstruction", found.reconstruction, targets, rho),
-        **side_metrics("generation", found.generation, codes.generated_classes, rho),
     }
-    if entry.conventional:
-        bounds = {norm: bound_of(entry.conventional, norm) for norm in GEOMETRY}
-        block |= conventional_metrics(found.conventional, targets, bounds)
+    for side, (_, data, classes) in _sides(subject, codes, found).items():
+        block |= {
+            **side_metrics(side, data, classes, rhos[0]),
+            **value_metrics(side, data, entry.decay_epsilon, rhos),
+        }
+    if entry.conventional and found.conventional:
+        bounds = {norm: bounds_of(entry.conventional, norm) for norm in GEOMETRY}
+        block |= conventional_metrics(found.conventional, subject.dataset.targets, bounds)
     return block
 
 
+def _sides(
+    subject: Subject, codes: Codes, found: Findings
+) -> dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]]:
+    """(codes, what was found around them, their classes) of the generated images, and of the samples where any were encoded."""
+    sides: dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]] = {}
+    if len(codes.latents):
+        sides["reconstruction"] = (codes.latents, found.reconstruction, subject.dataset.targets)
+    return {**sides, "generation": (codes.generated, found.generation, codes.generated_classes)}
+
+
 def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
-    error = scaled_norm(found.reconstruction["inputs"] - subject.dataset.inputs)
-    sides = {
-        "reconstruction": (found.reconstruction, subject.dataset.targets),
-        "generation": (found.generation, codes.generated_classes),
-    }
-    factor = shrink(entry.decay_epsilon)
-    return {
+    sides = _sides(subject, codes, found)
+    factor = shrink(entry.decay_epsilon[0])
+    block: dict[str, Json] = {
         **_core_metrics(entry, subject, codes, found),
-        "n_samples": len(subject.dataset),
+        "n_samples": len(codes.latents),
         "n_generated": len(codes.generated),
         "n_codes": len(codes.accuracy_classes),
         "noise_levels": list(entry.noise_levels),
-        "rho": entry.bounded.rho,
-        "decay_epsilon": entry.decay_epsilon,
-        **mean_with_interval("code_norm", scaled_norm(codes.latents)),
-        "reconstruction_error": float(error.mean()),
-        "reconstruction_error_distribution": summary(error),
-        "distributions": {
-            "reconstruction": distributions(codes.latents, found.reconstruction, factor),
-            "generation": distributions(codes.generated, found.generation, factor),
-        },
-        "per_class": per_class(subject.dataset.class_names, sides, (found.accuracy_predictions, codes.accuracy_classes),
-                               entry.bounded.rho),
-    }  # fmt: skip
+        **_values(entry),
+        "distributions": {side: distributions(latents, data, factor) for side, (latents, data, _) in sides.items()},
+        "per_class": per_class(
+            subject.dataset.class_names,
+            {side: (data, classes) for side, (_, data, classes) in sides.items()},
+            (found.accuracy_predictions, codes.accuracy_classes),
+            entry.bounded.rho[0],
+        ),
+    }
+    if len(codes.latents):
+        error = scaled_norm(found.reconstruction["inputs"] - subject.dataset.inputs)
+        block |= {
+            **mean_with_interval("code_norm", scaled_norm(codes.latents)),
+            "reconstruction_error": float(error.mean()),
+            "reconstruction_error_distribution": summary(error),
+        }
+    return block
 
 
 def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[str, Json]:
@@ -250,6 +298,11 @@ def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[st
     reconstruction = {
         key: cast(Tensor, data[_RENAMED.get(key, key)]) for key in made if key not in {"latents", "classes"}
     }
+    if "reference_targets" in data:
+        targets, predictions = (cast(Tensor, data[f"reference_{key}"]) for key in ("targets", "predictions"))
+        subject = replace(
+            subject, dataset=replace(subject.dataset, inputs=targets, targets=targets), clean_predictions=predictions
+        )
     return _metrics(
         entry,
         subject,
@@ -259,54 +312,90 @@ def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[st
 
 
 def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
-    core = {**_core_metrics(entry, subject, codes, found), **_image_changes(entry, codes, found)}
+    core = {**_core_metrics(entry, subject, codes, found), **_image_changes(entry, subject, codes, found)}
     return {"model": label, **{key: value for key, value in core.items() if not isinstance(value, list)}}
 
 
-def _image_changes(entry: LatentEntry, codes: Codes, found: Findings) -> dict[str, Json]:
+def _image_changes(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
     """Mean distance of the found examples in the image, per side: the paper's third finding is about robust classifiers."""
     block: dict[str, Json] = {}
-    factor = shrink(entry.decay_epsilon)
-    for side, latents, data in (
-        ("reconstruction", codes.latents, found.reconstruction),
-        ("generation", codes.generated, found.generation),
-    ):
-        moved = changes(latents, data, factor)
-        for norm in ("l2", "l1"):
-            block |= mean_with_interval(f"image_change_{norm}_{side}", moved[f"image_change_{norm}"])
+    for index, epsilon in enumerate(entry.decay_epsilon):
+        for side, (latents, data, _) in _sides(subject, codes, found).items():
+            there = {key: data[f"{at_epsilon(epsilon) if index else ''}{key}"] for key in MOVED}
+            moved = changes(latents, there, shrink(epsilon))
+            for norm in ("l2", "l1"):
+                values = moved[f"image_change_{norm}"]
+                block |= mean_with_interval(f"image_change_{norm}_{side}", values) if not index else {}
+                if len(entry.decay_epsilon) > 1:
+                    block |= mean_with_interval(f"image_change_{norm}_{side}_epsilon_{epsilon:g}", values)
     return block
 
 
-def _data(entry: LatentEntry, subject: Subject, generators: Generators, codes: Codes, found: Findings) -> Tensors:
+def _data(
+    entry: LatentEntry, subject: Subject, known: Subject, generators: Generators, codes: Codes, found: Findings
+) -> Tensors:
     mine = found.reconstruction
-    broken = within(mine["distances"], entry.bounded.rho)
-    likelihood = log_likelihood(mine["distances"], entry.decay_epsilon, generators.latent_dim)
+    broken = within(mine["distances"], entry.bounded.rho[0])
+    likelihood = log_likelihood(mine["distances"], entry.decay_epsilon[0], generators.latent_dim)
+    reference = {"reference_targets": known.dataset.targets, "reference_predictions": known.clean_predictions}
     return {
         **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
         **{_RENAMED.get(key, key): value for key, value in mine.items()},
+        **_broken_within(entry, mine),
         "latents": codes.latents,
         "llar_log_likelihood": likelihood,
         "generated": {"classes": codes.generated_classes, "latents": codes.generated, **found.generation},
         "generated_accuracy": {"classes": codes.accuracy_classes, "predictions": found.accuracy_predictions},
         "conventional": found.conventional,
+        **({} if len(subject.dataset) else reference),
+        **_pictures(subject, generators, codes, found),
     }
+
+
+def _broken_within(entry: LatentEntry, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whether each sample is broken within each of several bounds, (N, R), at each decay epsilon; nothing for one bound."""
+    rhos = entry.bounded.rho
+    if len(rhos) == 1:
+        return {}
+    prefixes = ["", *(at_epsilon(epsilon) for epsilon in entry.decay_epsilon[1:])]
+    return {
+        f"{prefix}broken_within": torch.stack([within(mine[f"{prefix}distances"], rho) for rho in rhos], 1)
+        for prefix in prefixes
+    }
+
+
+def _pictures(subject: Subject, generators: Generators, codes: Codes, found: Findings) -> Tensors:
+    """The first noisy image (P, E, ...) at each level of a few samples and generated images; nothing where inputs are no images."""
+    if not subject.dataset.is_image:
+        return {}
+    kept: dict[str, Tensor] = {}
+    for side, (_, data, classes) in _sides(subject, codes, found).items():
+        rows = one_of_each(classes, PICTURED)
+        levels = data["noisy_latents"].shape[1]
+        noisy = data["noisy_latents"][rows].flatten(0, 1).to(subject.classifier.device)
+        images = decode(generators, noisy, classes[rows].repeat_interleave(levels).to(noisy.device))
+        kept |= {f"{side}_rows": rows, f"{side}_noisy": images.unflatten(0, (len(rows), levels))}
+    return {"pictures": kept}
+
+
+def one_of_each(classes: Tensor, count: int) -> Tensor:
+    """At most `count` indices, the first of each class before the second of any."""
+    rank = torch.zeros(len(classes), dtype=torch.int64)
+    for label in classes.unique():
+        members = (classes == label).nonzero().flatten()
+        rank[members] = torch.arange(len(members))
+    return rank.argsort(stable=True)[:count]
 
 
 def _kept_of_model(subject: Subject, found: Findings) -> dict[str, Tensor]:
     """What the metrics of a further classifier can be computed from; its examples are kept, to be seen beside each other."""
-    keys = (
-        "predictions",
-        "noisy_predictions",
-        "distances",
-        "perturbed_latents",
-        "perturbed_inputs",
-        "perturbed_predictions",
-    )
+    keys = {"predictions", "noisy_predictions", *MOVED} - {"decayed_inputs"}
+    wanted = [key for key in found.generation if key.rpartition(".")[2] in keys]
     return {
         "clean_predictions": subject.clean_predictions,
         "generated_accuracy": found.accuracy_predictions,
-        **{f"reconstruction.{key}": found.reconstruction[key] for key in keys},
-        **{f"generation.{key}": found.generation[key] for key in keys},
+        **{f"reconstruction.{key}": found.reconstruction[key] for key in wanted},
+        **{f"generation.{key}": found.generation[key] for key in wanted},
         **{f"conventional.{key}": value for key, value in found.conventional.items()},
     }
 
@@ -314,23 +403,29 @@ def _kept_of_model(subject: Subject, found: Findings) -> dict[str, Tensor]:
 def _caveats(
     entry: LatentEntry, subject: Subject, generators: Generators, found: Findings, metrics: Mapping[str, Json]
 ) -> list[Caveat]:
-    lra, clean = float(str(metrics["lra"])), float(str(metrics["clean_accuracy"]))
     notes: list[Caveat] = []
+    encoded = "lra" in metrics
+    lra, clean = float(str(metrics.get("lra", 1))), float(str(metrics["clean_accuracy"]))
     if lra < clean - RECONSTRUCTION_GAP:
         notes.append(Caveat("poor_reconstruction", (
             f"Accuracy on reconstructed images (LRA {lra:.1%}) is more than 5 points under clean accuracy ({clean:.1%}): the "
             f"metrics on reconstructions measure the generative model as much as the classifier."
         )))  # fmt: skip
-    norm = float(str(metrics["code_norm"]))
+    norm = float(str(metrics.get("code_norm", 1)))
     if abs(norm - 1) > CODE_NORM_GAP:
         notes.append(Caveat("codes_not_standard_normal", (
             f"Codes of real images have a mean scaled norm of {norm:.2f}, draws of N(0, I) of 1.00: what is said of generated images "
             f"is of codes that real images seldom have, and scaled norms on the two sides do not compare."
         )))  # fmt: skip
-    if uses_search(entry.encoding, generators):
+    if encoded and uses_search(entry.encoding, generators):
         why = "was asked for" if generators.has_encoder else "is needed: the generative model has no encoder"
         notes.append(Caveat("codes_searched", f"Codes of real images are found by gradient search, which {why}."))
-    missed = {name: int(str(metrics[f"{name}_not_found"])) for name in ("lars", "lags")}
+    if not encoded:
+        notes.append(Caveat("no_samples_encoded", (
+            "No sample was encoded (samples: {n: 0}): there are metrics of generated images alone, and how well the generative "
+            "model covers real ones was not measured."
+        )))  # fmt: skip
+    missed = {name: int(str(metrics.get(f"{name}_not_found", 0))) for name in ("lars", "lags")}
     if any(missed.values()):
         notes.append(Caveat("not_found", (
             f"Within {entry.minimum.rho:g} no change of class was found for {missed['lars']} reconstructed and "

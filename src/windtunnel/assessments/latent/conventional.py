@@ -16,8 +16,8 @@ from windtunnel.params.latent import Conventional
 GEOMETRY: dict[str, Geometry] = {"scaled_l2": SCALED_L2, "linf": LINF}
 
 
-def bound_of(options: Conventional, norm: str) -> float:
-    """The bound of adversarial frequency under `norm`, in the units of the inputs."""
+def bounds_of(options: Conventional, norm: str) -> tuple[float, ...]:
+    """The bounds of adversarial frequency under `norm`, in the units of the inputs."""
     return {"scaled_l2": options.scaled_l2, "linf": options.linf}[norm]
 
 
@@ -37,7 +37,7 @@ def conventional(
     centres, labels = inputs.to(device), classes.to(device)
     found = {}
     for norm, geometry in GEOMETRY.items():
-        plan = Plan(bound_of(options, norm) * options.reach, options.restarts, options.steps, options.step_size)
+        plan = Plan(max(bounds_of(options, norm)) * options.reach, options.restarts, options.steps, options.step_size)
         problem = Problem(lambda points, rows: classifier.module(points).float(), centres, labels, geometry, span)
         found[norm] = minimum_search(problem, plan, _generator(seed, norm)).distances.cpu()
     generator = _generator(seed, "noise")

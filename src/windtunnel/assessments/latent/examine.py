@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.latent.metrics import at_epsilon
 from windtunnel.assessments.latent.noise import perturb, shrink
-from windtunnel.assessments.latent.search import SCALED_L2, Plan, Problem, bounded_search, minimum_search
+from windtunnel.assessments.latent.search import SCALED_L2, Found, Plan, Problem, bounded_search, minimum_search
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.seeds import derive_seed
 from windtunnel.inputs.generators.interface import Generators
-from windtunnel.params.latent import LatentEntry, Search
+from windtunnel.params.latent import Effort, LatentEntry
 
 
 def examine(
@@ -18,41 +21,59 @@ def examine(
 ) -> dict[str, Tensor]:
     """Everything the metrics need of S codes (S, n_L) of `classes` (S,), all on the CPU.
 
-    inputs, decayed_inputs, perturbed_inputs: (S, ...), decoded from the code itself, from its decayed version (the
-    centre of the search) and from `perturbed_latents` (S, n_L). predictions, decayed_predictions,
-    perturbed_predictions: (S,). noisy_predictions: (S, E, D) for D draws at each of E noise levels. distances: (S,)
-    scaled norm of the change from the decayed code; inf where no change of class was found, and then the perturbed code
-    is the decayed one. unconfirmed: (S,) bool, whether a second forward pass took back what the search had found.
+    inputs, predictions: of the images (S, ...) of the codes. noisy_latents: (S, E, n_L), the first draw at each of E noise
+    levels. noisy_predictions: (S, E, D) for D draws. Beside them what `nearest` finds at the first decay epsilon, and under
+    keys with the prefix of `at_epsilon` what it finds at each further one.
     """
     device = classifier.device
     latents, classes = latents.to(device), classes.to(device)
-    centres = latents * shrink(entry.decay_epsilon)
+    images = decode(generators, latents, classes)
+    found = {
+        "inputs": images,
+        "predictions": classifier.predict(images),
+        **_noisy(entry, generators, classifier, latents, classes, seed),
+    }
+    for index, epsilon in enumerate(entry.decay_epsilon):
+        prefix = at_epsilon(epsilon) if index else ""
+        at = nearest(entry, generators, classifier, latents, classes, epsilon, seed)
+        found |= {f"{prefix}{key}": value for key, value in at.items()}
+    return found
+
+
+def nearest(
+    entry: LatentEntry,
+    generators: Generators,
+    classifier: Classifier,
+    latents: Tensor,
+    classes: Tensor,
+    epsilon: float,
+    seed: int,
+) -> dict[str, Tensor]:
+    """The nearest change of class around the codes (S, n_L) decayed at `epsilon`, all on the CPU.
+
+    decayed_inputs, perturbed_inputs: (S, ...), decoded from the centre of the search and from `perturbed_latents`
+    (S, n_L); with decayed_predictions, perturbed_predictions: (S,). distances: (S,) scaled norm of the change from the
+    decayed code; inf where no change of class was found, and then the perturbed code is the decayed one. unconfirmed: (S,)
+    bool, whether a second forward pass took back what the search had found.
+    """
+    device = classifier.device
+    centres = latents * shrink(epsilon)
     problem = Problem(
         lambda points, rows: classifier.module(generators.decode(points, classes[rows])).float(),
         centres,
         classes,
         SCALED_L2,
     )
-    found = minimum_search(problem, plan_of(entry.minimum), _generator(seed, "minimum"))
-    far = (found.distances > entry.bounded.rho).nonzero().flatten()
-    if len(far):
-        near = Problem(lambda points, rows: problem.scores(points, far[rows]), centres[far], classes[far], SCALED_L2)
-        again = bounded_search(near, plan_of(entry.bounded), _generator(seed, "bounded"))
-        closer = again.distances < found.distances[far]
-        found.changes[far[closer]] = again.changes[closer]
-        found.distances[far[closer]] = again.distances[closer]
-    images, decayed, perturbed = (
-        decode(generators, codes, classes) for codes in (latents, centres, centres + found.changes)
-    )
+    found = minimum_search(problem, plan_of(entry.minimum, entry.minimum.rho), _generator(seed, "minimum"))
+    for rho in entry.bounded.rho:
+        _search_within(rho, entry, problem, found, seed)
+    decayed, perturbed = (decode(generators, codes, classes) for codes in (centres, centres + found.changes))
     predictions = classifier.predict(perturbed)
     unconfirmed = found.distances.isfinite().cpu() & (predictions == classes.cpu())
     found.distances[unconfirmed.to(device)] = torch.inf
     return {
-        "inputs": images,
-        "predictions": classifier.predict(images),
         "decayed_inputs": decayed,
         "decayed_predictions": classifier.predict(decayed),
-        "noisy_predictions": _noisy(entry, generators, classifier, latents, classes, seed),
         "perturbed_latents": (centres + found.changes).cpu(),
         "perturbed_inputs": perturbed,
         "perturbed_predictions": predictions,
@@ -61,9 +82,26 @@ def examine(
     }
 
 
-def plan_of(search: Search) -> Plan:
-    """The plan of a block of params."""
-    return Plan(search.rho, search.restarts, search.steps, search.step_size)
+def _search_within(rho: float, entry: LatentEntry, problem: Problem, found: Found, seed: int) -> None:
+    """The bounded search, for the samples that nothing so far brought inside `rho`; what is nearer goes into `found`."""
+    left = (found.distances > rho).nonzero().flatten()
+    if not len(left):
+        return
+    rest = replace(
+        problem,
+        scores=lambda points, rows: problem.scores(points, left[rows]),
+        centres=problem.centres[left],
+        classes=problem.classes[left],
+    )
+    near = bounded_search(rest, plan_of(entry.bounded, rho), _generator(seed, "bounded"))
+    closer = near.distances < found.distances[left]
+    found.changes[left[closer]] = near.changes[closer]
+    found.distances[left[closer]] = near.distances[closer]
+
+
+def plan_of(effort: Effort, rho: float) -> Plan:
+    """The plan of a block of params inside a radius."""
+    return Plan(rho, effort.restarts, effort.steps, effort.step_size)
 
 
 @torch.no_grad()
@@ -81,14 +119,15 @@ def predict_codes(generators: Generators, classifier: Classifier, latents: Tenso
 
 def _noisy(
     entry: LatentEntry, generators: Generators, classifier: Classifier, latents: Tensor, classes: Tensor, seed: int
-) -> Tensor:
-    generator = _generator(seed, "noise")
-    repeated, labels = latents.repeat_interleave(entry.noise_draws, 0), classes.repeat_interleave(entry.noise_draws)
-    rows = [
-        predict_codes(generators, classifier, perturb(repeated, epsilon, generator), labels)
-        for epsilon in entry.noise_levels
-    ]
-    return torch.stack([row.view(len(latents), entry.noise_draws) for row in rows], 1)
+) -> dict[str, Tensor]:
+    generator, draws = _generator(seed, "noise"), entry.noise_draws
+    repeated, labels = latents.repeat_interleave(draws, 0), classes.repeat_interleave(draws)
+    codes = [perturb(repeated, epsilon, generator) for epsilon in entry.noise_levels]
+    rows = [predict_codes(generators, classifier, noisy, labels) for noisy in codes]
+    return {
+        "noisy_latents": torch.stack([noisy[::draws].cpu() for noisy in codes], 1),
+        "noisy_predictions": torch.stack([row.view(len(latents), draws) for row in rows], 1),
+    }
 
 
 def _generator(seed: int, purpose: str) -> torch.Generator:

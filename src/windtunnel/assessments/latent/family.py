@@ -16,6 +16,7 @@ FAMILY = Family(
     visualisers=(
         "LatentMetricsVisualiser",
         "LatentGridVisualiser",
+        "LatentNoiseVisualiser",
         "LatentDistributionsVisualiser",
         "GeneratorSheetVisualiser",
     ),

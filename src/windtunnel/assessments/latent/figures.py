@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from windtunnel.assessments.attacks.figures import bare, show_image, signed_map
 from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
-from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import number
+from windtunnel.assessments.figures.base import register
+from windtunnel.assessments.latent import pictures as pictures  # registers its figures
+from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
+from windtunnel.core.metadata import number, numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,26 +20,6 @@ if TYPE_CHECKING:
 
     from windtunnel.core.artifacts import Artifacts
     from windtunnel.core.contracts import Json
-
-NOT_LATENT = "No latent codes on disk: this assessment is not a latent one."
-NOT_IMAGES = "Not images: nothing to draw."
-
-
-@dataclass(frozen=True)
-class _LatentVisualiser(Visualiser):
-    kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
-    families: ClassVar[frozenset[str]] = frozenset({"latent"})
-
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder where the artifacts are of another family."""
-        if "latents" not in artifacts.data:
-            return style.placeholder(NOT_LATENT)
-        return self.draw_latent(artifacts)
-
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure of a latent assessment."""
-        raise NotImplementedError
-
 
 def _number(metrics: dict[str, Json], key: str) -> float:
     return float(str(metrics[key]))
@@ -57,7 +38,7 @@ def _error(metrics: dict[str, Json], key: str) -> list[list[float]] | None:
 
 @register
 @dataclass(frozen=True)
-class LatentMetricsVisualiser(_LatentVisualiser):
+class LatentMetricsVisualiser(LatentVisualiser):
     """The metrics with their intervals: accuracies, accuracy against latent noise, mean minimum perturbations."""
 
     title: ClassVar[str] = "Latent-space metrics"
@@ -70,13 +51,16 @@ class LatentMetricsVisualiser(_LatentVisualiser):
         figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(11, 3.4), width_ratios=(5, 4, 2.2))
         shares = {"clean_accuracy": style.CLEAN, "lra": style.BLUE, "lga": style.SKY, "lara": style.ATTACKED,
                   "laga": style.ORANGE}  # fmt: skip
+        shares = {key: colour for key, colour in shares.items() if key in metrics}
         for place, (key, colour) in enumerate(shares.items()):
             left.bar(place, _number(metrics, key), color=colour, yerr=_error(metrics, key), capsize=3)
             left.annotate(f"{_number(metrics, key):.1%}", (place, 0.02), ha="center", color="white", weight="bold")
-        left.set_xticks(range(len(shares)), ["clean", "LRA", "LGA", "LARA", "LAGA"])
+        left.set_xticks(range(len(shares)), [key.upper() if key != "clean_accuracy" else "clean" for key in shares])
         left.set(ylabel="accuracy", ylim=(0, 1.05), title=f"bounded search: radius {_number(metrics, 'rho'):g}")
         levels = cast(list[float], metrics["noise_levels"])
         for side, colour in (("reconstruction", style.BLUE), ("generation", style.SKY)):
+            if f"llna_{side}_curve" not in metrics:
+                continue
             values, low, high = (
                 [
                     float("nan") if v is None else v
@@ -88,25 +72,33 @@ class LatentMetricsVisualiser(_LatentVisualiser):
             middle.fill_between(levels, low, high, color=colour, alpha=0.2)
         middle.set(xlabel="latent noise ε", ylim=(0, 1.05), title="accuracy under noise (LLNA)")
         middle.legend(loc="lower left")
-        for place, (key, colour) in enumerate({"lars": style.BLUE, "lags": style.SKY}.items()):
-            if key in metrics:
-                right.bar(place, _number(metrics, key), color=colour, yerr=_error(metrics, key), capsize=3)
-        right.set_xticks([0, 1], ["LARS", "LAGS"])
+        # One group of two bars for each decay epsilon, where there are several.
+        several = "decay_epsilons" in metrics
+        suffixes = [f"_epsilon_{e:g}" for e in numbers(metrics, "decay_epsilons")] if several else [""]
+        found = [(key, suffix) for suffix in suffixes for key in ("lars", "lags")]
+        for place, (key, suffix) in enumerate(found):
+            if key + suffix in metrics:
+                right.bar(place, _number(metrics, key + suffix), color=style.BLUE if key == "lars" else style.SKY,
+                          yerr=_error(metrics, key + suffix), capsize=3)  # fmt: skip
+        labels = [key.upper() + suffix.replace("_epsilon_", "\nε ") for key, suffix in found]
+        right.set_xticks(range(len(found)), labels, fontsize=8 if several else None)
         right.set(title="mean minimum", ylabel="scaled latent norm")
         return figure
 
 
 @register
 @dataclass(frozen=True)
-class LatentGridVisualiser(_LatentVisualiser):
+class LatentGridVisualiser(LatentVisualiser):
     """Original, reconstructed, decayed, perturbed and difference, with what the classifier says of each.
 
     of: `reconstruction` (of the samples) or `generation`, where there is no original.
+    epsilon: one of several decay epsilons; the first where absent.
     """
 
     max_samples: int = 4
     cmap: str = "RdBu_r"
-    of: Literal["reconstruction", "generation"] = "reconstruction"
+    of: Side = "reconstruction"
+    epsilon: float | None = None
     scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
     embeds_clean_input: ClassVar[bool] = True
     embeds_perturbation_map: ClassVar[bool] = True
@@ -114,13 +106,14 @@ class LatentGridVisualiser(_LatentVisualiser):
 
     def __post_init__(self) -> None:
         """Refuse a side that does not exist."""
-        if self.of not in {"reconstruction", "generation"}:
-            raise ValueError(f"of: '{self.of}' is neither reconstruction nor generation")
+        known_side(self.of)
 
     def draw_latent(self, artifacts: Artifacts) -> Figure:
         """The figure."""
         from matplotlib import pyplot
 
+        if f"{self._prefix(artifacts)}decayed_inputs" not in artifacts.data:
+            return style.placeholder(f"Nothing was searched from decay epsilon {self.epsilon:g}.")
         columns, classes, distances = self._columns(artifacts)
         if columns[0][1].ndim != 4:
             return style.placeholder(NOT_IMAGES)
@@ -149,19 +142,29 @@ class LatentGridVisualiser(_LatentVisualiser):
 
     def _columns(self, artifacts: Artifacts) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:
         """((title, images, predictions) of each column, classes, distances)."""
-        if self.of == "generation":
-            made = cast("dict[str, Tensor]", artifacts.data["generated"])
-            columns = [("generated", made["inputs"], made["predictions"])]
-            data, distances, classes = made, made["distances"], made["classes"]
+        prefix = self._prefix(artifacts)
+        if drawn_side(self.of, artifacts) == "generation":
+            data = made(artifacts)
+            columns = [("generated", data["inputs"], data["predictions"])]
+            classes, distances = data["classes"], data[f"{prefix}distances"]
         else:
             data = cast("dict[str, Tensor]", artifacts.data)
-            classes, distances = data["targets"], data["perturbation_distance"]
+            classes, distances = data["targets"], data[f"{prefix}distances" if prefix else "perturbation_distance"]
             columns = [
                 ("original", data["clean_inputs"], data["clean_predictions"]),
                 ("reconstructed", data["reconstructed_inputs"], data["reconstructed_predictions"]),
             ]
-        columns += [(key, data[f"{key}_inputs"], data[f"{key}_predictions"]) for key in ("decayed", "perturbed")]
+        columns += [
+            (key, data[f"{prefix}{key}_inputs"], data[f"{prefix}{key}_predictions"]) for key in ("decayed", "perturbed")
+        ]
         return columns, classes, distances
+
+    def _prefix(self, artifacts: Artifacts) -> str:
+        """Of the tensors at the decay epsilon asked for."""
+        from windtunnel.assessments.latent.metrics import at_epsilon
+
+        first = number(artifacts.metadata.kwargs.extra, "decay_epsilon")
+        return "" if self.epsilon is None or self.epsilon == first else at_epsilon(self.epsilon)
 
 
 def _spread(classes: Tensor, distances: Tensor, count: int) -> list[int]:
@@ -181,7 +184,7 @@ def _spread(classes: Tensor, distances: Tensor, count: int) -> list[int]:
 
 @register
 @dataclass(frozen=True)
-class GeneratorSheetVisualiser(_LatentVisualiser):
+class GeneratorSheetVisualiser(LatentVisualiser):
     """Generated images, a row per class, beside real ones of the class: is this a picture of it?"""
 
     columns: int = 10
@@ -194,33 +197,34 @@ class GeneratorSheetVisualiser(_LatentVisualiser):
         import torch
         from matplotlib import pyplot
 
-        made = cast("dict[str, Tensor]", artifacts.data["generated"])
+        drawn = made(artifacts)
         inputs, targets = artifacts.tensor("clean_inputs"), artifacts.tensor("targets")
         if inputs.ndim != 4:
             return style.placeholder(NOT_IMAGES)
         names = artifacts.class_names[: self.max_classes]
         channels, height, width = inputs.shape[1:]
         gap = max(1, width // 12)
-        columns = self.columns + self.real
+        real = self.real if len(inputs) else 0
+        columns = self.columns + real
         sheet = torch.ones(channels, len(names) * (height + gap), columns * (width + gap) + width // 2)
         for label in range(len(names)):
-            tiles = [*enumerate(made["inputs"][made["classes"] == label][: self.columns])]
-            tiles += [*enumerate(inputs[targets == label][: self.real], self.columns)]
+            tiles = [*enumerate(drawn["inputs"][drawn["classes"] == label][: self.columns])]
+            tiles += [*enumerate(inputs[targets == label][:real], self.columns)]
             for column, tile in tiles:
                 left = column * (width + gap) + (width // 2 if column >= self.columns else 0)
                 sheet[:, label * (height + gap) : label * (height + gap) + height, left : left + width] = tile
         figure, axes = pyplot.subplots(figsize=(0.62 * columns + 0.8, 0.6 * len(names) * (height / width) + 0.5))
         show_image(axes, sheet)
         axes.set_yticks([label * (height + gap) + height / 2 for label in range(len(names))], names)
-        starts = (0, self.columns * (width + gap) + width // 2)
-        axes.set_xticks([start + width / 2 for start in starts], ["generated", "real"])
+        starts = [0, *([self.columns * (width + gap) + width // 2] if real else [])]
+        axes.set_xticks([start + width / 2 for start in starts], ["generated", "real"][: len(starts)])
         axes.tick_params(length=0, labeltop=True, labelbottom=False)
         return figure
 
 
 @register
 @dataclass(frozen=True)
-class LatentDistributionsVisualiser(_LatentVisualiser):
+class LatentDistributionsVisualiser(LatentVisualiser):
     """Histograms of the size of what was found, in latent space and in the image."""
 
     bins: int = 20
@@ -235,11 +239,10 @@ class LatentDistributionsVisualiser(_LatentVisualiser):
 
         factor = shrink(number(artifacts.metadata.kwargs.extra, "decay_epsilon"))
         real = cast("dict[str, Tensor]", artifacts.data)
-        made = cast("dict[str, Tensor]", artifacts.data["generated"])
-        sides = {
-            "reconstruction": changes(real["latents"], {**real, "distances": real["perturbation_distance"]}, factor),
-            "generation": changes(made["latents"], made, factor),
-        }
+        sides = {"generation": changes(made(artifacts)["latents"], made(artifacts), factor)}
+        if len(real["latents"]):
+            known = {**real, "distances": real["perturbation_distance"]}
+            sides = {"reconstruction": changes(real["latents"], known, factor), **sides}
         titles = {"latent_change": "‖δl‖", "latent_norm_change": "change of ‖l‖",
                   "image_change_l2": "‖δx‖₂, scaled", "image_change_l1": "‖δx‖₁, per value"}  # fmt: skip
         figure, grid = pyplot.subplots(1, len(titles), figsize=(11, 2.8))
@@ -261,7 +264,7 @@ def _histograms(axes: Axes, groups: dict[str, Tensor], bins: int) -> None:
 
 @register
 @dataclass(frozen=True)
-class LatentCorrelationVisualiser(_LatentVisualiser):
+class LatentCorrelationVisualiser(LatentVisualiser):
     """Every pair of metrics of `correlations` over several classifiers, with Pearson's and Spearman's coefficients.
 
     only: the metrics that must be in a pair; all pairs where it is empty.

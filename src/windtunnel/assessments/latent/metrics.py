@@ -72,16 +72,47 @@ def side_metrics(side: str, data: Mapping[str, Tensor], classes: Tensor, rho: fl
     }
 
 
+def at_epsilon(epsilon: float) -> str:
+    """The prefix of the tensors at a decay epsilon that is not the first: `epsilon_1.`."""
+    return f"epsilon_{epsilon:g}."
+
+
+def value_metrics(
+    side: str, data: Mapping[str, Tensor], epsilons: Sequence[float], rhos: Sequence[float]
+) -> dict[str, Json]:
+    """Severity and bounded accuracy of one side at each of several values; empty where there is one of each.
+
+    `lars_epsilon_1`, `lara_rho_0.1`, `lara_epsilon_1_rho_0.1`: the plain names are those of the first values.
+    """
+    _, mean_minimum, bounded = NAMES[side]
+    block: dict[str, Json] = {}
+    for index, epsilon in enumerate(epsilons):
+        distances = data[f"{at_epsilon(epsilon) if index else ''}distances"]
+        there = f"_epsilon_{epsilon:g}" if len(epsilons) > 1 else ""
+        block |= severity(f"{mean_minimum}{there}", distances) if there else {}
+        for rho in rhos:
+            within_rho = f"{there}_rho_{rho:g}" if len(rhos) > 1 else there
+            block |= unbroken(distances, rho).metrics(f"{bounded}{within_rho}") if within_rho else {}
+    return block
+
+
 def _levels(data: Mapping[str, Tensor]) -> int:
     return data["noisy_predictions"].shape[1]
 
 
-def conventional_metrics(data: Mapping[str, Tensor], classes: Tensor, bounds: Mapping[str, float]) -> dict[str, Json]:
-    """Adversarial frequency and severity under each norm of `bounds`, and accuracy under Gaussian noise."""
+def conventional_metrics(
+    data: Mapping[str, Tensor], classes: Tensor, bounds: Mapping[str, Sequence[float]]
+) -> dict[str, Json]:
+    """Adversarial frequency and severity under each norm of `bounds`, and accuracy under Gaussian noise.
+
+    The frequency within the first bound has the plain name; of several, each is there as `..._bound_0.1` too.
+    """
     block: dict[str, Json] = {}
-    for norm, bound in bounds.items():
-        broken = int(within(data[norm], bound).sum())
-        block |= binomial_rate(broken, len(classes)).metrics(f"adversarial_frequency_{norm}")
+    for norm, values in bounds.items():
+        named = {"": values[0], **({f"_bound_{b:g}": b for b in values} if len(values) > 1 else {})}
+        for suffix, bound in named.items():
+            broken = int(within(data[norm], bound).sum())
+            block |= binomial_rate(broken, len(classes)).metrics(f"adversarial_frequency_{norm}{suffix}")
         block |= severity(f"adversarial_severity_{norm}", data[norm])
     return {**block, **noise_accuracy("noise_accuracy", data["noise_predictions"], classes)}
 

@@ -23,9 +23,9 @@ def preflight(where: str, entry: LatentEntry, budget: Budget, classifier: Classi
         raise UserError(
             f"{where}.budget: a latent search has radii of its own, {where}.bounded.rho and {where}.minimum.rho; remove it"
         )
-    if entry.minimum.rho < entry.bounded.rho:
+    if entry.minimum.rho < max(entry.bounded.rho):
         raise UserError(
-            f"{where}.minimum.rho: {entry.minimum.rho:g} is smaller than bounded.rho {entry.bounded.rho:g}; the minimum is "
+            f"{where}.minimum.rho: {entry.minimum.rho:g} is smaller than bounded.rho {max(entry.bounded.rho):g}; the minimum is "
             f"looked for in the larger ball"
         )
     for key, search in (("minimum", entry.minimum), ("bounded", entry.bounded)):
