@@ -20,9 +20,9 @@ from windtunnel.params.server import configured_server
 def latent(task: Task[LatentEntry]) -> AssessmentResult:
     """Run one entry for this run's classifier and for its `models`."""
     subject = task.subject
-    others = load_models(task.where, task.entry, subject.dataset, task.resolved.work.device, configured_server())
+    others = load_models(task.where, task.entry, task.everyone.dataset, task.resolved.work.device, configured_server())
     block = Generators.model_validate(task.resolved.work.inputs["generators"])
-    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, block)
+    generators = load_generators(GENERATORS, subject.classifier.device, task.everyone.dataset, block)
     quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
     return assess(task.name, task.entry, subject, generators, quality, others, task.everyone)
 

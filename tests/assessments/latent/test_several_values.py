@@ -81,11 +81,17 @@ def test_without_samples_a_generator_that_cannot_encode_is_not_searched(mlp_subj
     model = fit(Grey(), "grey", None, torch.device("cpu"), mlp_subject.dataset)
     entry = LatentEntry(**QUICK, samples={"n": 0})
     none = mlp_subject.choose(0, "first", 0)
-    weak = classifier_of(train_classifier(Recipe(architecture="mlp", epochs=1), digits[1], 0, torch.device("cpu")), 10, (1, 8, 8))
+    weak = classifier_of(
+        train_classifier(Recipe(architecture="mlp", epochs=1), digits[1], 0, torch.device("cpu")), 10, (1, 8, 8)
+    )
     result = assess("m", entry, none, model, {}, {"weak": weak}, mlp_subject)
     metrics = result.metrics
     assert {"lga", "lags_not_found", "laga", "llna_generation"} <= set(metrics)
-    assert not [key for key in metrics if key.startswith(("lra", "lars", "lara", "llna_reconstruction", "code_norm", "adversarial_"))]
+    assert not [
+        key
+        for key in metrics
+        if key.startswith(("lra", "lars", "lara", "llna_reconstruction", "code_norm", "adversarial_"))
+    ]
     assert metrics["clean_accuracy"] == float(mlp_subject.clean_correct.double().mean())
     assert metrics["models"][1]["clean_accuracy"] < metrics["clean_accuracy"]
     assert {caveat.code for caveat in result.caveats} >= {"no_samples_encoded"}

@@ -251,9 +251,7 @@ def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Fin
     return block
 
 
-def _sides(
-    subject: Subject, codes: Codes, found: Findings
-) -> dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]]:
+def _sides(subject: Subject, codes: Codes, found: Findings) -> dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]]:
     """(codes, what was found around them, their classes) of the generated images, and of the samples where any were encoded."""
     sides: dict[str, tuple[Tensor, Mapping[str, Tensor], Tensor]] = {}
     if len(codes.latents):

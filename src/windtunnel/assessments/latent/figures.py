@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windtunnel.core.artifacts import Artifacts
     from windtunnel.core.contracts import Json
 
+
 def _number(metrics: dict[str, Json], key: str) -> float:
     return float(str(metrics[key]))
 

@@ -56,7 +56,12 @@ class LatentNoiseVisualiser(LatentVisualiser):
             right = (noisy[index] == label).double().mean(1)
             cells = [(title, images[index], int(said[index]), "") for title, images, said in columns]
             cells += [
-                (f"ε {level:g}", kept[f"{side}_noisy"][place, e], int(noisy[index, e, 0]), f", LLNA {float(right[e]):.0%}")
+                (
+                    f"ε {level:g}",
+                    kept[f"{side}_noisy"][place, e],
+                    int(noisy[index, e, 0]),
+                    f", LLNA {float(right[e]):.0%}",
+                )
                 for e, level in enumerate(levels)
             ]
             for axes, (title, image, said, words) in zip(row, cells, strict=True):

@@ -31,7 +31,7 @@ def print_report(metadata: Mapping[str, Json], console: Console | None = None) -
     for words, group in (("flip earliest", "earliest"), ("last longest", "longest")):
         if f"confidence_{group}" in metrics:
             mean = float(cast(float, metrics[f"confidence_{group}"]))
-            out.print(f"  {metrics[f'n_{group}']} samples {words}: mean clean confidence {mean:.1%}", highlight=False)
+            out.print(f"  {metrics[f'n_{group}']} {words}: mean clean confidence {mean:.1%}", highlight=False)
     out.print(f"accuracy per class at epsilon {median:.4g}, 95 % intervals", highlight=False)
     for name, row in zip(
         _class_names(metadata), cast(list[dict[str, float]], metrics["per_class_at_median_epsilon"]), strict=True

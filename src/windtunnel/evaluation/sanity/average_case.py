@@ -127,7 +127,7 @@ def latent_meaningful(evidence: Evidence, limit: float) -> Outcome:
         stated = numbers(piece.artifacts.metrics)
         decoded = stated.get("lra", stated.get("lga"))
         if decoded is not None:
-            gaps[piece.name] = float(piece.right.double().mean()) - decoded
+            gaps[piece.name] = stated.get("clean_accuracy", float(piece.right.double().mean())) - decoded
     if not gaps:
         raise NotRun("no latent assessment states lra or lga")
     bad = [name for name, gap in gaps.items() if gap > limit]

@@ -156,10 +156,11 @@ def _confidence(a: Artifacts, _: Children) -> Scene | None:
         Series("flips", "broken", flips, line=False),
         Series("never flips at these epsilons", "certified", never, line=False),
     ]
-    alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest." + _groups(a)
+    groups = _groups(a)
+    alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest." + groups
     return lines(
         [s for s in series if s.points],
-        "critical epsilon",
+        f"critical epsilon.{groups}" if groups else "critical epsilon",
         "clean confidence (max softmax)",
         alt,
         (0, 1.1 * largest),
@@ -171,7 +172,7 @@ def _groups(a: Artifacts) -> str:
     """How many samples flip earliest and last longest, and how sure the model was of them."""
     words = {"earliest": "flip earliest", "longest": "last longest"}
     return "".join(
-        f" {short(a.metrics[f'n_{group}'])} {what}, mean confidence {number(a.metrics, f'confidence_{group}'):.1%}."
+        f" {short(a.metrics[f'n_{group}'])} {what}, mean {number(a.metrics, f'confidence_{group}'):.1%}."
         for group, what in words.items()
         if f"confidence_{group}" in a.metrics and f"n_{group}" in a.metrics
     )
