@@ -33,7 +33,7 @@ def test_both_renderings_hold_the_headline_numbers_of_metadata(reports):
 def test_not_broken_is_never_called_robust(reports):
     verdict = build_report(reports).front.verdict
     assert "at most" in verdict
-    assert "Nothing was proved" in verdict
+    assert "Nothing was verified" in verdict
     assert "is robust" not in verdict
 
 

@@ -77,17 +77,17 @@ def _corruption_sheet(a: Artifacts) -> PictureGrid | None:
 def _nearest_on_the_manifold(a: Artifacts) -> PictureGrid | None:
     keys = ("clean_inputs", "reconstructed_inputs", "perturbed_inputs")
     images = [a.data.get(key) for key in keys]
-    far = a.data.get("perturbation_distance")
+    distances = a.data.get("perturbation_distance")
     if (
         "latents" not in a.data
-        or not isinstance(far, Tensor)
+        or not isinstance(distances, Tensor)
         or not all(isinstance(i, Tensor) and i.ndim == 4 for i in images)
     ):
         return None
-    targets, order = a.tensor("targets"), far.argsort(stable=True).tolist()
+    targets, order = a.tensor("targets"), distances.argsort(stable=True).tolist()
     first: dict[int, int] = {}
     for i in order:
-        if bool(far[i].isfinite()) and float(far[i]) > 0:
+        if bool(distances[i].isfinite()) and float(distances[i]) > 0:
             first.setdefault(int(targets[i]), i)
     chosen = list(first.values())[:4]
     if not chosen:
@@ -97,7 +97,7 @@ def _nearest_on_the_manifold(a: Artifacts) -> PictureGrid | None:
         cells = []
         for key, of in zip(keys, ("clean", "reconstructed", "perturbed"), strict=True):
             said = class_name(names, int(a.tensor(f"{of}_predictions")[i]))
-            words = f"answer {said}" + (f", {float(far[i]):.2f} away" if of == "perturbed" else "")
+            words = f"answer {said}" + (f", {float(distances[i]):.2f} away" if of == "perturbed" else "")
             cells.append(picture(a.tensor(key)[i], f"{a.sample_names[i]}, {of}: {words}", words))
         rows.append((class_name(names, int(targets[i])), tuple(cells)))
     grid = PictureGrid(

@@ -100,7 +100,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SampleOutcome:
     """What one assessment found of one sample, as text."""
 
     verdict: str
@@ -119,7 +119,7 @@ class SampleRow:
     status: str
     decided_by: str
     distance: str
-    outcomes: tuple[Outcome | None, ...] = ()
+    outcomes: tuple[SampleOutcome | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import Row, budget, interval, number, percent, short
 
 _ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
-_CERTIFIED = ("certified", "proof-2", "proof-3", "proof-4")
+_CERTIFIED = ("certified", "certificate-2", "certificate-3", "certificate-4")
 
 
 def budgets_table(found: Found) -> Table:

@@ -130,8 +130,8 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
     image = pictures.perturbed.get((artifacts.name, i))
     if image is None:
         return None
-    far = artifacts.data.get("perturbation_distance")
-    distance = float(far[_row(artifacts, pictures.names[i])]) if isinstance(far, Tensor) else float("nan")
+    distances = artifacts.data.get("perturbation_distance")
+    distance = float(distances[_row(artifacts, pictures.names[i])]) if isinstance(distances, Tensor) else float("nan")
     words = f"{region(artifacts).get('norm', '')} {distance:.3g}" if distance == distance else ""
     return Picture(
         map_png(image - pictures.clean[i], scale), f"change of {pictures.names[i]} by {artifacts.name}", words

@@ -100,10 +100,10 @@ def _size(found: Found, row: Row) -> PictureGrid | None:
 def _nearest(found: Found, base: Artifacts, i: int, target: str) -> Picture | None:
     pictures = found.pictures
     image = pictures.nearest.get(i) if pictures else None
-    answers, far = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
-    if pictures is None or image is None or not isinstance(answers, Tensor) or not isinstance(far, Tensor):
+    answers, distances = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
+    if pictures is None or image is None or not isinstance(answers, Tensor) or not isinstance(distances, Tensor):
         return None
-    words = f"{target} → {class_name(base.class_names, int(answers[i]))}, {float(far[i]):.2g}"
+    words = f"{target} → {class_name(base.class_names, int(answers[i]))}, {float(distances[i]):.2g}"
     return picture(image, f"nearest known example of {pictures.names[i]}: {words}", words)
 
 
