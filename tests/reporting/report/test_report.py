@@ -6,12 +6,13 @@ import re
 import pytest
 
 from tests.reporting.report.conftest import edit, html_of, write_run
+from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import file_digest, write_json
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
-from windtunnel.reporting.report.model import Chart, Figure, PictureGrid
+from windtunnel.reporting.report.model import Chart, Figure
 from windtunnel.reporting.report.pdf import render_pdf
 
 

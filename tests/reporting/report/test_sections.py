@@ -8,12 +8,12 @@ import torch
 from tests.made import metadata
 from tests.reporting.report.conftest import edit
 from tests.reporting.report.test_report import blocks_of
+from windtunnel.assessments.figures.scene import Dot, Line, Rect
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.security import SecurityCurve
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.charts.of_visualiser import CHARTS
-from windtunnel.reporting.report.charts.scene import Dot, Line, Rect
 from windtunnel.reporting.report.model import Chart, Table
 from windtunnel.reporting.report.sections.families import family_of
 from windtunnel.reporting.report.sections.known import _series

@@ -11,21 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import SIDE, Picture, PictureGrid, picture
+from windtunnel.assessments.figures.png import enlarged, pixels_of, png_bytes
 from windtunnel.core.artifacts import Artifacts, load_tensors
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE
-from windtunnel.reporting.report.model import Picture, PictureGrid
-from windtunnel.reporting.report.png import enlarged, pixels_of, png_bytes, png_of
 from windtunnel.reporting.report.words import class_name, suite_pairs
 
-SIDE = 96  # pixels of one picture, at least
 _ACROSS = 8
-
-
-def picture(image: Tensor, alt: str, text: str = "") -> Picture:
-    """A (C, H, W) image in [0, 1] as a picture of the report."""
-    return Picture(png_of(image, SIDE), alt, text)
 
 
 def extremes(artifacts: Artifacts, values: Tensor, what: str, count: int = 4) -> PictureGrid | None:

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from windtunnel.assessments.attacks.figures import signed_map
+from windtunnel.assessments.figures.png import enlarged, pixels_of, png_bytes
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.reporting.report.model import Sprite
-from windtunnel.reporting.report.png import enlarged, pixels_of, png_bytes
 
 PIXELS = 2_400_000  # of all thumbnails together: about 9 MB of HTML at worst (noise in colour)
 TILE = 40  # pixels; larger images are averaged down

@@ -11,11 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.binomial import binomial_interval
-from windtunnel.core.contracts import Json, Verdict
-from windtunnel.reporting.report.charts.axes import HALF, plain
-from windtunnel.reporting.report.charts.plots import (
+from windtunnel.assessments.figures.axes import HALF, plain
+from windtunnel.assessments.figures.plots import (
     Bar,
     Series,
     Stack,
@@ -27,7 +24,10 @@ from windtunnel.reporting.report.charts.plots import (
     ranks,
     stacks,
 )
-from windtunnel.reporting.report.charts.scene import Scene
+from windtunnel.assessments.figures.scene import Scene
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.contracts import Json, Verdict
 from windtunnel.reporting.report.words import (
     Row,
     block,

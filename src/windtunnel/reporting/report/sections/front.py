@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.sandwich import Layer, sandwich
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from windtunnel.assessments.figures.axes import plain
+from windtunnel.assessments.figures.plots import Series, lines
 from windtunnel.evaluation.summary.security import SecurityCurve
-from windtunnel.reporting.report.charts.axes import plain
-from windtunnel.reporting.report.charts.plots import Series, lines
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.verdict import layers

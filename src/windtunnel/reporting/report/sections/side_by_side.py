@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid
+from windtunnel.assessments.figures.png import png_of
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Text
+from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.pictures import LARGE, Pictures, map_png
-from windtunnel.reporting.report.png import png_of
 from windtunnel.reporting.report.words import class_name, region
 
 ACROSS = 7  # pictures beside each other on a page

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windtunnel.reporting.report.charts.axes import WIDTH, percent
-from windtunnel.reporting.report.charts.scene import Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
+from windtunnel.assessments.figures.axes import WIDTH, percent
+from windtunnel.assessments.figures.scene import Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
 
 Interval = tuple[float, float]
 _SHARES = (
