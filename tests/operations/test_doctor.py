@@ -77,9 +77,7 @@ def test_no_build_for_this_python_is_one_line_and_nothing_is_tried(missing, monk
 
 
 def test_in_an_environment_of_uv_which_has_no_pip_uv_installs(missing, monkeypatch):
-    missing.add("torchattacks")
-    real = operations.importlib.util.find_spec
-    monkeypatch.setattr(operations.importlib.util, "find_spec", lambda name: None if name == "pip" else real(name))
+    missing.update({"torchattacks", "pip"})
     monkeypatch.setattr(operations.shutil, "which", lambda name: "/bin/uv" if name == "uv" else None)
     (step,) = steps(chosen(["torchattacks"]))
     assert step.command[:5] == ("/bin/uv", "pip", "install", "--python", sys.executable)

@@ -8,7 +8,6 @@ dependencies, by name and when asked. docs/install.md weighs the alternatives.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
 import shutil
 import subprocess
@@ -175,7 +174,8 @@ def machine() -> str:
 
 
 def _installer() -> tuple[str, ...]:
-    if importlib.util.find_spec("pip") is not None:
+    # Asked by its metadata: to look for the module would make setuptools refuse to be imported in this process.
+    if installed("pip") is not None:
         return (sys.executable, "-m", "pip", "install")
     if uv := shutil.which("uv"):  # an environment of uv's has no pip
         return (uv, "pip", "install", "--python", sys.executable)
