@@ -9,7 +9,6 @@ from windtunnel.core.endings import handle_signals, user_errors
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.narration import narrated
 from windtunnel.core.own_source import require_own_source
-from windtunnel.params.resolved import resolved_file
 
 # Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
 STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")
@@ -41,6 +40,8 @@ def run_stage(stage: str, name: str = "") -> None:
 
 def stage_of(stage: str = "", name: str = "", *more: str) -> tuple[str, str]:
     """(stage, name of an entry or nothing) from the words of a command. Raises UserError for what cannot be run."""
+    from windtunnel.params.resolved import resolved_file  # pydantic is slow to import, and Ctrl-C is handled before
+
     if not more and (not name if stage in STAGES else resolved_file(stage, name).is_file()):
         return stage, name
     from windtunnel.core.plugins import families
