@@ -19,7 +19,7 @@ from windtunnel.core.own_source import require_own_source
 COMMANDS = {
     "check": "validate params, data, model and every assessment before anything is computed",
     "status": "what `dvc repro` would run, why, and how long that took before",
-    "params": "the schema of params.yaml, or the values in force",
+    "params": "the schema of params.yaml, or the effective values",
     "algorithms": "the catalogue of algorithms",
     "stage": "run one stage of the pipeline, without DVC",
     "show": "the results of the last run",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from windtunnel.operations.tracking.recall import logged_before
 
 if TYPE_CHECKING:
-    from windtunnel.operations.tracking.track import Outcome
+    from windtunnel.operations.tracking.track import Delivery
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     report_outcome(track())
 
 
-def report_outcome(outcome: Outcome) -> None:
+def report_outcome(outcome: Delivery) -> None:
     """Say in a line or two what became of a call of `track`."""
     if outcome.already:
         print("track: this state is logged already")
