@@ -22,6 +22,7 @@ COMMANDS = {
     "status": "what `dvc repro` would run, why, and how long that took before",
     "params": "the schema of params.yaml, or the effective values",
     "algorithms": "the catalogue of algorithms",
+    "stage": "run one stage of the pipeline, without DVC",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
     "sanity": "should these numbers be believed?",

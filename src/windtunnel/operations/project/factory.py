@@ -66,5 +66,7 @@ def _needs_nothing(node: ast.FunctionDef, given: int) -> bool:
 
 def _returned(node: ast.FunctionDef) -> set[str]:
     """The names of what a function calls in its return statements."""
-    calls = [item.value.func for item in ast.walk(node) if isinstance(item, ast.Return) and isinstance(item.value, ast.Call)]
+    calls = [
+        item.value.func for item in ast.walk(node) if isinstance(item, ast.Return) and isinstance(item.value, ast.Call)
+    ]
     return {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}

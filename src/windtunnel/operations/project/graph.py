@@ -85,9 +85,7 @@ def _entry(family: Family) -> Stage:
     return stage
 
 
-def _stage(
-    name: str, desc: str, deps: list[str], params: list[str], outs: list[str], *, key: bool = False
-) -> Stage:
+def _stage(name: str, desc: str, deps: list[str], params: list[str], outs: list[str], *, key: bool = False) -> Stage:
     resolved, asked = (f"{name}/${{key}}", " ${key}") if key else (name, "")
     return {
         "desc": desc,

@@ -77,7 +77,9 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
     except (OSError, DecodeError):
         return None
     weights = {tensor.name for tensor in graph.initializer}
-    shapes = [[d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.input if value.name not in weights]
+    shapes = [
+        [d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.input if value.name not in weights
+    ]
     outs = [[d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.output]
     image = shapes[0] if shapes and len(shapes[0]) == 4 else []
     size = sum(_product(tensor.dims) for tensor in graph.initializer)
