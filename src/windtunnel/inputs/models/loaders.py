@@ -158,13 +158,13 @@ def _load_weights(module: nn.Module, path: Path, original: str) -> None:
             f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
         ) from error
     try:
-        module.load_state_dict(_state_dict_in(content))
+        module.load_state_dict(state_dict_in(content))
     except Exception as error:  # keys or shapes that do not fit, or no state dict at all
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"model.path: {original} does not fit the factory's module ({reason})") from error
 
 
-def _state_dict_in(content: object) -> dict[str, Tensor]:
+def state_dict_in(content: object) -> dict[str, Tensor]:
     """The state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
     if isinstance(content, dict):
         nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]

@@ -64,7 +64,11 @@ def _folders(root: Path, folder: Path, without: Path, depth: int) -> Iterator[tu
     if depth == _DEEPEST:
         return
     for entry in entries:
-        below = folder / entry.name
-        if entry.is_dir(follow_symlinks=False) and entry.name not in _NOT_ENTERED and below != without:
-            if not entry.name.startswith("."):
-                yield from _folders(root, below, without, depth + 1)
+        below, name = folder / entry.name, entry.name
+        if (
+            not name.startswith(".")
+            and name not in _NOT_ENTERED
+            and below != without
+            and entry.is_dir(follow_symlinks=False)
+        ):
+            yield from _folders(root, below, without, depth + 1)

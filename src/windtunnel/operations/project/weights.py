@@ -95,7 +95,7 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     from windtunnel.inputs.models.loaders import state_dict_in
 
     try:
-        state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True))
+        state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
     except UserError:
         return None
     except Exception:  # whatever torch raises for what is no checkpoint, or a pickle that could run code
