@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.libraries import MODULES, missing
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
@@ -103,6 +104,8 @@ class Library:
         try:
             found: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
+            if self.name in MODULES:
+                raise UserError(missing("library", self.name)) from error
             raise UserError(
                 f"library: {self.name} is not installed ({error}); pip install {self.package or self.name}"
             ) from error
