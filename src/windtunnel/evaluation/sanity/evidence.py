@@ -306,7 +306,7 @@ def collect(
     for family, name, _ in entries(params):
         families[name] = family
         try:
-            artifacts = read_artifacts(directory / name)
+            artifacts = read_artifacts(directory / name, run_times=False)
             rows = rows_of(artifacts, subject.dataset.ids)
         except UserError as error:
             unusable[name] = str(error)
