@@ -186,5 +186,7 @@ print(wt.corrupt(model, x, y, "fog", upsample=32, severities=[1], workers=2).met
 print(wt.verify(model, x, y, "marabou", budget="Linf 0.01").metrics["verified_rate"])
 """
     )
-    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=180, cwd=tmp_path, check=True)
+    found = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=180, cwd=tmp_path, check=True
+    )
     assert found.stdout.count("once") == 1
