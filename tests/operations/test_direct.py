@@ -112,7 +112,7 @@ def test_one_thing_at_a_time(few):
     proved = wt.verify(model, x[:10], y[:10], "ibp", budget="Linf 1/255")
     assert float(proved.metrics["certified_accuracy"]) > 0.5
     fog = wt.corrupt(model, x[:10], y[:10], "fog", upsample=32, severities=[1])
-    assert 0 <= float(fog.metrics["accuracy"]) <= 1
+    assert 0 <= float(fog.metrics["corrupted_accuracy"]) <= 1
     grey = (x * 255).round().to(torch.uint8).numpy()
     names = np.array([f"digit {int(label)}" for label in y])
     told = wt.attack(model, grey, names, "FGSM", budget="Linf 0.1")
@@ -182,7 +182,7 @@ torch.manual_seed(0)
 x, y = torch.rand(6, 1, 4, 4), torch.arange(6) % 3
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
 print("once", flush=True)
-print(wt.corrupt(model, x, y, "fog", upsample=32, severities=[1], workers=2).metrics["accuracy"])
+print(wt.corrupt(model, x, y, "fog", upsample=32, severities=[1], workers=2).metrics["corrupted_accuracy"])
 print(wt.verify(model, x, y, "marabou", budget="Linf 0.01").metrics["verified_rate"])
 """
     )

@@ -47,11 +47,17 @@ def _entry(family: str, item: str | Callable[..., object]) -> tuple[str, dict[st
 
 
 def _algorithm(family: str, word: str) -> Algorithm:
-    """The algorithm of this name, however its letters are cased; of several libraries' the first in their order."""
+    """The algorithm of this name, however its letters are cased, of several libraries' the first in their order.
+
+    Or the one algorithm of a library of this name, as of Marabou.
+    """
     known = algorithms(family)
     for row in known:
         if _plain(row.name) == _plain(word):
             return row
+    of_library = [row for row in known if _plain(row.library) == _plain(word)]
+    if len(of_library) == 1:
+        return of_library[0]
     raise UserError(unknown_word(family, word, [row.name for row in known], what=f"an algorithm of {family}"))
 
 
