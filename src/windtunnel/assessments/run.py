@@ -15,14 +15,16 @@ from windtunnel.assessments.kept import take_back
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
-from windtunnel.core.dataset import Dataset
+from windtunnel.core.dataset import Dataset, too_many
 from windtunnel.core.digests import write_digests
 from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.narration import say
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
+from windtunnel.params.server import configured_time_limit
 
 E = TypeVar("E", bound=Entry)
 Contra = TypeVar("Contra", bound=Entry, contravariant=True)
@@ -69,6 +71,7 @@ def run_entry(
     entry = schema.model_validate(resolved.work.entry)
     subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
+    say(too_many(f"{family}.{name}", entry.samples.n, len(subject.dataset)))
     subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
     directory = ROBUSTNESS / name
     artifacts = take_back(resolved.digest, directory, subject)
@@ -91,8 +94,10 @@ def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
 
 
 def model_in(resolved: Resolved) -> Model:
-    """What params.yaml says of the model: which code of the user's may be called for it."""
-    return Model.model_validate(resolved.work.inputs["model"])
+    """What params.yaml says of the model: which code of the user's may be called for it, and how long it may take."""
+    inputs = resolved.work.inputs["model"]
+    assert isinstance(inputs, dict)
+    return Model.model_validate({**inputs, **configured_time_limit()})
 
 
 def budget_of(entry: Entry) -> Budget:

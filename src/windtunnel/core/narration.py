@@ -36,6 +36,12 @@ def narrated() -> Iterator[None]:
     print(f"{stage}: {found_words(script.stem, name)} ({time.perf_counter() - began:.1f} s)", flush=True)
 
 
+def say(line: str | None) -> None:
+    """A line on stderr about something that is done otherwise than params.yaml has it; nothing where there is none."""
+    if line:
+        print(f"windtunnel: {line}", file=sys.stderr, flush=True)
+
+
 def found_words(stage: str, name: str) -> str:
     """What a stage that is over found, from what it wrote: `67.0% left by the attack, 200 samples, Linf 0.06`."""
     try:

@@ -15,7 +15,7 @@ class Trust:
     """The word of params.yaml on one model: modules of the user's to call, and whether its file may be a pickle.
 
     Nothing of it is ever read from a file beside a model, which may come from a stranger. `key` is where it stands;
-    `time_limit` is how long the model may take for an answer in `windtunnel check`, in seconds.
+    `time_limit` is how long the model may take for an answer in `windtunnel check`, in seconds; in a stage ten times as long.
     """
 
     factory: str | None = None
