@@ -29,7 +29,7 @@ _READ = (DATA_FILE, METADATA_FILE)
 def run_at(name: str, scratch: Path) -> Run | None:
     """The run whose dvc.lock is committed at a git revision or kept by a DVC experiment; None for an unknown name.
 
-    Raises UserError where that commit has no dvc.lock, or where its results are not to be had.
+    Raises UserError where that commit has no dvc.lock, or where its results are unavailable.
     """
     found = _commit(name)
     if found is None:

@@ -68,7 +68,7 @@ def test_algorithm_is_what_the_registry_says(
         returned.append(distance(budget.norm, raw, clean))
         return real(classifier, row, budget, clean, raw, *rest)
 
-    real = pipeline.judge
+    real = pipeline.evaluate
     monkeypatch.setattr(pipeline, "judge", spy)
     entry = cheap_entry(row)
     preflight("attacks.it", entry, GLOBAL, grey.classifier, grey.dataset)

@@ -15,7 +15,7 @@ from torch import Tensor
 from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb
 from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
-from windtunnel.assessments.attacks.judge import Judgement, judge
+from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import Run, plan_of
 from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of
@@ -63,10 +63,10 @@ def assess(
     aims = targets_for(where, entry.target_classes, subject, name)
     runs = plan_of(where, entry, ROWS[algorithm.key], effective)
     if len(keys := {run.row.algorithm.key for run in runs}) == 1:
-        algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.in_force))
+        algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.effective))
     before = prior_of(where, entry, subject, effective, prior or {})
     state = _State.start(subject, aims, before)
-    judged_budget = runs[0].settings.budget if len(runs) == 1 else effective
+    evaluated_budget = runs[0].settings.budget if len(runs) == 1 else effective
     identity: list[object] = [
         entry.model_dump(mode="json"),
         str(effective),
@@ -90,7 +90,7 @@ def assess(
         examples, clean = state.perturbed, subject.dataset.inputs
         data["transfer_predictions"] = torch.stack([other.predict(examples) for other in others.values()])
         data["transfer_clean_predictions"] = torch.stack([other.predict(clean) for other in others.values()])
-    region = judged_budget if len(keys) == 1 else _region(effective)
+    region = evaluated_budget if len(keys) == 1 else _region(effective)
     targeted = aims is not None
     return AssessmentResult(
         name=name,
@@ -121,7 +121,7 @@ def assess(
             "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
             "entry": entry_digest(entry, budget),
         },
-        draws=sum(int(str(run.settings.in_force.get("n_restarts", 1))) for run in runs),
+        draws=sum(int(str(run.settings.effective.get("n_restarts", 1))) for run in runs),
     )
 
 
@@ -162,7 +162,7 @@ class _State:
             tried=flags[3],
         )
 
-    def update(self, index: int, rows: Tensor, found: Judgement, forwards: Tensor, backwards: Tensor) -> None:
+    def update(self, index: int, rows: Tensor, found: Evaluation, forwards: Tensor, backwards: Tensor) -> None:
         """Take over what is new: the first try of a sample, a success, or a nearer example that meets the objective."""
         closer = found.reached & (~self.reached[rows] | (found.distances < self.distances[rows]))
         better = ~self.tried[rows] | found.succeeded | closer
@@ -203,8 +203,8 @@ def _requests(run: Run, subject: Subject, aims: Tensor | None, invoke: Invoke | 
 
 def _first_call(run: Run, batches: Sequence[Batch], request: Callable[[Batch], Request]) -> dict[str, Json]:
     """What the library was called with for the first batch; the others differ in their seed and their number of rows."""
-    in_force = run.settings.in_force
-    summary = plain_json(call_of(request(batches[0])).recorded(in_force) if batches else in_force)
+    effective = run.settings.effective
+    summary = plain_json(call_of(request(batches[0])).recorded(effective) if batches else effective)
     assert isinstance(summary, dict)
     return summary
 
@@ -234,7 +234,7 @@ def _run(
     for batch, found in each_batch(batches, work, name=name, checkpoint=checkpoint):
         rows = batch.indices
         wanted = None if aims is None else aims[rows]
-        judgement = judge(
+        judgement = evaluate(
             classifier, run.row, run.settings.budget, data.inputs[rows], found["perturbed"], data.targets[rows], wanted
         )
         state.update(index, rows, judgement, found["forwards"], found["backwards"])

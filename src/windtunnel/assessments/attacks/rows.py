@@ -68,9 +68,9 @@ class AttackRow:
         """The norms it can work under; all of them where it is bound to none."""
         return self.norms or ((self.algorithm.norm,) if self.algorithm.norm else tuple(DISTANCE_NORMS))
 
-    def randomness(self, in_force: Mapping[str, object]) -> Randomness:
-        """Where its draws come from under the parameters in force; DETERMINISTIC where they leave none."""
-        fixed = self.fixed_by and all(in_force.get(key) == value for key, value in self.fixed_by)
+    def randomness(self, effective: Mapping[str, object]) -> Randomness:
+        """Where its draws come from under the effective parameters; DETERMINISTIC where they leave none."""
+        fixed = self.fixed_by and all(effective.get(key) == value for key, value in self.fixed_by)
         return Randomness.DETERMINISTIC if fixed else self.algorithm.randomness
 
     @property

@@ -115,7 +115,7 @@ class OutputBoundsCohortVisualiser(Visualiser):
 @register
 @dataclass(frozen=True)
 class OutputBoundsPinnedVisualiser(Visualiser):
-    """Certified logit intervals of chosen samples; with many classes the target and its nearest rivals."""
+    """Certified logit intervals of chosen samples; with many classes the target and its nearest other classes."""
 
     max_samples: int = 4
     max_classes: int = 20
@@ -202,7 +202,7 @@ class OutputBoundsWidthHeatmapVisualiser(_Heatmap):
 @register
 @dataclass(frozen=True)
 class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
-    """Samples x classes: the target's lower bound minus the rival's upper bound; above 0 the rival is excluded."""
+    """Samples x classes: the target's lower bound minus the other class's upper bound; above 0 the other class is excluded."""
 
     cmap: str = "RdBu"
     title: ClassVar[str] = "Margins to the target's lower bound"

@@ -14,6 +14,6 @@ MEANING: dict[str, str] = {
     "queries_succ_mean": "mean number of queries of a success",
     "median_critical_epsilon": "half of the samples are turned by a smaller epsilon of the sweep",
     "area_under_curve": "mean accuracy over the sweep's epsilons, by the trapezoid rule",
-    "average_certified_radius": "mean over the samples of the largest epsilon proved, 0 where misclassified",
+    "average_certified_radius": "mean over the samples of the largest epsilon verified, 0 where misclassified",
     "average_certified_radius_at_least": "the same of a search that the time budget cut off: lower than need be, and no finding",
 }

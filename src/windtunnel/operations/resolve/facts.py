@@ -41,7 +41,7 @@ OPTIONS: dict[str, Option] = {
         frozenset({"mlflow"}),
         frozenset({"windtunnel.inputs.models.from_mlflow", "windtunnel.inputs.mlflow_server"}),
     ),
-    "corruptions run again": Option(modules=frozenset({"windtunnel.evaluation.sanity.corruptions_again"})),
+    "corruptions run again": Option(modules=frozenset({"windtunnel.evaluation.sanity.corruptions_recomputed"})),
     "digits": Option(frozenset({"sklearn"})),
     "image files": Option(frozenset({"PIL"})),
 }

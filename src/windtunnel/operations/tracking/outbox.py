@@ -17,7 +17,7 @@ from windtunnel.operations.tracking.state import State, read_state
 
 # What a state is made of.
 _KEPT = ("reports", "params.yaml", "dvc.lock")
-_CARD = "state.json"
+_MANIFEST = "state.json"
 
 
 def outbox() -> Path:
@@ -28,8 +28,8 @@ def outbox() -> Path:
 def waiting() -> list[Path]:
     """The folders of the states that wait, the oldest first."""
     # A kill while keeping a state leaves a .partial folder; only whole ones are delivered.
-    cards = [card for card in outbox().glob(f"*/{_CARD}") if card.parent.suffix != ".partial"]
-    return [card.parent for card in sorted(cards, key=lambda card: card.stat().st_mtime)]
+    manifests = [manifest for manifest in outbox().glob(f"*/{_MANIFEST}") if manifest.parent.suffix != ".partial"]
+    return [manifest.parent for manifest in sorted(manifests, key=lambda manifest: manifest.stat().st_mtime)]
 
 
 def keep(state: State, origin: Mapping[str, str]) -> None:
@@ -48,8 +48,8 @@ def keep(state: State, origin: Mapping[str, str]) -> None:
             partial.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, partial / name)
     children = {child.name: child.digest for child in state.children}
-    card = {"digest": state.digest, "children": children, "origin": dict(origin), "kept": time.time()}
-    write_json(card, partial / _CARD)
+    manifest = {"digest": state.digest, "children": children, "origin": dict(origin), "kept": time.time()}
+    write_json(manifest, partial / _MANIFEST)
     partial.rename(target)
 
 
@@ -59,18 +59,18 @@ def kept(folder: Path) -> Iterator[tuple[State, Mapping[str, str]]]:
 
     The digests were taken while the tensors were at hand. Raises UserError where the folder is damaged.
     """
-    card = read_json(folder / _CARD)
-    blocks = [card.get(key) for key in ("children", "origin")] if isinstance(card, dict) else []
+    manifest = read_json(folder / _MANIFEST)
+    blocks = [manifest.get(key) for key in ("children", "origin")] if isinstance(manifest, dict) else []
     children, origin = blocks if len(blocks) == 2 else (None, None)
-    if not isinstance(card, dict) or not isinstance(children, dict) or not isinstance(origin, dict):
-        raise UserError(f"{folder / _CARD}: not the card of a kept state")
+    if not isinstance(manifest, dict) or not isinstance(children, dict) or not isinstance(origin, dict):
+        raise UserError(f"{folder / _MANIFEST}: not the manifest of a kept state")
     here = Path.cwd()
     os.chdir(folder)
     try:
         state = read_state(tensors=False)
         if missing := [child.name for child in state.children if child.name not in children]:
-            raise UserError(f"{folder / _CARD}: has no digest of {', '.join(missing)}")
-        digest = str(card["digest"])
+            raise UserError(f"{folder / _MANIFEST}: has no digest of {', '.join(missing)}")
+        digest = str(manifest["digest"])
         yield (
             replace(
                 state,
