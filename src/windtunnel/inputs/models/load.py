@@ -129,7 +129,7 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *plugins("windtunnel.models")}:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
     try:
-        loaded = loader_of(str(facts["source"]))(dict(facts), directory, trust)
+        loaded = loader_of(str(facts["source"]), trust)(dict(facts), directory, trust)
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{directory / MODEL_JSON}: is not what `train` wrote: {error} is missing or damaged"
