@@ -96,4 +96,4 @@ def test_weights_beside_an_onnx_graph_are_files_of_train(mlp_subject, tmp_path, 
     content = bytearray((tmp_path / "w.data").read_bytes())
     content[3] ^= 1
     (tmp_path / "w.data").write_bytes(content)
-    assert explain(before, train()) == ["w.data changed"]
+    assert explain(before, train()) == ["model.path, w.data changed"]
