@@ -13,13 +13,16 @@ from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.kept import take_back
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
 from windtunnel.core.contracts import Norm
+from windtunnel.core.dataset import too_many
 from windtunnel.core.digests import write_digests
 from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
+from windtunnel.core.narration import say
 from windtunnel.core.plugins import Family
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved
+from windtunnel.params.server import configured_time_limit
 
 E = TypeVar("E", bound=Entry)
 
@@ -69,8 +72,10 @@ def task_on(family: Family, resolved: Resolved, subject: Subject, place: Layout 
     """An entry as it is run on those samples of `subject` that it asks for."""
     entry: Entry = family.entry().model_validate(resolved.work.entry)
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
+    where = f"{family.name}.{resolved.name}"
+    say(too_many(where, entry.samples.n, len(subject.dataset)))
     subject = subject.choose(entry.samples.n, entry.samples.selection, seed)
-    return Task(f"{family.name}.{resolved.name}", resolved.name, entry, budget_of(entry), subject, resolved, place)
+    return Task(where, resolved.name, entry, budget_of(entry), subject, resolved, place)
 
 
 def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
@@ -88,8 +93,10 @@ def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
 
 
 def model_in(resolved: Resolved) -> Model:
-    """What params.yaml says of the model: which code of the user's may be called for it."""
-    return Model.model_validate(resolved.work.inputs["model"])
+    """What params.yaml says of the model: which code of the user's may be called for it, and how long it may take."""
+    inputs = resolved.work.inputs["model"]
+    assert isinstance(inputs, dict)
+    return Model.model_validate({**inputs, **configured_time_limit()})
 
 
 def budget_of(entry: Entry) -> Budget:

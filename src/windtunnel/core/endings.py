@@ -119,6 +119,20 @@ def end_interrupted(number: int) -> None:
     os._exit(128 + number)
 
 
+def end_refused(line: str) -> None:
+    """End now, from any thread, as a UserError of this line would; processes that this one started end with it."""
+    _end_children()
+    code = _said(UserError(line))
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def is_working() -> bool:
+    """Whether this process is inside `user_errors`: a command or a stage, which may be ended by a line."""
+    return _Ending.working
+
+
 @contextmanager
 def deaf_children() -> Iterator[None]:
     """Processes started in here do not hear Ctrl-C, which a terminal sends to all of them: their parent ends them.
@@ -204,7 +218,7 @@ def _end_with_dvc() -> None:
 
 
 def _said(error: UserError) -> int:
-    print(f"windtunnel: {without_credentials(str(error))}", file=sys.stderr)
+    print(f"windtunnel: {without_credentials(str(error))}", file=sys.stderr, flush=True)
     return INFRASTRUCTURE if isinstance(error, InfrastructureError) else USER_ERROR
 
 
