@@ -27,6 +27,8 @@ COMMANDS = {
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
     "sanity": "should these numbers be believed?",
+    "verify": "decide one VNN-LIB instance, or audit a verification of the last run",
+    "vnnlib": "write every sample of a verification as a VNN-LIB instance",
     "strengthen": "stronger attacks for what the sanity checks flagged, run on what the others left",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",

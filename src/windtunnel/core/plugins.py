@@ -50,7 +50,7 @@ class Family:
     and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
     run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
-    finish: Artifacts -> None, what is written beside the artifacts once they are on disk; None for nothing.
+    finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
@@ -67,7 +67,7 @@ class Family:
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
-    finish: Lazy[Callable[[Any], None]] | None = None
+    finish: Lazy[Callable[[Any, Any], None]] | None = None
     plot: Mapping[str, str] | None = None
     generators: bool = False
 
@@ -86,7 +86,8 @@ class Library:
     recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
     adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
-    its algorithms by their name; their signatures are the parameters a user may give.
+    its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
+    functions of the user's, the registry row of one by its reference `module:function`, without importing it.
     """
 
     name: str
@@ -96,9 +97,14 @@ class Library:
     adapter: Lazy[Callable[..., Any]] | None = None
     call: Lazy[Callable[..., Any]] | None = None
     module: str | None = None
+    row_of: Lazy[Callable[[str], Any]] | None = None
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
+        if self.row_of is not None:
+            from windtunnel.core.references import resolve
+
+            return resolve(name, f"library: {self.name}: algorithm")
         try:
             found: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
