@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 
 from tests.made import metadata
 from tests.reporting.report.conftest import edit
@@ -13,7 +14,6 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.security import SecurityCurve
 from windtunnel.reporting.report.build import build_report
-from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.model import Chart, Table
 from windtunnel.reporting.report.sections.families import family_of
 from windtunnel.reporting.report.sections.known import _series

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 
 from tests.made import metadata
 from tests.reporting.report.conftest import metrics_of
 from windtunnel.assessments.corruptions.assess import _upsampled
-from windtunnel.assessments.figures.sandwich import Layer, sandwich
 from windtunnel.assessments.figures.scene import Label, Line
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.epsilons import epsilon_text
+from windtunnel.evaluation.summary.sandwich_figure import Layer, sandwich
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.model import Recipe
 from windtunnel.reporting.report.build import build_report
-from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.sections.front import _worst_corruption
 from windtunnel.reporting.report.words import region_words
 
