@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
+from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import METADATA_FILE, plain_json, replacing, write_json
@@ -86,6 +87,8 @@ def make_visualiser(spec: Spec, kind: AssessmentKind, family: str, where: str) -
         if option not in known:
             raise UserError(unknown_word(f"{where}.{name}", option, known, what=f"an option of {name}"))
     try:
+        if "cmap" in options:
+            ramp(str(options["cmap"]))
         return cls(**options)
     except (TypeError, ValueError) as error:
         raise UserError(f"{where}.{name}: {error}") from error

@@ -54,8 +54,10 @@ def paint(title: str, drawings: Sequence[Drawing], path: Path, empty: str = "") 
     axes.set_axis_off()
     axes.add_artist(_label(Label(_MARGIN, 17, title, "ink", 11, bold=True), 0, 0))
     for (scene, pictures), (x, y) in zip(scenes, places, strict=True):
-        for mark in scene.marks:
-            axes.add_artist(_SHAPES[type(mark)](mark, x, y))
+        for order, mark in enumerate(scene.marks):
+            shape = _SHAPES[type(mark)](mark, x, y)
+            shape.set_zorder(order)  # as laid out: matplotlib would draw every line above every shape
+            axes.add_artist(shape)
         for left, top, picture in pictures:
             axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), x + left, y + top, picture))
     # No software version in the file.
