@@ -15,10 +15,10 @@ from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.security import SecurityCurve
+from windtunnel.evaluation.summary.security_figure import _series
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Chart, Table
 from windtunnel.reporting.report.sections.families import family_of
-from windtunnel.reporting.report.sections.known import _series
 
 
 def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
@@ -100,7 +100,8 @@ def test_the_charts_of_verdicts_show_the_rates_and_the_run_times():
 def test_a_certified_curve_and_the_success_against_queries_are_drawn():
     grid = [0.0, 0.1, 0.2]
     certified = artifacts("formal_verification", curve_epsilons=grid, certified_curve=[1.0, 0.5, 0.0],
-                          certified_curve_ci_low=[0.9, 0.4, 0.0], certified_curve_ci_high=[1.0, 0.6, 0.1])  # fmt: skip
+                          certified_curve_ci_low=[0.9, 0.4, 0.0], certified_curve_ci_high=[1.0, 0.6, 0.1],
+                          average_certified_radius=0.1)  # fmt: skip
     one = {"queries": torch.ones(1), "attacked": torch.ones(1, dtype=torch.bool)}
     counted = artifacts(tensors=one, count_fail=0, query_budgets=[1, 10, 50], success_rate_curve=[0.0, 0.5, 1.0],
                         success_rate_curve_ci_low=[0.0, 0.4, 0.9], success_rate_curve_ci_high=[0.1, 0.6, 1.0])  # fmt: skip
