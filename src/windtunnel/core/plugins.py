@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.libraries import MODULES, missing
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
@@ -45,10 +46,11 @@ class Lazy(Generic[T]):
 class Family:
     """One family of assessments: a key of params.yaml, a DVC stage, and everything that is the family's own.
 
-    name: the key of params.yaml. stage: the DVC stage, and the file below `stages/`. order: place in lists and reports.
-    entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
+    name: the key of params.yaml. stage: the DVC stage (`python -m windtunnel stage <stage> <entry>`). order: place in lists
+    and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
-    assess: (name, entry, budget, subject, ...) -> AssessmentResult.
+    run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
+    finish: Artifacts -> None, what is written beside the artifacts once they are on disk; None for nothing.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
     """
@@ -59,10 +61,17 @@ class Family:
     entry: Lazy[Any]
     algorithms: Lazy[Sequence[Any]]
     preflight: Lazy[Callable[..., None]]
-    assess: Lazy[Callable[..., Any]]
+    run: Lazy[Callable[[Any], Any]]
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
+    finish: Lazy[Callable[[Any], None]] | None = None
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules by which its stage runs one entry, those of its figures not among them."""
+        named = (self.entry, self.preflight, self.run, *((self.finish,) if self.finish else ()))
+        return tuple(reference.module for reference in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,8 @@ class Library:
     recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
     adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
-    its algorithms by their name; their signatures are the parameters a user may give.
+    its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
+    functions of the user's, the registry row of one by its reference `module:function`, without importing it.
     """
 
     name: str
@@ -83,12 +93,19 @@ class Library:
     adapter: Lazy[Callable[..., Any]] | None = None
     call: Lazy[Callable[..., Any]] | None = None
     module: str | None = None
+    row_of: Lazy[Callable[[str], Any]] | None = None
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
+        if self.row_of is not None:
+            from windtunnel.core.references import resolve
+
+            return resolve(name, f"library: {self.name}: algorithm")
         try:
             found: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
+            if self.name in MODULES:
+                raise UserError(missing("library", self.name)) from error
             raise UserError(
                 f"library: {self.name} is not installed ({error}); pip install {self.package or self.name}"
             ) from error
@@ -119,10 +136,15 @@ def library_records(family: str) -> list[str]:
     return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
 
 
+def record_of(family: str) -> list[str]:
+    """The module of ours that holds the record of a family; none for a plug-in's."""
+    return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
+
+
 def family_of(name: str, where: str = "family") -> Family:
     """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
-    if (_ROOT / name / "family.py").is_file():
-        record: Family = import_module(f"{ASSESSMENTS}.{name}.family").FAMILY
+    for module in record_of(name):
+        record: Family = import_module(module).FAMILY
         return record
     if name not in families():
         raise UserError(unknown_word(where, name, families(), what="a family of assessments"))

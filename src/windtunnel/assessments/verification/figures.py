@@ -13,6 +13,7 @@ from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.metadata import number, numbers
 from windtunnel.core.rows import block, interval
+from windtunnel.core.run_times import RUN_TIMES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,15 +38,15 @@ def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor]:
 @register
 @dataclass(frozen=True)
 class VerdictSummaryVisualiser(Visualiser):
-    """Shares of the four verdicts, and the time that a sample took."""
+    """Shares of the four verdicts, and the seconds a sample took where they are given: the file in DVC is without them."""
 
     runtime_bins: int = 20
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
-    title: ClassVar[str] = "Verdicts and run times"
+    title: ClassVar[str] = "Verdicts"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Two charts; one where no time was measured."""
-        seconds = artifacts.tensor("runtime_per_sample")
+        seconds = artifacts.tensor(RUN_TIMES)
         return [self._verdicts(artifacts), *([self._run_times(seconds)] if bool((seconds > 0).any()) else [])]
 
     def _verdicts(self, a: Artifacts) -> Scene:

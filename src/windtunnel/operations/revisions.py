@@ -16,8 +16,9 @@ from ruamel.yaml import YAML
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
+from windtunnel.core.layout import LOCK
 from windtunnel.core.plugins import families
-from windtunnel.operations.tracking.stages import LOCK, read_stages
+from windtunnel.operations.tracking.stages import read_stages
 from windtunnel.reporting.compare.runs import Run, run_in
 
 if TYPE_CHECKING:
