@@ -47,6 +47,7 @@ class VerdictSummaryVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """Two charts; one where no time was measured."""
         seconds = artifacts.tensor(RUN_TIMES)
+        seconds = seconds[seconds.isfinite()]
         return [self._verdicts(artifacts), *([self._run_times(seconds)] if bool((seconds > 0).any()) else [])]
 
     def _verdicts(self, a: Artifacts) -> Scene:
