@@ -1,4 +1,4 @@
-"""The libraries that run algorithms, and how to get one that is not installed."""
+"""The libraries that run algorithms or bring models, and how to get one that is not installed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ _HOW = {
     "auto-LiRPA": ("auto_LiRPA", "pip install --no-deps auto-LiRPA==0.3"),
     "Marabou": ("maraboupy", "pip install maraboupy (wheels for Python 3.11 at most), or leave out marabou"),
     "imagecorruptions": ("imagecorruptions", "pip install imagecorruptions"),
+    "onnx2torch": ("onnx2torch", "pip install --no-deps onnx2torch==1.5.15"),
+    "torchvision": ("torchvision", "pip install 'windtunnel[torchvision]'"),
+    "timm": ("timm", "pip install 'windtunnel[timm]'"),
+    "huggingface": ("transformers", "pip install 'windtunnel[huggingface]'"),
 }
 
 
 def require_library(where: str, library: str) -> None:
     """Raise IncompatibleError, with the command that installs it, where `library` is not installed; ours always is."""
     if not is_installed(library):
-        raise IncompatibleError(f"{where}: {library} is not installed: {_HOW[library][1]}")
+        raise IncompatibleError(f"{where}: {library} is not installed: {how_to_install(library)}")
+
+
+def how_to_install(library: str) -> str:
+    """The command that installs a library of our list."""
+    return _HOW[library][1]
 
 
 def is_installed(library: str) -> bool:

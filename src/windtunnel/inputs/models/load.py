@@ -61,10 +61,17 @@ def _warn_untested(kind: str) -> None:
 
 
 def import_model(
-    model: Model, train: Dataset | None, seed: int, device: str, directory: Path, server: str | None = None
+    model: Model,
+    train: Dataset | None,
+    seed: int,
+    device: str,
+    directory: Path,
+    server: str | None = None,
+    assessed: Dataset | None = None,
 ) -> None:
     """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
 
+    An ONNX graph is compared with its torch form on the samples `assessed`; without them it has a forward pass alone.
     `server` is MLflow's `tracking.uri`. Raises UserError where the model cannot be had or its digest is not the
     `sha256` of params.
     """
@@ -97,6 +104,10 @@ def import_model(
         facts |= _kept_file(model, directory)
         if model.source == "state_dict":
             facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
+    if assessed is not None and facts.get("form", model.source) == "onnx":
+        from windtunnel.inputs.models.onnx_gradients import compare
+
+        facts["gradients"] = compare(directory / str(facts["file"]), assessed.inputs).facts
     write_json(facts, directory / MODEL_JSON)
 
 
@@ -143,7 +154,7 @@ def preview_classifier(
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
         return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
     with tempfile.TemporaryDirectory() as folder:
-        import_model(model, train, 0, device, Path(folder), server)
+        import_model(model, train, 0, device, Path(folder), server, dataset)
         return load_classifier(Path(folder), device, dataset, trust_of(model))
 
 
@@ -160,7 +171,10 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
     if isinstance(module, PredictFunction):  # its rows may cost money: it is checked at the first that is needed
         module.num_classes, module.time_limit = dataset.num_classes, trust.time_limit
-        return Classifier(module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device)
+        return Classifier(
+            module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device,
+            caveats=loaded.caveats,
+        )  # fmt: skip
     sample = dataset.inputs[:1].to(device)
     fed = sample.clone()
     logits = _tried(module, fed, f"model: {loaded.source} does not take inputs of shape {shape}",
@@ -203,7 +217,9 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}
         source = f"{source}, whose forward pass cuts off the gradient (no_grad, detach)"
-    return Classifier(module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path)
+    return Classifier(
+        module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path, loaded.caveats
+    )
 
 
 def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str, trust: Trust) -> object:

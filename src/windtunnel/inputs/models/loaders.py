@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.classifier import module_digest
-from windtunnel.core.contracts import Capability, Json
+from windtunnel.core.contracts import Capability, Caveat, Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
 from windtunnel.core.plugins import load_plugin
@@ -46,6 +46,7 @@ class Loaded:
     digest: str
     source: str
     onnx_path: Path | None = None
+    caveats: tuple[Caveat, ...] = ()
 
 
 def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
@@ -95,9 +96,15 @@ def load_export(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded
 
 
 def load_onnx(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
-    """An ONNX graph, run by onnxruntime."""
-    path = directory / str(facts["file"])
-    return Loaded(OnnxModule(path), ONNX, str(facts["sha256"]), f"ONNX ({facts['original']})", path)
+    """An ONNX graph: its torch form where that was found to agree with onnxruntime, else run by onnxruntime alone."""
+    from windtunnel.inputs.models.onnx_gradients import Agreement, converted
+
+    path, digest, name = directory / str(facts["file"]), str(facts["sha256"]), f"ONNX ({facts['original']})"
+    agreement = Agreement.of(facts.get("gradients"))
+    if agreement.reason:
+        return Loaded(OnnxModule(path), ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
+    module = converted(path, agreement.batch)
+    return Loaded(module, TORCH, digest, f"{name}, as torch by {agreement.by}", path, (agreement.caveat,))
 
 
 def load_function(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -36,7 +37,8 @@ OPTIONS: dict[str, Option] = {
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
     "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
-    "ONNX model": Option(frozenset({"onnxruntime"})),
+    "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.inputs.models.onnx_gradients"})),
+    "ONNX gradients": Option(frozenset({"onnx2torch"})),
     "MLflow model": Option(
         frozenset({"mlflow"}),
         frozenset({"windtunnel.inputs.models.from_mlflow", "windtunnel.inputs.mlflow_server"}),
@@ -55,6 +57,10 @@ DISTRIBUTION = {
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
 }
+
+
+# A graph has gradients where onnx2torch is installed, which need not be.
+_ONNX = frozenset({"ONNX model", *(["ONNX gradients"] if find_spec("onnx2torch") else [])})
 
 
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
@@ -116,7 +122,7 @@ def _latent_options(entry: Entry, params: Params) -> frozenset[str]:
 
 
 def _remote(places: Iterable[str | OtherModel]) -> set[str]:
-    return {"MLflow model", "ONNX model"} if any(":/" in OtherModel.of(place).model for place in places) else set()
+    return {"MLflow model", *_ONNX} if any(":/" in OtherModel.of(place).model for place in places) else set()
 
 
 def _survivors(entry: Entry) -> tuple[tuple[str, str], ...]:
@@ -222,7 +228,7 @@ def data_options(data: Data) -> frozenset[str]:
 
 def model_options(model: Model) -> frozenset[str]:
     """What a classifier of `model` reaches, when it is made and when it is asked."""
-    known = {"onnx": {"ONNX model"}, "mlflow": {"MLflow model", "ONNX model"}}
+    known = {"onnx": _ONNX, "mlflow": {"MLflow model", *_ONNX}}
     return frozenset(known.get(model.source, set()))
 
 
