@@ -43,7 +43,7 @@ lint: setup ## ruff, mypy, and that each storey imports only from below
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup ## let ruff mend what it can
+format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -112,7 +112,7 @@ def watch_workers(peaks: dict[int, float]) -> None:
 
 
 def glass(n: int, side: int) -> dict[str, object]:
-    """glass_blur in one process: the library's (mended, for it crashes as it is) and ours, alternating."""
+    """glass_blur in one process: the library's (fixed, for it crashes as it is) and ours, alternating."""
     from windtunnel.assessments.corruptions.corrupt import corrupt_image
     from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
 

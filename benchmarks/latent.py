@@ -43,12 +43,12 @@ def case(images: int) -> tuple[torch.nn.Module, Generators, Tensor, Tensor]:
 def one_at_a_time(module: torch.nn.Module, generators: Generators, centre: Tensor, label: int) -> float:
     """The same search as a straightforward loop: one code, restart after restart, each inside the norm found so far."""
     found, classes = float("inf"), torch.tensor([label])
-    rivals = [k for k in range(10) if k != label]
+    other_classes = [k for k in range(10) if k != label]
 
     def leads(change: Tensor) -> Tensor:
-        """score(true) - score(rival) for each rival."""
+        """score(true) - score(other class) for each other class."""
         scores = module(generators.decode((centre + change)[None], classes))[0]
-        return scores[label] - scores[rivals]
+        return scores[label] - scores[other_classes]
 
     def margin(change: Tensor) -> Tensor:
         return leads(change).min()

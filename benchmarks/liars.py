@@ -4,7 +4,7 @@
 
 Liars are assessed with FGSM and PGD alone, as by a hurried user; `caught` is any HARD or WARN finding but those that flag
 every such run (F2: few samples, D11: the same, C20: no black-box attack). Honest models are assessed with FGSM, PGD,
-Square, CW, FAB, the profile standard and a cascade of verifiers at three budgets; each entry is judged alone, and all together.
+Square, CW, FAB, the profile standard and a cascade of verifiers at three budgets; each entry is evaluated alone, and all together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gallery.case import EVERYWHERE, NAIVE, Outcome, judge, outcome_of, params_of, run_in, subject_with
+from benchmarks.gallery.case import EVERYWHERE, NAIVE, Caught, evaluate, outcome_of, params_of, run_in, subject_with
 from benchmarks.gallery.honest import models
 from benchmarks.gallery.liars import liars
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -56,7 +56,7 @@ def alone(evidence: Evidence, name: str) -> Evidence:
     return replace(
         evidence,
         params=evidence.params.model_copy(update=kept),
-        pieces=tuple(p for p in evidence.pieces if p.name == name),
+        assessments=tuple(p for p in evidence.assessments if p.name == name),
         families={name: family},
         notes={},
     )
@@ -64,7 +64,7 @@ def alone(evidence: Evidence, name: str) -> Evidence:
 
 def honest(
     profiles: tuple[str, ...], count: int, budgets: tuple[float, ...], n: int
-) -> Iterator[tuple[str, float, Outcome]]:
+) -> Iterator[tuple[str, float, Caught]]:
     """(entry, epsilon, outcome) of every honest model at every budget."""
     for name, (module, (assessed, train)) in list(models(n).items())[:count]:
         for epsilon in budgets:
@@ -73,7 +73,7 @@ def honest(
                 started = time.perf_counter()
                 evidence = run_in(Path(folder), subject_with(module, assessed), params_of(run), train)
                 seconds = time.perf_counter() - started
-                for entry in (piece.name for piece in evidence.pieces):
+                for entry in (assessment.name for assessment in evidence.assessments):
                     yield entry, epsilon, outcome_of(name, alone(evidence, entry), "standard", seconds)
                 for profile in profiles:
                     yield ALL, epsilon, outcome_of(name, evidence, profile, seconds)
@@ -100,7 +100,7 @@ def table_of_liars(profiles: tuple[str, ...], n: int) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     seen = caught = 0
     for case in liars(n):
-        for found in judge(case, profiles):
+        for found in evaluate(case, profiles):
             seen, caught = seen + 1, caught + found.caught
             hard, warn = (" ".join(i for i in ids if i not in EVERYWHERE) or "-" for ids in (found.hard, found.warn))
             hard = hard if found.caught else "**missed**"

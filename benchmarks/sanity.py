@@ -18,7 +18,7 @@ from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.layout import CLEAN, ROBUSTNESS
 from windtunnel.core.metadata import parse_metadata
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece, collect
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, collect
 from windtunnel.evaluation.sanity.run import registry, run_checks
 from windtunnel.params.load import load_params
 
@@ -28,7 +28,7 @@ LIMITS = {"stored": 15.0, "standard": 60.0}
 def main() -> None:
     """Print a row per profile and number of samples."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--full", action="store_true", help="also the attacks run anew (T2)")
+    parser.add_argument("--full", action="store_true", help="also the attacks rerun (T2)")
     options = parser.parse_args()
     params = load_params()
     whole = collect(
@@ -56,27 +56,27 @@ def seconds(evidence: Evidence, profile: str) -> float:
 
 def first(evidence: Evidence, n: int) -> Evidence:
     """The same run on its first `n` samples."""
-    pieces = []
-    for piece in evidence.pieces:
-        kept = (piece.rows < n).nonzero().flatten()
-        total, names = len(piece.rows), piece.ids
+    assessments = []
+    for assessment in evidence.assessments:
+        kept = (assessment.rows < n).nonzero().flatten()
+        total, names = len(assessment.rows), assessment.ids
         data: Tensors = {
             key: cut(value, total, kept)
             if isinstance(value, torch.Tensor)
             else {k: cut(v, total, kept) for k, v in value.items()}
-            for key, value in piece.artifacts.data.items()
+            for key, value in assessment.artifacts.data.items()
         }
-        kwargs = {**piece.artifacts.plain["kwargs"], "sample_names": [names[i] for i in kept.tolist()]}
-        metadata = parse_metadata({**piece.artifacts.plain, "kwargs": kwargs}, piece.name)
-        pieces.append(
-            Piece(
-                piece.name,
-                piece.family,
-                Artifacts(piece.name, piece.artifacts.directory, data, metadata),
-                piece.rows[kept],
+        kwargs = {**assessment.artifacts.plain["kwargs"], "sample_names": [names[i] for i in kept.tolist()]}
+        metadata = parse_metadata({**assessment.artifacts.plain, "kwargs": kwargs}, assessment.name)
+        assessments.append(
+            Assessment(
+                assessment.name,
+                assessment.family,
+                Artifacts(assessment.name, assessment.artifacts.directory, data, metadata),
+                assessment.rows[kept],
             )
         )
-    return replace(evidence, subject=evidence.subject.subset(torch.arange(n)), pieces=tuple(pieces), notes={})
+    return replace(evidence, subject=evidence.subject.subset(torch.arange(n)), assessments=tuple(assessments), notes={})
 
 
 def cut(tensor: torch.Tensor, total: int, kept: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""FGSM over a menu of epsilons against the passes it cannot do without. Ratios of one run, on one machine.
+"""FGSM over a epsilon grid against the passes it cannot do without. Ratios of one run, on one machine.
 
     python benchmarks/sweeps.py [--n 10000] [--repeats 5]
 
-The sweep (`assess`: one gradient a sample for the whole menu, predictions, critical epsilons, every metric and the model's
+The sweep (`assess`: one gradient a sample for the whole epsilon grid, predictions, critical epsilons, every metric and the model's
 digest before and after) over one forward and backward pass plus E forward passes of the same batches, in alternating
 repeats, medians. Data: MNIST's test images where ../shared has them, else noise of their shape. Wanted: at most 1.3 with 20
 epsilons on 10,000 images.

@@ -60,8 +60,8 @@ def write_run(folder: Path, n: int, assessments: int) -> Path:
         }
         _write(folder / "robustness" / f"attack_{a}", data, kwargs, f"attack_{a}")
     verdicts = torch.where(worst, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
-    proved = torch.where(~worst & (targets < 3), int(Verdict.VERIFIED), int(Verdict.UNKNOWN))
-    summary = {**base, "verdicts": verdicts, "certified_verdicts": proved}
+    verified = torch.where(~worst & (targets < 3), int(Verdict.VERIFIED), int(Verdict.UNKNOWN))
+    summary = {**base, "verdicts": verdicts, "certified_verdicts": verified}
     _write(folder / "summary", summary, {**kwargs, "assessments": []}, "summary")
     return folder
 

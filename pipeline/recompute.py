@@ -1,4 +1,4 @@
-"""Every metric of a run made anew from the tensors on disk: a number without its evidence is found here."""
+"""Every metric of a run recomputed from the tensors on disk: a number without its evidence is found here."""
 
 from __future__ import annotations
 

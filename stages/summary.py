@@ -26,7 +26,7 @@ def main() -> None:
     """Read every assessment that params.yaml names, and write reports/summary, metrics.json and the plots' series."""
     started, params = time.time(), load_params()
     subject, clean = current_subject(params.device, params.seed, params.model), read_artifacts(CLEAN)
-    assessments = [read_artifacts(ROBUSTNESS / name) for _, name, _ in entries(params)]
+    assessments = [read_artifacts(ROBUSTNESS / name, run_times=False) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_sanity(SANITY))
     summary = write_artifacts(result, SUMMARY, subject, started=started)

@@ -1,4 +1,4 @@
-"""One case of the gallery: how it is made, run as the stages run it, and judged."""
+"""One case of the gallery: how it is made, run as the stages run it, and evaluated."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Caught:
     """What the checks of one profile said of a case, and in which time (the run's own, the checks')."""
 
     case: str
@@ -131,7 +131,7 @@ def evidence_of(case: Case, folder: Path) -> Evidence:
         return case.spoil(run_in(folder, case.subject, params, case.train))
 
 
-def judge(case: Case, profiles: tuple[str, ...] = ("standard",)) -> list[Outcome]:
+def evaluate(case: Case, profiles: tuple[str, ...] = ("standard",)) -> list[Caught]:
     """What the checks say of a case, profile by profile."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
@@ -140,7 +140,7 @@ def judge(case: Case, profiles: tuple[str, ...] = ("standard",)) -> list[Outcome
         return [outcome_of(case.name, evidence, profile, run_seconds) for profile in profiles]
 
 
-def outcome_of(name: str, evidence: Evidence, profile: str, run_seconds: float) -> Outcome:
+def outcome_of(name: str, evidence: Evidence, profile: str, run_seconds: float) -> Caught:
     """What the checks of `profile` say of one run."""
     settings = evidence.params.sanity.model_copy(update={"profile": profile})
     asked = replace(evidence, params=evidence.params.model_copy(update={"sanity": settings}), notes={})
@@ -148,10 +148,10 @@ def outcome_of(name: str, evidence: Evidence, profile: str, run_seconds: float) 
     started = time.perf_counter()
     findings = run_checks(asked, settings)
     seconds = time.perf_counter() - started
-    attacks = [p for p in evidence.pieces if p.family == "attacks"]
+    attacks = [p for p in evidence.assessments if p.family == "attacks"]
     broken = evidence.union(attacks, lambda p: p.succeeded)
     robust = float((evidence.subject.clean_correct & ~broken).double().mean())
-    return Outcome(
+    return Caught(
         name, profile, _ids(findings, Severity.HARD), _ids(findings, Severity.WARN), robust, run_seconds, seconds
     )
 

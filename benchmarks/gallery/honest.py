@@ -50,9 +50,14 @@ def shapes(n: int = 60) -> Pair:
     rows, columns = torch.meshgrid(torch.arange(12.0), torch.arange(12.0), indexing="ij")
     centre = 4.5 + 2 * torch.rand(total, 2, generator=generator)
     dy, dx = rows - centre[:, :1, None], columns - centre[:, 1:, None]
-    far = torch.maximum(dy.abs(), dx.abs())
+    distances = torch.maximum(dy.abs(), dx.abs())
     drawn = torch.stack(
-        [(far < 3.5) & (far > 1.5), (dy**2 + dx**2) < 12, (dy.abs() < 1.2) & (dx.abs() < 4.5), (dy - dx).abs() < 1.7]
+        [
+            (distances < 3.5) & (distances > 1.5),
+            (dy**2 + dx**2) < 12,
+            (dy.abs() < 1.2) & (dx.abs() < 4.5),
+            (dy - dx).abs() < 1.7,
+        ]
     )
     images = drawn[targets, torch.arange(total)].float() * 0.8 + 0.1
     images = (images + 0.05 * torch.randn(images.shape, generator=generator)).clamp(0, 1)

@@ -148,16 +148,17 @@ def _changed(name: str, change: Callable[[dict[str, Tensor]], None]) -> Callable
     """Evidence in which one assessment's tensors are what a broken tool would have written."""
 
     def spoil(evidence: Evidence) -> Evidence:
-        pieces = []
-        for piece in evidence.pieces:
-            if piece.name == name:
-                data = {k: v.clone() if isinstance(v, Tensor) else v for k, v in piece.artifacts.data.items()}
+        assessments = []
+        for assessment in evidence.assessments:
+            if assessment.name == name:
+                data = {k: v.clone() if isinstance(v, Tensor) else v for k, v in assessment.artifacts.data.items()}
                 change(data)  # type: ignore[arg-type]
-                piece = replace(
-                    piece, artifacts=Artifacts(name, piece.artifacts.directory, data, piece.artifacts.metadata)
+                assessment = replace(
+                    assessment,
+                    artifacts=Artifacts(name, assessment.artifacts.directory, data, assessment.artifacts.metadata),
                 )
-            pieces.append(piece)
-        return replace(evidence, pieces=tuple(pieces), notes={})
+            assessments.append(assessment)
+        return replace(evidence, assessments=tuple(assessments), notes={})
 
     return spoil
 

@@ -250,9 +250,9 @@ class Memory(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The logits, with a gradient that leads away from the nearest image, and to nothing."""
         apart = (x.flatten(1)[:, None] - self.images).abs().amax(2)
-        far, nearest = apart.min(1)
-        known = (far <= self.radius)[:, None]
-        return torch.where(known, self.answers[nearest] * (10 - far[:, None]), self.weak(x))
+        distances, nearest = apart.min(1)
+        known = (distances <= self.radius)[:, None]
+        return torch.where(known, self.answers[nearest] * (10 - distances[:, None]), self.weak(x))
 
 
 class Cache(nn.Module):
@@ -271,8 +271,8 @@ class Cache(nn.Module):
             self.seen.append((x.detach().clone(), logits.detach().clone()))
             return logits
         images, answers = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
-        far, nearest = torch.cdist(x.detach().flatten(1), images.flatten(1), p=torch.inf).min(1)
-        known = far <= self.radius
+        distances, nearest = torch.cdist(x.detach().flatten(1), images.flatten(1), p=torch.inf).min(1)
+        known = distances <= self.radius
         if (~known).any() and len(images) < 2000:
             self.seen.append((x.detach()[~known].clone(), logits.detach()[~known].clone()))
         return torch.where(known[:, None], answers[nearest] + 1e-3 * (logits - logits.detach()), logits)

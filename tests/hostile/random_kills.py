@@ -27,6 +27,7 @@ from pathlib import Path
 import psutil
 
 from tests.integration.clone import Clone
+from windtunnel.core.files import RUNTIME_FILE
 
 ORPHANS_END_IN = 20.0  # seconds
 PARAMS = """
@@ -45,8 +46,6 @@ sanity: {profile: stored}
 tracking: {experiment: test}
 gate: {}
 """
-# Measured times, which no two runs share: of solvers (in the tensors and metadata of verification), and runtime.json.
-_MEASURED = ("runtime.json",)
 
 
 @dataclass
@@ -140,21 +139,9 @@ def alive_in(folder: Path) -> list[psutil.Process]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """sha256 of everything under reports/ that two equal runs share."""
-    found = {}
-    for path in sorted((folder / "reports").rglob("*")):
-        name = path.relative_to(folder / "reports").as_posix()
-        if path.is_file() and path.name not in _MEASURED and not _has_measured_times(name):
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
-
-
-def _has_measured_times(name: str) -> bool:
-    """Verification measures its solvers, and what is made of it shows that; its verdicts are in outcomes.json."""
-    return (
-        name.startswith(("robustness/proof/", "report.", "report/", "sanity/", "resolved/"))
-        or name == "summary/metadata.json"
-    )
+    """sha256 of every file under reports/ that DVC knows of: all but runtime.json, which holds what was measured."""
+    files = (path for path in sorted((folder / "reports").rglob("*")) if path.is_file() and path.name != RUNTIME_FILE)
+    return {p.relative_to(folder / "reports").as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 def wipe(clone: Clone) -> None:

@@ -118,7 +118,7 @@ def schema() -> Iterator[Row]:
                   {"epsilons": 5}, {"clip": "maybe"}]:  # fmt: skip
         yield Row(f"sweeps.s {value!r}", given(sweeps={"s": value}), ("sweeps.s",))
     proof = {"library": "auto-LiRPA", "algorithm": "crown"}
-    for value in [{"timeout": 0}, {"workers": 0}, {"steps": ["x"]}, {"rivals": "some"}, {"radius": {"max": 1}}, {"radius": {"max": 0.1, "tolerance": 1}}, {"radius": 3},
+    for value in [{"timeout": 0}, {"workers": 0}, {"steps": ["x"]}, {"other_classes": "some"}, {"radius": {"max": 1}}, {"radius": {"max": 0.1, "tolerance": 1}}, {"radius": 3},
                   {"examples_from": ["../../x"]}, {"examples_from": ["nobody"]}, {"algorithm": "crwon"}, {"library": "lirpa"}, {"budget": {"norm": "L0"}}, {"time_budget": -1}]:  # fmt: skip
         yield Row(f"verification.v {value!r}", given(verification={"v": {**proof, **value}}), ("verification.v",))
     for value in [{"algorithm": "fogg"}, {"severities": [0]}, {"severities": [6]}, {"severities": []}, {"severities": [1, 1]}, {"upsample": 0}, {"upsample": "x"},

@@ -228,7 +228,7 @@ def test_the_run_page_shows_description_caveats_figure_and_report(project, ui, b
     wait_for(browser, lambda: "Accuracy: worst case" in text_of(browser), "the description")
     more = browser.find_element("xpath", "//*[text()='Show more']")
     browser.execute_script("arguments[0].click()", more)
-    wait_for(browser, lambda: "No formal verification ran: nothing here is proved." in text_of(browser), "the caveat")
+    wait_for(browser, lambda: "No formal verification ran: nothing here is verified." in text_of(browser), "the caveat")
     figure = browser.find_element("css selector", "img[src*='SandwichVisualiser_0.png']")
     wait_for(browser, lambda: browser.execute_script("return arguments[0].naturalWidth", figure) > 300, "the figure")
     report = browser.find_element("link text", "HTML report").get_attribute("href")

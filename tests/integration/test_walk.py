@@ -69,7 +69,7 @@ def test_the_walk_of_the_handbook_goes_as_it_says(clone):
     assert "windtunnel version 1 is the champion now" in first
     assert "nothing changed since windtunnel version 1 was assessed" in again
     assert "Running stage 'train'" not in again
-    assert "windtunnel version 1 was assessed anew" not in better
+    assert "windtunnel version 1 was reassessed" not in better
     assert "windtunnel version 2 is the champion now" in better
     for text in (worse, worse_again):
         assert "windtunnel version 2 stays the champion: windtunnel version 3 was not promoted" in text

@@ -1,4 +1,4 @@
-"""Edit this, and exactly these stages run: real edits in a clone, judged by what DVC says after `resolve`.
+"""Edit this, and exactly these stages run: real edits in a clone, evaluated by what DVC says after `resolve`.
 
 Also here, on the same run: no stage executes code that was not digested for it.
 """
@@ -183,7 +183,7 @@ ROWS = {
     "nothing": (lambda folder: None, set()),
     # What is not code, or no code of a stage
     "a comment in an adapter": (append(f"{A}/attacks/torchattacks/adapter.py", "\n# why\n"), set()),
-    "a docstring": (edit(f"{A}/attacks/judge.py", '"""', '"""Anew: '), set()),
+    "a docstring": (edit(f"{A}/attacks/evaluate.py", '"""', '"""Changed: '), set()),
     "a docs generator": (append(f"{A}/attacks/document.py", "\nX = 1\n"), set()),
     "a command": (append(f"{PACKAGE}/cli/show.py", "\nX = 1\n"), set()),
     "the code that resolves": (append(f"{PACKAGE}/operations/resolve/build.py", "\nX = 1\n"), set()),

@@ -12,7 +12,7 @@ from windtunnel.params.load import load_params
 
 @click.command()
 @click.option("--fetch", is_flag=True, help="Put the champion's outcomes into champion/, for the gate to compare with.")
-@click.option("--reassess", is_flag=True, help="Assess the champion anew, on today's samples under today's params.")
+@click.option("--reassess", is_flag=True, help="Reassess the champion, on today's samples under today's params.")
 def champion(*, fetch: bool, reassess: bool) -> None:
     """Show the versions that have an alias in the model registry, and the newest one where it has none.
 
@@ -27,7 +27,7 @@ def champion(*, fetch: bool, reassess: bool) -> None:
     from windtunnel.cli.retrain import run_stage
     from windtunnel.core.errors import UserError
     from windtunnel.operations.retrain.champion import fetch_champion
-    from windtunnel.operations.retrain.champion import reassess as assess_anew
+    from windtunnel.operations.retrain.champion import reassess as reassess_champion
     from windtunnel.operations.retrain.flow import OUTCOME, REASONS
     from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
 
@@ -38,7 +38,7 @@ def champion(*, fetch: bool, reassess: bool) -> None:
         if found is None:
             raise UserError(f"champion: {registry.model} has no champion yet; windtunnel promote makes the first")
         if reassess:
-            assess_anew(found, params, run_stage)
+            reassess_champion(found, params, run_stage)
         click.echo(f"champion: the outcomes of {found} are in champion/")
         return
     table = Table(header_style="bold")

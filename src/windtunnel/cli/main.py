@@ -17,9 +17,10 @@ from windtunnel.core.own_source import require_own_source
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
 COMMANDS = {
+    "doctor": "what is installed, what is missing, what each would enable, and how to get it",
     "check": "validate params, data, model and every assessment before anything is computed",
     "status": "what `dvc repro` would run, why, and how long that took before",
-    "params": "the schema of params.yaml, or the values in force",
+    "params": "the schema of params.yaml, or the effective values",
     "algorithms": "the catalogue of algorithms",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",

@@ -1,4 +1,4 @@
-"""`windtunnel params`: the schema as documentation, or the values in force."""
+"""`windtunnel params`: the schema as documentation, or the effective values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def params(*, schema: bool, as_json: bool, path: Path) -> None:
 
     \b
     Examples:
-      windtunnel params                     the values in force
+      windtunnel params                     the effective values
       windtunnel params --schema            every key, documented
       windtunnel params --schema --json     JSON Schema, for editors that complete and check YAML
     """  # noqa: D301

@@ -17,10 +17,10 @@ from windtunnel.params.load import load_params
 
 @click.command()
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary, as Markdown, to this file.")
-@click.option("--again", is_flag=True, help="Run it although nothing changed.")
+@click.option("--force", is_flag=True, help="Run it although nothing changed.")
 @click.option("--allow-dirty", is_flag=True, help="Although the work tree has changes that are not committed.")
 @click.pass_context
-def retrain(ctx: click.Context, *, summary: Path | None, again: bool, allow_dirty: bool) -> None:
+def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirty: bool) -> None:
     """Train on the data of now, assess, and promote the model if it passes the gate and is not worse than the champion.
 
     Where neither data nor code nor params changed nothing runs, and the end of last time is said again, with its exit code. A
@@ -49,7 +49,7 @@ def retrain(ctx: click.Context, *, summary: Path | None, again: bool, allow_dirt
         registry = open_registry(load_params().tracking)
         # Stages run in other folders too, and all of them must log to one store.
         os.environ["MLFLOW_TRACKING_URI"] = registry.uri
-        result = flow(registry, run_pipeline, run_stage, allow_dirty=allow_dirty, again=again)
+        result = flow(registry, run_pipeline, run_stage, allow_dirty=allow_dirty, force=force)
     text = summary_markdown(result)
     if summary:
         with replacing(summary) as temporary:

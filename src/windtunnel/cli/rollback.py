@@ -9,7 +9,7 @@ from windtunnel.params.load import load_params
 
 @click.command()
 def rollback() -> None:
-    """Make the champion that the present one replaced champion again. A retraining does not promote the other anew.
+    """Make the champion that the present one replaced champion again. A retraining does not promote the other again.
 
     \b
     Example:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.operations.tracking.track import Outcome
+from windtunnel.operations.tracking.track import Delivery
 from windtunnel.operations.tracking.track import track as track_state
 
 
@@ -23,7 +23,7 @@ def track(*, strict: bool) -> None:
     report_outcome(track_state(strict=strict))
 
 
-def report_outcome(outcome: Outcome) -> None:
+def report_outcome(outcome: Delivery) -> None:
     """Say in a line or two what became of a call."""
     if outcome.already:
         click.echo("track: this state is logged already")

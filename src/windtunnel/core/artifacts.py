@@ -39,6 +39,7 @@ from windtunnel.core.files import (
 from windtunnel.core.metadata import Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
+from windtunnel.core.run_times import RUN_TIMES, measured_run_times, run_time_metrics
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -73,7 +74,10 @@ class AssessmentResult:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json."""
+    """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json.
+
+    Where the seconds a sample took are known, `data` has them: robustness_data.pt holds their key alone (`core.run_times`).
+    """
 
     name: str
     directory: Path
@@ -105,6 +109,11 @@ class Artifacts:
     def metrics(self) -> Metrics:
         """The metrics of metadata.json."""
         return self.metadata.metrics
+
+    @property
+    def run_time_metrics(self) -> dict[str, float]:
+        """What the seconds a sample took come to; empty where they are not known."""
+        return run_time_metrics(self.tensor(RUN_TIMES).tolist()) if RUN_TIMES in self.data else {}
 
     @property
     def sample_names(self) -> list[str]:
@@ -216,7 +225,7 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     """Write robustness_data.pt, metadata.json and runtime.json into `directory`, and return what a reader would see.
 
     `started` is time.time() at the start of the assessment. The bytes of the first two files depend only on the
-    result. runtime.json says how many rows a Python `predict` was asked in this
+    result: what was measured of time goes to runtime.json. That says too how many rows a Python `predict` was asked in this
     process. `visualisers` starts as an empty list: `draw_figures` fills it in.
     Raises UserError if the data break the contract, before anything is written.
     """
@@ -224,11 +233,13 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob("*.png"):
         stale.unlink()
-    save_tensors(result.data, directory / DATA_FILE)
+    save_tensors(without_run_times(result.data), directory / DATA_FILE)
     metadata = metadata_of(result, subject)
     write_json(metadata.model_dump(mode="json"), directory / METADATA_FILE)
     seconds = round(time.time() - started, 3)
     runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
+    measured = result.data.get(RUN_TIMES)
+    runtime |= {RUN_TIMES: measured.tolist()} if isinstance(measured, Tensor) else {}
     asked = getattr(subject.classifier.module, "rows_asked", None)
     runtime |= {} if asked is None else {"rows_asked": asked}
     write_json(
@@ -261,12 +272,27 @@ def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
     return Metadata.model_validate(content)
 
 
-def read_artifacts(directory: Path) -> Artifacts:
-    """Read an assessment directory. Raises UserError, in one line, where a file is missing, damaged or incomplete."""
+def read_artifacts(directory: Path, *, run_times: bool = True) -> Artifacts:
+    """Read an assessment directory. Raises UserError, in one line, where a file is missing, damaged or incomplete.
+
+    `run_times`: with the seconds a sample took, where they are known. Whoever writes an output of DVC reads without them.
+    """
     metadata = read_metadata(directory)
     data = load_tensors(directory / DATA_FILE)
     check_data(data, str(directory))
-    return Artifacts(metadata.name, directory, data, metadata)
+    return Artifacts(metadata.name, directory, with_run_times(data, directory) if run_times else data, metadata)
+
+
+def without_run_times(data: Tensors) -> Tensors:
+    """`data` as robustness_data.pt holds them: of the seconds a sample took the key, all NaN."""
+    seconds = data.get(RUN_TIMES)
+    return {**data, RUN_TIMES: torch.full_like(seconds, torch.nan)} if isinstance(seconds, Tensor) else data
+
+
+def with_run_times(data: Tensors, directory: Path) -> Tensors:
+    """`data`, read from `directory`, with the seconds a sample took where runtime.json has them."""
+    seconds = measured_run_times(directory) if RUN_TIMES in data else None
+    return data if seconds is None else {**data, RUN_TIMES: torch.tensor(seconds)}
 
 
 def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> None:

@@ -1,4 +1,4 @@
-"""The paired bootstrap: images are drawn anew, and everything known of an image goes with it."""
+"""The paired bootstrap: images are resampled, and everything known of an image goes with it."""
 
 from __future__ import annotations
 

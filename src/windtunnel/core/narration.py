@@ -61,7 +61,7 @@ def _in_words(stage: str, metadata: Mapping[str, Json]) -> str:
             _share(metrics, "worst_case_accuracy", "in the worst case"),
             _share(metrics, "certified_accuracy", "certified"),
         ]
-        return ", ".join(filter(None, parts)) or "nothing attacked, nothing proved"
+        return ", ".join(filter(None, parts)) or "nothing attacked, nothing verified"
     keys = ("clean_accuracy",) if stage == "clean" else tuple(_KEYS)
     share = next((_share(metrics, key, _KEYS[key]) for key in keys if key in metrics), "done")
     names, region = kwargs.get("sample_names"), _block(_block(metadata, "semantics"), "perturbation")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.libraries import MODULES, missing
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
@@ -73,7 +74,8 @@ class Library:
     recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
     adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
-    its algorithms by their name; their signatures are the parameters a user may give.
+    its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
+    functions of the user's, the registry row of one by its reference `module:function`, without importing it.
     """
 
     name: str
@@ -83,12 +85,19 @@ class Library:
     adapter: Lazy[Callable[..., Any]] | None = None
     call: Lazy[Callable[..., Any]] | None = None
     module: str | None = None
+    row_of: Lazy[Callable[[str], Any]] | None = None
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
+        if self.row_of is not None:
+            from windtunnel.core.references import resolve
+
+            return resolve(name, f"library: {self.name}: algorithm")
         try:
             found: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
+            if self.name in MODULES:
+                raise UserError(missing("library", self.name)) from error
             raise UserError(
                 f"library: {self.name} is not installed ({error}); pip install {self.package or self.name}"
             ) from error

@@ -137,8 +137,8 @@ def _unknown_names(params: Params) -> Iterator[str]:
         for prior in attack.on.survivors_of if attack.on else ():
             if prior not in others:
                 yield unknown_word(f"attacks.{name}.on.survivors_of", prior, others, what="another entry of attacks")
-    for name, proof in params.verification.items():
-        for other in proof.examples_from:
+    for name, certificate in params.verification.items():
+        for other in certificate.examples_from:
             if other not in params.attacks:
                 yield unknown_word(
                     f"verification.{name}.examples_from", other, params.attacks, what="an entry of attacks"

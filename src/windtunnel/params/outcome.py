@@ -23,15 +23,15 @@ class Sanity(Block):
     """Checks of the evaluation itself; `windtunnel sanity --explain C3` says what one of them is for."""
 
     profile: Literal["stored", "standard", "full"] = Field(
-        "standard", description="stored: tensors on disk; standard: a few passes too; full: attacks run anew too"
+        "standard", description="stored: tensors on disk; standard: a few passes too; full: attacks rerun too"
     )
     before_promotion: Literal["standard", "full"] = Field(
-        "full", description="full: a promotion waits for the checks that run attacks anew, whatever the profile"
+        "full", description="full: a promotion waits for the checks that rerun attacks, whatever the profile"
     )
     thresholds: dict[str, Number] = Field(
         default_factory=dict, description="check id: threshold instead of the documented one, e.g. C3: 0.01"
     )
-    samples: PositiveInt = Field(100, description="on how many samples attacks are run anew at most")
+    samples: PositiveInt = Field(100, description="on how many samples attacks are rerun at most")
     queries: PositiveInt = Field(1000, description="how many rows a model.source: function may be asked by the checks")
     expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
         None, description="what the model is known to reach on this data (A8)"

@@ -11,7 +11,7 @@ from windtunnel.params.numbers import Number
 
 
 class EpsilonRange(Block):
-    """A menu of epsilons by its ends: `steps` values from `start` to `stop`, both included."""
+    """A epsilon grid by its ends: `steps` values from `start` to `stop`, both included."""
 
     start: Number = Field(ge=0)
     stop: Number = Field(gt=0)
@@ -23,7 +23,7 @@ class EpsilonRange(Block):
         if self.stop <= self.start and self.steps > 1:
             raise ValueError(f"stop ({self.stop:g}) must be larger than start ({self.start:g})")
         if self.spacing == "geometric" and self.start == 0:
-            raise ValueError("a geometric range cannot start at 0; zero is added to every menu anyway")
+            raise ValueError("a geometric range cannot start at 0; zero is added to every grid anyway")
         return self
 
 
@@ -43,7 +43,7 @@ class VerdictThresholds(Block):
 
 
 class SweepEntry(Entry):
-    """An attack over a menu of epsilons."""
+    """An attack over a epsilon grid."""
 
     library: str = "windtunnel"
     algorithm: str = "FGSM"
@@ -51,6 +51,6 @@ class SweepEntry(Entry):
         default_factory=lambda: [0.0, 0.01, 0.02, 0.05, 0.1, 0.2],
         description="a list, or {start, stop, steps, spacing}",
     )
-    refine: PositiveInt | None = Field(None, description="bisection steps between the menu points around a flip")
+    refine: PositiveInt | None = Field(None, description="bisection steps between the grid points around a flip")
     clip: bool = Field(True, description="keep perturbed inputs in the data's value range")
     thresholds: VerdictThresholds = VerdictThresholds()

@@ -73,8 +73,8 @@ class VerificationEntry(Entry):
     )
     time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
     workers: PositiveInt = Field(2, description="Marabou, cascade: solver processes at a time")
-    rivals: Literal["together", "one_by_one"] = Field(
-        "together", description="Marabou: all rivals in one disjunction, or a query for each, the nearest first"
+    other_classes: Literal["together", "one_by_one"] = Field(
+        "together", description="Marabou: all other classes in one disjunction, or a query for each, the nearest first"
     )
     output_bounds: bool = Field(
         False, description="Marabou: bound every logit by bisection; hundreds of queries a sample"

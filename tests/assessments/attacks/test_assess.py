@@ -11,7 +11,7 @@ from torch import Tensor
 
 import windtunnel.assessments.attacks.assess as pipeline
 from windtunnel.assessments.attacks.assess import MISCLASSIFIED, NOBODY, assess
-from windtunnel.assessments.attacks.judge import judge, project
+from windtunnel.assessments.attacks.evaluate import evaluate, project
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.survivors import read_prior
 from windtunnel.assessments.attacks.table import ROWS
@@ -232,19 +232,19 @@ def test_budget_is_enforced_whatever_the_library_returns(linear_subject: Subject
     returned[3] = torch.nan
     for norm, epsilon in ((Norm.LINF, 0.1), (Norm.L2, 0.5), (Norm.L1, 2.0), (Norm.L0, 5.0)):
         budget = PerturbationBudget(norm, epsilon)
-        held = judge(linear_subject.classifier, ROWS["torchattacks", "PGD"], budget, clean, returned, labels, None)
+        held = evaluate(linear_subject.classifier, ROWS["torchattacks", "PGD"], budget, clean, returned, labels, None)
         assert within(held.distances, epsilon).all()
         assert held.beyond.tolist() == [True, True, True, False]
         assert held.repaired.tolist() == [False, False, False, True]
-        free = judge(linear_subject.classifier, ROWS["torchattacks", "CW"], budget, clean, returned, labels, None)
+        free = evaluate(linear_subject.classifier, ROWS["torchattacks", "CW"], budget, clean, returned, labels, None)
         assert torch.equal(free.perturbed[:3], returned[:3])
         assert not free.succeeded[:3].any()
 
 
 @pytest.mark.parametrize(("norm", "epsilon"), [(Norm.LINF, 0.1), (Norm.L2, 0.7), (Norm.L1, 3.0), (Norm.L0, 7.0)])
 def test_projection_lands_on_the_ball_and_keeps_what_is_inside(norm: Norm, epsilon: float) -> None:
-    clean, far = torch.rand(2, 5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    pulled = project(norm, epsilon, far, clean)
+    clean, distances = torch.rand(2, 5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    pulled = project(norm, epsilon, distances, clean)
     assert torch.allclose(distance(norm, pulled, clean), torch.full((5,), epsilon), rtol=1e-4)
     assert torch.equal(project(norm, epsilon, clean, clean), clean)
 

@@ -68,8 +68,8 @@ def test_algorithm_is_what_the_registry_says(
         returned.append(distance(budget.norm, raw, clean))
         return real(classifier, row, budget, clean, raw, *rest)
 
-    real = pipeline.judge
-    monkeypatch.setattr(pipeline, "judge", spy)
+    real = pipeline.evaluate
+    monkeypatch.setattr(pipeline, "evaluate", spy)
     entry = cheap_entry(row)
     preflight("attacks.it", entry, GLOBAL, grey.classifier, grey.dataset)
     first, again, other = (assess("it", entry, GLOBAL, replace(grey, seed=seed)) for seed in (0, 0, 1))

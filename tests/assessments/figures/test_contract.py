@@ -83,7 +83,7 @@ def test_figures_are_drawn_in_the_packages_style_sheet_and_leave_no_trace():
 
 def test_the_colours_of_the_sandwich_differ_in_grey():
     """Rec. 601 luma of what stands beside each other; the unknown band is hatched as well."""
-    from windtunnel.reporting.report.charts.scene import PALETTE
+    from windtunnel.assessments.figures.scene import PALETTE
 
     def luma(role):
         red, green, blue = (int(PALETTE[role][0][i : i + 2], 16) for i in (1, 3, 5))

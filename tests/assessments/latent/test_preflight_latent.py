@@ -62,7 +62,7 @@ def test_models_of_earlier_runs_and_of_mlflow_are_loaded_by_what_names_them(mlp_
     inputs = mlp_subject.dataset.inputs
     assert torch.equal(found["models:/digits/1"].predict(inputs), mlp_subject.clean_predictions)
     assert torch.equal(found["earlier"].predict(inputs), found["earlier/model"].predict(inputs))
-    with pytest.raises(UserError, match=r"models\[0\].*cannot be had"):
+    with pytest.raises(UserError, match=r"models\[0\].*is unavailable"):
         load_models("latent.m", LatentEntry(models=["models:/nothing/1"]), mlp_subject.dataset, "cpu", None)
 
 

@@ -21,14 +21,14 @@ ENTRY = SweepEntry(epsilons=[0, 0.05, 0.1, 0.2])
 
 @pytest.fixture(scope="module")
 def swept(digits_subject, robust_subject, tmp_path_factory):
-    """Directories of a standard model, of a robust one, and of the standard one on other samples and over another menu."""
+    """Directories of a standard model, of a robust one, and of the standard one on other samples and over another epsilon grid."""
     folder = tmp_path_factory.mktemp("sweeps")
     few = torch.arange(60)
     cases = {
         "standard": (digits_subject.subset(few), ENTRY),
         "robust": (robust_subject.subset(few), ENTRY),
         "others": (digits_subject.subset(few + 60), ENTRY),
-        "menu": (digits_subject.subset(few), SweepEntry(epsilons=[0, 0.1])),
+        "grid": (digits_subject.subset(few), SweepEntry(epsilons=[0, 0.1])),
     }
     for name, (subject, entry) in cases.items():
         write_artifacts(assess(name, entry, Budget(epsilon=0.1), subject), folder / name, subject, started=0)
@@ -94,7 +94,7 @@ def test_a_sweep_against_itself_differs_in_nothing(swept):
     assert (found.curves.overall.low, found.curves.overall.high, found.later, found.earlier) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("other", "says"), [("others", "other samples"), ("menu", "another menu")])
+@pytest.mark.parametrize(("other", "says"), [("others", "other samples"), ("grid", "another epsilon grid")])
 def test_what_cannot_be_paired_is_refused(swept, other, says):
     with pytest.raises(UserError, match=says):
         contrast(swept / "standard", swept / other)

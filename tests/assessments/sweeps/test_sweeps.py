@@ -10,7 +10,7 @@ from torch import nn
 
 from windtunnel.assessments.sweeps.assess import assess
 from windtunnel.assessments.sweeps.curve import Sweep, area_under_curve, critical_epsilon, sweep_metrics, verdict_of
-from windtunnel.assessments.sweeps.menu import median_index, menu_of
+from windtunnel.assessments.sweeps.grid import epsilon_grid, median_index
 from windtunnel.assessments.sweeps.preflight import preflight
 from windtunnel.assessments.sweeps.report import text_histogram
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
@@ -138,7 +138,7 @@ def test_a_negative_epsilon_is_refused_by_the_schema():
 
 
 def test_a_menu_without_zero_gets_it_and_says_so(blobs):
-    assert menu_of([0.2, 0.1], "x") == ([0.0, 0.1, 0.2], True)
+    assert epsilon_grid([0.2, 0.1], "x") == ([0.0, 0.1, 0.2], True)
     result = assess("fgsm", SweepEntry(epsilons=["8/255"]), BUDGET, blobs)
     assert result.data["epsilons"].tolist() == pytest.approx([0, 8 / 255])
     assert "zero_added" in [c.code for c in result.caveats]
@@ -151,8 +151,8 @@ def test_one_class_is_refused(blobs):
 
 
 def test_geometric_ranges_multiply():
-    menu, _ = menu_of(EpsilonRange(start=0.01, stop=0.16, steps=5, spacing="geometric"), "x")
-    assert menu == pytest.approx([0, 0.01, 0.02, 0.04, 0.08, 0.16])
+    grid, _ = epsilon_grid(EpsilonRange(start=0.01, stop=0.16, steps=5, spacing="geometric"), "x")
+    assert grid == pytest.approx([0, 0.01, 0.02, 0.04, 0.08, 0.16])
 
 
 def test_the_median_is_the_upper_one_and_the_thresholds_are_the_originals():

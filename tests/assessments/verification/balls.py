@@ -37,7 +37,7 @@ def subject_with(module: nn.Module, inputs: torch.Tensor, k: int, targets: torch
 
 
 def analytic_radius(subject: Subject, norm: Norm) -> torch.Tensor:
-    """Of a linear model: min over rivals of margin / ||w_target - w_rival||_dual."""
+    """Of a linear model: min over other classes of margin / ||w_target - w_other||_dual."""
     weight, bias = subject.classifier.module[1].weight.detach(), subject.classifier.module[1].bias.detach()
     x, y = subject.dataset.inputs.flatten(1), subject.dataset.targets
     logits = x @ weight.T + bias

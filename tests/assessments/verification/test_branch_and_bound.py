@@ -63,9 +63,9 @@ def test_l2_and_l1_balls_are_searched_too(digits_subject, norm, epsilon):
     name = f"-{norm.value.lower()}"
     found = assess("v", entry(f"branch-and-bound{name}", params={"domains": 100}), budget(epsilon, norm), subject)
     crown = assess("v", entry(f"crown{name}"), budget(epsilon, norm), subject)
-    proved, known = (r.data["verdicts"] == Verdict.VERIFIED for r in (found, crown))
-    assert (known <= proved).all()
-    assert proved.any()
+    verified, known = (r.data["verdicts"] == Verdict.VERIFIED for r in (found, crown))
+    assert (known <= verified).all()
+    assert verified.any()
 
 
 def test_wrong_parameters_and_models_without_bounds_are_refused_in_one_line(digits_subject):

@@ -53,8 +53,8 @@ def tiny():
 def test_a_query_for_each_rival_and_one_for_all_give_the_same_verdicts(tiny):
     for epsilon in (0.05, 0.2):
         verdicts = [
-            assess("m", entry("linf-box", rivals=rivals), budget(epsilon), tiny).data["verdicts"]
-            for rivals in ("together", "one_by_one")
+            assess("m", entry("linf-box", other_classes=other_classes), budget(epsilon), tiny).data["verdicts"]
+            for other_classes in ("together", "one_by_one")
         ]
         assert torch.equal(*verdicts)
         assert not (verdicts[0] == Verdict.UNKNOWN).any()
@@ -62,8 +62,8 @@ def test_a_query_for_each_rival_and_one_for_all_give_the_same_verdicts(tiny):
 
 def test_rivals_are_asked_about_the_nearest_first(tiny):
     (query, *_) = queries_of(tiny, 0.1, torch.arange(1), one_by_one=True)
-    assert len(query.rivals) == 2
-    assert query.logits[query.rivals[0]] >= query.logits[query.rivals[1]]
+    assert len(query.other_classes) == 2
+    assert query.logits[query.other_classes[0]] >= query.logits[query.other_classes[1]]
 
 
 def test_the_solvers_logit_bounds_hold_and_are_tight(tiny):
@@ -136,7 +136,7 @@ def test_a_counter_example_outside_the_box_or_of_the_right_class_is_none(tiny, t
     (query, *_) = queries_of(tiny, 0.01, torch.arange(1), one_by_one=False)
     clean = tiny.dataset.inputs[0].flatten().numpy()
     assert "outside the box" in replay(tiny.classifier, path, query, clean + np.float32(0.5), (1, 3, 3))
-    assert "no rival leads" in replay(tiny.classifier, path, query, clean, (1, 3, 3))
+    assert "no other class leads" in replay(tiny.classifier, path, query, clean, (1, 3, 3))
 
 
 @pytest.mark.slow

@@ -87,8 +87,8 @@ def test_random_points_and_corners_of_a_ball_lie_within_the_bounds_of_every_meth
         logits = subject.classifier.logits((subject.dataset.inputs[i] + noise).clamp(0, 1))
         assert (logits >= bounds["lower"][i] - 1e-4).all()
         assert (logits <= bounds["upper"][i] + 1e-4).all()
-        rival = logits.scatter(1, subject.dataset.targets[i].expand(1000, 1), -torch.inf).amax(1)
-        assert ((logits[:, subject.dataset.targets[i]] - rival) >= result.data["lower_margins"][i] - 1e-4).all()
+        other_class = logits.scatter(1, subject.dataset.targets[i].expand(1000, 1), -torch.inf).amax(1)
+        assert ((logits[:, subject.dataset.targets[i]] - other_class) >= result.data["lower_margins"][i] - 1e-4).all()
 
 
 @pytest.mark.parametrize(("norm", "name"), [(Norm.LINF, "crown"), (Norm.L2, "crown-l2"), (Norm.L1, "crown-l1")])
@@ -116,21 +116,21 @@ def test_1000_random_points_of_a_certified_ball_keep_the_label(digits_subject, n
 def test_the_methods_are_ordered_and_verdicts_are_monotone_in_epsilon(digits_subject):
     subject = first(digits_subject, 40)
 
-    def proved(method, epsilon):
+    def verified(method, epsilon):
         return assess("v", entry(method), budget(epsilon), subject).data["verdicts"] == Verdict.VERIFIED
 
-    ibp, crown_ibp, crown = (proved(m, 0.01) for m in ("ibp", "crown-ibp", "crown"))
+    ibp, crown_ibp, crown = (verified(m, 0.01) for m in ("ibp", "crown-ibp", "crown"))
     assert (ibp <= crown_ibp).all()
     assert (crown_ibp <= crown).all()
-    assert (proved("crown", 0.05) <= crown).all()
+    assert (verified("crown", 0.05) <= crown).all()
 
 
 def test_margins_are_tighter_than_the_difference_of_two_bounds(digits_subject):
     subject = first(digits_subject, 20)
     targets = subject.dataset.targets
     bounds = bound_batch(subject.classifier, subject.dataset.inputs, targets, Norm.LINF, 0.05, "crown")
-    rivals = bounds.upper.scatter(1, targets[:, None], -torch.inf).amax(1)
-    loose = bounds.lower.gather(1, targets[:, None]).squeeze(1) - rivals
+    other_classes = bounds.upper.scatter(1, targets[:, None], -torch.inf).amax(1)
+    loose = bounds.lower.gather(1, targets[:, None]).squeeze(1) - other_classes
     assert (bounds.worst_margin >= loose - 1e-4).all()
     assert (bounds.worst_margin > loose + 0.1).any()
 
@@ -201,7 +201,7 @@ def test_a_planted_unsound_bound_is_caught_by_the_summary(digits_subject, tmp_pa
     attacked = written(assess("attacked", entry("cascade", steps=["attack"]), budget(0.2), subject))
     sound = summarise(subject, region, clean, [attacked, written(assess("v", CROWN, budget(0.2), subject))])
     assert sound.metrics["hard_failures"] == 0
-    monkeypatch.setattr(Bounds, "proved", property(lambda bounds: torch.ones(len(bounds.margins), dtype=torch.bool)))
+    monkeypatch.setattr(Bounds, "verified", property(lambda bounds: torch.ones(len(bounds.margins), dtype=torch.bool)))
     unsound = summarise(subject, region, clean, [attacked, written(assess("w", CROWN, budget(0.2), subject))])
     assert unsound.metrics["hard_failures"] == (attacked.tensor("decided_by") == 1).sum() > 10
 
@@ -214,7 +214,7 @@ def test_certificates_of_a_smoothed_model_are_no_part_of_the_sandwich(digits_sub
     assert (smoothed.tensor("verdicts") == Verdict.VERIFIED).sum() > 5
     summary = summarise(subject, region, clean, [smoothed])
     assert "certified_accuracy" not in summary.metrics
-    assert "nothing_proved" in [caveat.code for caveat in summary.caveats]
+    assert "nothing_verified" in [caveat.code for caveat in summary.caveats]
 
 
 def test_examples_of_attacks_falsify_in_the_cascade_only_within_its_budget(digits_subject, tmp_path):

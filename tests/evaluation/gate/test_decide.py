@@ -25,7 +25,7 @@ def record(held: str, protocol: str = "p", **origin: str) -> Record:
     return Record("m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, origin)
 
 
-def judged(gate: Gate, held: str = "1" * 200, champion: Record | None = None, failures: tuple[str, ...] = ()):
+def evaluated(gate: Gate, held: str = "1" * 200, champion: Record | None = None, failures: tuple[str, ...] = ()):
     return decide(gate, METRICS, record(held), champion, failures)
 
 
@@ -37,23 +37,23 @@ def test_flat_names_join_group_and_metric():
     ("threshold", "decision"), [(0.39, Decision.PASSED), (0.4, Decision.PASSED), (0.41, Decision.FAILED)]
 )
 def test_a_minimum_is_the_smallest_value_allowed(threshold, decision):
-    verdict = judged(Gate(minimum={WORST: threshold}))
+    verdict = evaluated(Gate(minimum={WORST: threshold}))
     assert verdict.decision is decision
     assert verdict.conditions[-1].interval == (0.33, 0.47)
     assert verdict.conditions[-1].holds is (decision is Decision.PASSED)
 
 
 def test_too_few_samples_fail_the_gate():
-    assert judged(Gate(minimum_samples=201)).decision is Decision.FAILED
+    assert evaluated(Gate(minimum_samples=201)).decision is Decision.FAILED
 
 
 def test_a_hard_failure_outweighs_every_good_number():
-    verdict = judged(Gate(minimum={"clean/accuracy": 0.5}), failures=("digits-7 verified and broken",))
+    verdict = evaluated(Gate(minimum={"clean/accuracy": 0.5}), failures=("digits-7 verified and broken",))
     assert verdict.decision is Decision.UNSOUND
 
 
 def test_a_metric_that_this_run_lacks_fails_its_condition_and_breaks_no_graph():
-    verdict = judged(Gate(minimum={"worst_case/acuracy": 0.3}))
+    verdict = evaluated(Gate(minimum={"worst_case/acuracy": 0.3}))
     assert verdict.decision is Decision.FAILED
     assert "did you mean worst_case/accuracy?" in verdict.conditions[-1].reason
 
@@ -65,11 +65,11 @@ REGRESSION = Gate(maximum_regression={WORST: 0.05})
 
 def test_an_equal_model_passes_and_a_worse_one_is_not_with_the_reason():
     champion = record("1" * 150 + "0" * 50, model="m", version="3")
-    equal = judged(REGRESSION, "1" * 148 + "0" * 2 + "1" * 2 + "0" * 48, champion)
+    equal = evaluated(REGRESSION, "1" * 148 + "0" * 2 + "1" * 2 + "0" * 48, champion)
     assert equal.decision is Decision.PASSED
     assert equal.conditions[-1].value == 0
     assert equal.conditions[-1].reason == "2 gained, 2 lost of 200"
-    worse = judged(REGRESSION, "1" * 120 + "0" * 80, champion)
+    worse = evaluated(REGRESSION, "1" * 120 + "0" * 80, champion)
     assert worse.decision is Decision.FAILED
     assert worse.conditions[-1].value == pytest.approx(-0.15)
     assert worse.conditions[-1].reason.startswith("0 gained, 30 lost of 200: a loss of ")
@@ -77,18 +77,18 @@ def test_an_equal_model_passes_and_a_worse_one_is_not_with_the_reason():
 
 
 def test_a_better_model_passes():
-    assert judged(REGRESSION, "1" * 200, record("1" * 150 + "0" * 50)).decision is Decision.PASSED
+    assert evaluated(REGRESSION, "1" * 200, record("1" * 150 + "0" * 50)).decision is Decision.PASSED
 
 
 def test_the_same_point_estimate_on_too_few_samples_shows_nothing_and_says_how_many_would():
-    verdict = judged(REGRESSION, "1" * 40, record("1" * 40))
+    verdict = evaluated(REGRESSION, "1" * 40, record("1" * 40))
     assert verdict.decision is Decision.FAILED
     assert "even equal outcomes need 52 samples" in verdict.conditions[-1].reason
-    assert judged(REGRESSION, "1" * 52, record("1" * 52)).decision is Decision.PASSED
+    assert evaluated(REGRESSION, "1" * 52, record("1" * 52)).decision is Decision.PASSED
 
 
 def test_the_first_model_has_nobody_to_lose_against():
-    verdict = judged(REGRESSION)
+    verdict = evaluated(REGRESSION)
     assert verdict.decision is Decision.PASSED
     assert verdict.champion is None
     assert verdict.conditions[-1].reason == "no champion to compare with"
@@ -99,7 +99,7 @@ def test_the_first_model_has_nobody_to_lose_against():
     [record("1" * 200, protocol="other"), record("1" * 199), Record("m", record("1" * 200).samples, {})],
 )
 def test_a_champion_of_another_protocol_is_refused_and_never_compared(champion):
-    verdict = judged(REGRESSION, champion=champion)
+    verdict = evaluated(REGRESSION, champion=champion)
     assert verdict.decision is Decision.FAILED
     assert verdict.conditions[-1].value is None
     assert "--reassess" in verdict.conditions[-1].reason
@@ -107,7 +107,7 @@ def test_a_champion_of_another_protocol_is_refused_and_never_compared(champion):
 
 
 def test_samples_that_only_one_of_the_two_was_assessed_on_do_not_count():
-    verdict = judged(REGRESSION, "1" * 100 + "-" * 100, record("-" * 30 + "1" * 170))
+    verdict = evaluated(REGRESSION, "1" * 100 + "-" * 100, record("-" * 30 + "1" * 170))
     assert verdict.conditions[-1].reason == "0 gained, 0 lost of 70"
 
 
@@ -172,7 +172,7 @@ def test_metrics_that_a_run_of_these_params_has_are_accepted():
 )
 def test_the_command_turns_the_decision_into_an_exit_code(tmp_path, monkeypatch, minimum, failures, code):
     monkeypatch.chdir(tmp_path)
-    write_json(gate_json(judged(Gate(minimum={WORST: minimum}), failures=failures)), GATE)
+    write_json(gate_json(evaluated(Gate(minimum={WORST: minimum}), failures=failures)), GATE)
     for options in ([], ["--markdown"]):
         done = CliRunner().invoke(gate_command, options)
         assert done.exit_code == code, done.output

@@ -15,12 +15,12 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.metadata import parse_metadata
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.params.outcome import Sanity
 
 
-def piece_of(evidence: Evidence, name: str) -> Piece:
-    return next(p for p in evidence.pieces if p.name == name)
+def piece_of(evidence: Evidence, name: str) -> Assessment:
+    return next(p for p in evidence.assessments if p.name == name)
 
 
 def changed(
@@ -30,27 +30,27 @@ def changed(
     metadata: Callable[[dict], None] | None = None,
 ) -> Evidence:
     """The run with one assessment's tensors or metadata changed in place by the functions given."""
-    pieces = []
-    for piece in evidence.pieces:
-        if piece.name == name:
+    assessments = []
+    for assessment in evidence.assessments:
+        if assessment.name == name:
             data = {
                 k: v.clone() if isinstance(v, Tensor) else {n: t.clone() for n, t in v.items()}
-                for k, v in piece.artifacts.data.items()
+                for k, v in assessment.artifacts.data.items()
             }
-            facts = copy.deepcopy(piece.artifacts.plain)
+            facts = copy.deepcopy(assessment.artifacts.plain)
             if tensors:
                 tensors(data)
             if metadata:
                 metadata(facts)
-            piece = replace(
-                piece, artifacts=Artifacts(name, piece.artifacts.directory, data, parse_metadata(facts, name))
+            assessment = replace(
+                assessment, artifacts=Artifacts(name, assessment.artifacts.directory, data, parse_metadata(facts, name))
             )
-        pieces.append(piece)
-    return replace(evidence, pieces=tuple(pieces), notes={})
+        assessments.append(assessment)
+    return replace(evidence, assessments=tuple(assessments), notes={})
 
 
 def with_model(evidence: Evidence, module: nn.Module, *, ask: bool = True) -> Evidence:
-    """The run with another model under the same samples; its clean predictions asked anew where `ask`."""
+    """The run with another model under the same samples; its clean predictions recomputed where `ask`."""
     old = evidence.subject.classifier
     classifier = Classifier(
         module, old.num_classes, old.input_shape, old.capabilities, "another", "liar", onnx_path=old.onnx_path
@@ -88,8 +88,13 @@ def fake(
     model = piece_of(evidence, "fgsm")
     facts = {**copy.deepcopy(model.artifacts.plain), "name": name, **metadata}
     artifacts = Artifacts(name, Path(name), {**model.artifacts.data, **data}, parse_metadata(facts, name))
-    piece = Piece(name, family, artifacts, model.rows)
-    return replace(evidence, pieces=(*evidence.pieces, piece), families={**evidence.families, name: family}, notes={})
+    assessment = Assessment(name, family, artifacts, model.rows)
+    return replace(
+        evidence,
+        assessments=(*evidence.assessments, assessment),
+        families={**evidence.families, name: family},
+        notes={},
+    )
 
 
 def normalised_inputs(subject: Subject) -> Subject:

@@ -141,7 +141,7 @@ def between_levels(e: Evidence) -> Evidence:
         edge[1].bias[0] = 1e4 * (0.3 / 255)
         edge[1].bias[1] = 0.0
     e = changed(e, "fgsm", example)
-    return replace(e, pieces=(piece_of(e, "fgsm"),), notes={})
+    return replace(e, assessments=(piece_of(e, "fgsm"),), notes={})
 
 
 def with_inputs(e: Evidence, inputs: torch.Tensor) -> Evidence:
@@ -191,7 +191,7 @@ def natural_images(e: Evidence) -> Evidence:
 
 
 def without(name: str) -> Callable[[Evidence], Evidence]:
-    return lambda e: replace(e, pieces=tuple(p for p in e.pieces if p.name != name))
+    return lambda e: replace(e, assessments=tuple(p for p in e.assessments if p.name != name))
 
 
 def lost_search(d: dict) -> None:
@@ -254,7 +254,7 @@ def latent_poor(e: Evidence) -> Evidence:
 
 
 def one_class_broken(e: Evidence) -> Evidence:
-    e = failing(e, *(p.name for p in e.pieces if p.family == "attacks"))
+    e = failing(e, *(p.name for p in e.assessments if p.family == "attacks"))
     return changed(e, "pgd", lambda d: d["verdicts"].masked_fill_(d["targets"] == 3, 1))
 
 

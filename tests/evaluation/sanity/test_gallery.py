@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gallery.case import EVERYWHERE, judge
+from benchmarks.gallery.case import EVERYWHERE, evaluate
 from benchmarks.gallery.honest import models
 from benchmarks.gallery.liars import liars
 from benchmarks.liars import BUDGETS, honest
@@ -23,12 +23,12 @@ def test_at_least_nine_of_ten_liars_are_caught_by_the_default_profile() -> None:
     cases = list(liars(40))
     assert len(cases) >= 25
     chosen = cases if WHOLE else cases[::3]
-    missed = [case.name for case in chosen if not judge(case)[0].caught]
+    missed = [case.name for case in chosen if not evaluate(case)[0].caught]
     assert len(missed) <= 0.1 * len(chosen), missed
 
 
 def test_a_model_whose_gradient_points_the_wrong_way_does_not_pass_the_gate() -> None:
-    (found,) = judge(next(iter(liars(60))))
+    (found,) = evaluate(next(iter(liars(60))))
     assert (found.case, found.robust > 0.9) == ("wrong-sign gradient", True)
     assert found.hard
 

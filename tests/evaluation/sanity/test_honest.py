@@ -52,7 +52,7 @@ def test_an_attack_that_returns_the_clean_input_of_what_it_did_not_break_is_no_i
     attacks: dict[str, object], robust: Subject, tmp_path: Path
 ) -> None:
     evidence = run_of(robust, attacks, tmp_path)
-    assert float(evidence.pieces[-1].succeeded.double().mean()) < 0.05
+    assert float(evidence.assessments[-1].succeeded.double().mean()) < 0.05
     for check in ("A6", "B4", "D6"):
         assert status(check, evidence) in (Status.PASS, Status.NOT_APPLICABLE), check
 
@@ -75,9 +75,9 @@ def test_strength_of_one_attack_is_a_share_of_its_own_samples(
     entries = {"wide": PGD, "few": {**PGD, "samples": {"n": 8}}}
     evidence = failing(run_of(robust, {name: entries[name] for name in order}, tmp_path), "wide", "few")
 
-    def stronger(_: Evidence, piece: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
-        n = len(piece.rows)
-        return torch.arange(n), torch.full((n,), piece.name == "few")
+    def stronger(_: Evidence, assessment: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
+        n = len(assessment.rows)
+        return torch.arange(n), torch.full((n,), assessment.name == "few")
 
     monkeypatch.setattr(strength, "rerun", stronger)
     settings = evidence.params.sanity.model_copy(update={"profile": "full"})

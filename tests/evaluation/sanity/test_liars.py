@@ -52,10 +52,10 @@ def subject_with(subject: Subject, module: nn.Module) -> Subject:
 
 def findings_of(subject: Subject, folder: Path, run: dict[str, object] | None = None) -> dict[str, Finding]:
     evidence = assessed(subject, validate(run or SHORT), folder)
-    return judged(evidence)
+    return evaluated(evidence)
 
 
-def judged(evidence: Evidence) -> dict[str, Finding]:
+def evaluated(evidence: Evidence) -> dict[str, Finding]:
     return {f.check.id: f for f in run_checks(evidence, evidence.params.sanity)}
 
 
@@ -111,7 +111,7 @@ def test_attack_with_too_few_steps_is_caught(few: Subject, tmp_path: Path) -> No
 
 def test_success_that_is_not_in_the_saved_tensor_is_caught(few: Subject, tmp_path: Path) -> None:
     evidence = assessed(few, validate(SHORT), tmp_path)
-    found = flagged(judged(changed(evidence, "pgd", lambda d: d.update(perturbed_inputs=d["clean_inputs"].clone()))))
+    found = flagged(evaluated(changed(evidence, "pgd", lambda d: d.update(perturbed_inputs=d["clean_inputs"].clone()))))
     assert "B3" in found
     assert not found & {"A1", "A2", "A3", "A4", "A5", "A7", "C1", "C2", "F1", "G1"}
 
@@ -119,7 +119,7 @@ def test_success_that_is_not_in_the_saved_tensor_is_caught(few: Subject, tmp_pat
 def test_unsound_verifier_is_caught(few: Subject, tmp_path: Path) -> None:
     run = {**SHORT, "verification": {"crown": {"library": "auto-LiRPA", "algorithm": "crown"}}}
     evidence = assessed(few, validate(run), tmp_path)
-    found = flagged(judged(changed(evidence, "crown", lambda d: d["verdicts"].fill_(int(Verdict.VERIFIED)))))
+    found = flagged(evaluated(changed(evidence, "crown", lambda d: d["verdicts"].fill_(int(Verdict.VERIFIED)))))
     assert "E1" in found
     assert not found & (SOUND_TOOLS | {"B3", "B4", "C1"})
 
@@ -154,7 +154,7 @@ def test_honest_model_is_not_accused(
     }  # type: ignore[dict-item, index]
     run = {**RUN, "attacks": strong, "data": {"source": "digits", "samples": {"n": 200}}, "sanity": {"profile": "full", "samples": 50},
            "verification": {"crown": {"library": "auto-LiRPA", "algorithm": "crown"}}, "corruptions": {}}  # fmt: skip
-    found = judged(assessed(subject, validate(run), tmp_path))
+    found = evaluated(assessed(subject, validate(run), tmp_path))
     accused = {name: f.reason for name, f in found.items() if name in flagged(found)}
     assert not [name for name in accused if found[name].status is Status.FAIL], accused
     assert len(accused) <= 2, accused

@@ -1,4 +1,4 @@
-"""Before a promotion the checks that run attacks anew are made, unless the run made them."""
+"""Before a promotion the checks that rerun attacks are made, unless the run made them."""
 
 from __future__ import annotations
 

@@ -61,19 +61,19 @@ def test_curves_and_points_of_a_run(assessed):
 def test_a_minimum_norm_attack_is_the_whole_curve_and_starts_at_clean_accuracy(assessed):
     few, artifacts = assessed
     (curve,) = security_curves([artifacts["deepfool"]])
-    far = l2(artifacts["deepfool"].tensor("perturbed_inputs"), few.dataset.inputs)
+    distances = l2(artifacts["deepfool"].tensor("perturbed_inputs"), few.dataset.inputs)
     assert curve.epsilons[0] == 0
     assert curve.accuracy[0] == float(few.clean_correct.double().mean())
     for epsilon, accuracy in zip(curve.epsilons, curve.accuracy, strict=True):
-        assert accuracy == pytest.approx(float((few.clean_correct & (far > epsilon + 1e-6)).double().mean()))
+        assert accuracy == pytest.approx(float((few.clean_correct & (distances > epsilon + 1e-6)).double().mean()))
 
 
-def test_nothing_proved_lies_above_anything_attacked_and_on_a_linear_model_they_meet(assessed):
-    # FGSM reaches the exact radius of a two-class linear model; of ten classes it can miss a nearer rival, never overshoot.
+def test_nothing_verified_lies_above_anything_attacked_and_on_a_linear_model_they_meet(assessed):
+    # FGSM reaches the exact radius of a two-class linear model; of ten classes it can miss a nearer class, never overshoot.
     _, artifacts = assessed
-    proved, left = (security_curves([artifacts[name]])[0] for name in ("radii", "curve"))
+    verified, left = (security_curves([artifacts[name]])[0] for name in ("radii", "curve"))
     for epsilon, accuracy in zip(left.epsilons, left.accuracy, strict=True):
-        below = [a for e, a in zip(proved.epsilons, proved.accuracy, strict=True) if e >= epsilon]
+        below = [a for e, a in zip(verified.epsilons, verified.accuracy, strict=True) if e >= epsilon]
         assert below[0] <= accuracy + 1e-9
 
 

@@ -99,10 +99,10 @@ def test_an_example_of_another_norm_counts_where_it_fits(subject, write, clean):
     )
     summary = summarise(subject, BUDGET, clean, [found])
     assert summary.metrics["worst_case_accuracy"] == 0.5
-    far = write(
+    distances = write(
         "far", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 1, 2], -moved(subject, 2, -0.3), PerturbationBudget(Norm.L2, 0.5)
     )
-    assert summarise(subject, BUDGET, clean, [far]).data["worst_by"].tolist() == [-1, -1, -1, -1]
+    assert summarise(subject, BUDGET, clean, [distances]).data["worst_by"].tolist() == [-1, -1, -1, -1]
 
 
 def test_a_certificate_of_a_larger_ball_holds_in_the_smaller_and_not_the_other_way(subject, write, clean):
@@ -146,7 +146,7 @@ def test_an_attack_on_a_subset_is_said(subject, write, clean):
     summary = summarise(subject, BUDGET, clean, [attack])
     assert summary.data["worst_by"].tolist() == [-1, 0, -1, -1]
     assert "partly_attacked" in [c.code for c in summary.caveats]
-    assert "nothing_proved" in [c.code for c in summary.caveats]
+    assert "nothing_verified" in [c.code for c in summary.caveats]
 
 
 def test_nothing_but_clean_says_nothing_of_robustness(subject, clean):

@@ -335,5 +335,5 @@ def test_a_model_of_mlflow_is_fetched_by_alias_and_run_and_pickles_only_on_reque
         assert torch.equal(classifier.predict(dataset.inputs), expected)
         assert read_json(here / f"kept{i}/model.json")["run_id"] == run.info.run_id
     assert "holds a pickle" in the_line(Model(source="mlflow", uri=f"runs:/{run.info.run_id}/pickled"), dataset)
-    assert "cannot be had" in the_line(Model(source="mlflow", uri="models:/digits@nobody"), dataset)
-    assert "cannot be had" in the_line(Model(source="mlflow", uri="models:/nothing/1"), dataset)
+    assert "is unavailable" in the_line(Model(source="mlflow", uri="models:/digits@nobody"), dataset)
+    assert "is unavailable" in the_line(Model(source="mlflow", uri="models:/nothing/1"), dataset)

@@ -16,6 +16,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Algorithm, Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.libraries import is_installed
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.inputs.data.load import load_dataset
 from windtunnel.inputs.models import onnx_gradients
@@ -24,7 +25,8 @@ from windtunnel.params.data import Data
 from windtunnel.params.model import Model
 from windtunnel.plugins import AssessmentKind, Randomness, ThreatModel
 
-pytest.importorskip("onnx2torch")
+# Not importorskip: by itself onnx2torch imports torchvision, which it is used without here.
+pytestmark = pytest.mark.skipif(not is_installed("onnx2torch"), reason="onnx2torch is not installed")
 WHITE_BOX = Algorithm(
     "torchattacks", "PGD", AssessmentKind.EMPIRICAL_ATTACK, ThreatModel.WHITE_BOX, None, frozenset(),
     Randomness.DETERMINISTIC, frozenset({Capability.AUTOGRAD}),
@@ -160,7 +162,7 @@ def test_without_onnx2torch_a_graph_has_a_forward_pass_and_says_what_to_install(
     data = digits_subject.dataset.subset(torch.arange(8))
     path = exported(digits_subject.classifier.module, data.inputs, tmp_path / "m.onnx", 13, dynamic=True, dynamo=False)
     monkeypatch.setattr(onnx_gradients, "is_installed", lambda name: False)
-    assert "pip install --no-deps onnx2torch" in as_torch(path, data).source
+    assert "windtunnel doctor --install onnx2torch" in as_torch(path, data).source
 
 
 def test_the_difference_is_a_caveat_of_every_number(tmp_path, digits_subject):
@@ -182,7 +184,8 @@ def test_a_kept_graph_is_compared_once(tmp_path, digits_subject, monkeypatch):
 def test_bounds_are_of_the_torch_form_and_the_solver_reads_the_graph_itself(tmp_path, mlp_subject):
     data = mlp_subject.dataset.subset(torch.arange(8))
     path = exported(mlp_subject.classifier.module, data.inputs, tmp_path / "m.onnx", 13, dynamic=False, dynamo=False)
-    given = as_torch(path, data)
+    import_model(Model(source="onnx", path=str(path)), None, 0, "cpu", tmp_path / "kept", None, data)
+    given = load_classifier(tmp_path / "kept", "cpu", data)
     subject: Subject = subject_of(given, data)
     canonical = canonical_subject(subject)
     assert isinstance(canonical.subject.classifier.module, torch.fx.GraphModule), "traced, as a torch model is"

@@ -77,7 +77,7 @@ def test_the_package_is_found_wherever_it_is_installed(tmp_path):
 def test_drawing_code_is_told_by_its_name():
     assert draws("windtunnel.assessments.figures.style")
     assert draws("windtunnel.evaluation.summary.sandwich_figure")
-    assert not draws("windtunnel.assessments.attacks.judge")
+    assert not draws("windtunnel.assessments.attacks.evaluate")
 
 
 def test_a_file_is_read_again_only_where_size_or_time_changed(tmp_path):

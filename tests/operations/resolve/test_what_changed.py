@@ -17,7 +17,7 @@ def resolved(**changes) -> Resolved:
     work = {
         "entry": {"algorithm": "PGD", "budget": {"norm": "Linf", "epsilon": 0.06}},
         "seed": 0,
-        "code": {"windtunnel.assessments.attacks.judge": "a"},
+        "code": {"windtunnel.assessments.attacks.evaluate": "a"},
         "libraries": {"torchattacks": "3.5.1"},
     }
     return Resolved(stage="attack", name="pgd", work=Work(**{**work, **changes}))
@@ -30,7 +30,7 @@ def test_a_change_is_a_phrase():
         ({"entry": {"algorithm": "PGD", "budget": {"norm": "Linf", "epsilon": 0.03}}}, "epsilon 0.06 -> 0.03"),
         ({"seed": 1}, "seed 0 -> 1"),
         ({"libraries": {"torchattacks": "3.6"}}, "torchattacks 3.5.1 -> 3.6"),
-        ({"code": {"windtunnel.assessments.attacks.judge": "b"}}, "code of attacks.judge"),
+        ({"code": {"windtunnel.assessments.attacks.evaluate": "b"}}, "code of attacks.evaluate"),
         ({"builds_on": {"attack@fgsm": "x"}}, "attack@fgsm, which it builds on, changed"),
     ]
     for changes, words in cases:

@@ -60,7 +60,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     # The schedule does not bring back what somebody took out.
     again = project.retrain()
     assert (again.remembered, again.exit_code, again.reasons[0][:18]) == (True, 10, "it was rolled back")
-    assert project.retrain(again=True).status is Status.KEPT
+    assert project.retrain(force=True).status is Status.KEPT
     assert number(registry, CHAMPION) == "1"
     with pytest.raises(UserError, match="version 3 was rolled back"):
         promote_version(registry, "3")
@@ -83,7 +83,7 @@ def test_a_champion_of_another_protocol_is_assessed_anew_and_then_compared(proje
         "prepare", "summary", "champion train", "champion clean", "champion attack fgsm", "champion summary", "all",
     ]  # fmt: skip
     assert result.status is Status.PROMOTED, summary_markdown(result)
-    assert "version 1 was assessed anew" in result.note
+    assert "version 1 was reassessed" in result.note
     champion, mine = read_record(CHAMPION_FILE), read_record(Path("reports/summary/outcomes.json"))
     assert champion.origin["version"] == "1"
     assert champion.outcomes["worst_case/accuracy"].protocol == mine.outcomes["worst_case/accuracy"].protocol

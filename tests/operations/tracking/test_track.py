@@ -172,7 +172,7 @@ def test_params_one_two_one_make_two_complete_parents(project, fresh_database):
         mine = [r for r in runs if r.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
         assert {r.info.run_name for r in mine} == {"clean", "pgd"}
         assert parent.inputs.dataset_inputs[0].dataset.name == "digits"
-    # clean is the same in both states: the second is linked to the first, not computed or invented anew
+    # clean is the same in both states: the second is linked to the first, not computed or invented again
     assert sum("reused_from" in r.data.tags for r in runs) == 1
 
 

@@ -6,12 +6,13 @@ import re
 import pytest
 
 from tests.reporting.report.conftest import edit, html_of, write_run
+from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import file_digest, write_json
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
-from windtunnel.reporting.report.model import Chart, Figure, PictureGrid
+from windtunnel.reporting.report.model import Chart, Figure
 from windtunnel.reporting.report.pdf import render_pdf
 
 
@@ -33,7 +34,7 @@ def test_both_renderings_hold_the_headline_numbers_of_metadata(reports):
 def test_not_broken_is_never_called_robust(reports):
     verdict = build_report(reports).front.verdict
     assert "at most" in verdict
-    assert "Nothing was proved" in verdict
+    assert "Nothing was verified" in verdict
     assert "is robust" not in verdict
 
 

@@ -8,12 +8,12 @@ import torch
 from tests.made import metadata
 from tests.reporting.report.conftest import edit
 from tests.reporting.report.test_report import blocks_of
+from windtunnel.assessments.figures.scene import Dot, Line, Rect
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.security import SecurityCurve
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.charts.of_visualiser import CHARTS
-from windtunnel.reporting.report.charts.scene import Dot, Line, Rect
 from windtunnel.reporting.report.model import Chart, Table
 from windtunnel.reporting.report.sections.families import family_of
 from windtunnel.reporting.report.sections.known import _series
@@ -34,7 +34,7 @@ def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
         ("What breaks it", artifacts(adversarial_accuracy=0.5, queries_total=100)),
         ("What breaks it", artifacts(accuracy_curve=[1.0])),
         ("How does it do along", artifacts(norm="latent_L2", lara=0.5)),
-        ("What is proved", artifacts("formal_verification", certified_accuracy=0.5)),
+        ("What is verified", artifacts("formal_verification", certified_accuracy=0.5)),
         ("How does it do under", artifacts("statistical_sampling", corrupted_accuracy=0.5)),
     ],
 )
@@ -48,7 +48,7 @@ def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):
         lambda m: m["metrics"].update(n_bounded=7, mean_lower_bound=[-1.5, 0.25], mean_upper_bound=[2.0, 3.5]),
     )
     (table,) = [t for t in blocks_of(build_report(reports), Table) if "bounds of the logits" in t.caption]
-    assert table.caption == "fgsm: mean proved bounds of the logits; 7 of 20 samples have bounds"
+    assert table.caption == "fgsm: mean verified bounds of the logits; 7 of 20 samples have bounds"
     assert table.rows == (("0", "-1.5", "2"), ("1", "0.25", "3.5"))
 
 

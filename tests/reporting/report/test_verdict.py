@@ -30,27 +30,27 @@ CLEAN = "Without any change the model is right on 97.0% of 200 samples."
 CASES = {
     "closed": (
         summary(certified_accuracy=0.66, worst_case_accuracy=0.66, **interval("worst_case_accuracy", 0.592, 0.722)),
-        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on 66.0% [59.2%, 72.2%]: each of these is proved, and each "
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on 66.0% [59.2%, 72.2%]: each of these is verified, and each "
         "of the others is broken or misclassified. Nothing is left open at this budget.",
     ),
     "open": (
         summary(certified_accuracy=0.41, worst_case_accuracy=0.66),
-        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at least 41.0%, which is proved, and on at most 66.0%, "
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at least 41.0%, which is verified, and on at most 66.0%, "
         "which no attack that ran broke; 25.0% of the samples are open.",
     ),
     "only attacked": (
         summary(worst_case_accuracy=0.66),
         f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at most 66.0%: the others are broken or misclassified. "
-        "Nothing was proved, so the true share may be as low as 0%.",
+        "Nothing was verified, so the true share may be as low as 0%.",
     ),
     "only verified": (
         summary(certified_accuracy=0.66),
-        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at least 66.0%, which is proved. No attack ran at this "
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on at least 66.0%, which is verified. No attack ran at this "
         "budget, so what holds of the others is not known.",
     ),
     "contradiction": (
         summary(certified_accuracy=0.7, worst_case_accuracy=0.66, failures=["sample 7 is verified by liar and broken by pgd at Linf"]),
-        "The evaluation contradicts itself: one sample is both proved and broken. Until that is resolved, none of its numbers says "
+        "The evaluation contradicts itself: one sample is both verified and broken. Until that is resolved, none of its numbers says "
         "anything about the model.",
     ),
     "hard check": (
@@ -60,7 +60,7 @@ CASES = {
     "no labels": (
         summary(clean=1.0, worst_case_accuracy=0.66, certified_accuracy=0.41, caveats=NO_LABELS),
         "There are no labels, so the model's own answers on 200 samples are taken as correct. Under every change within Linf ≤ 0.06 "
-        "it keeps its answer on at least 41.0%, which is proved, and on at most 66.0%, which no attack that ran broke; 25.0% of the "
+        "it keeps its answer on at least 41.0%, which is verified, and on at most 66.0%, which no attack that ran broke; 25.0% of the "
         "samples are open.",
     ),
     "one sample": (
@@ -76,11 +76,11 @@ CASES = {
     "nothing ran": (None, "Nothing was assessed: nothing can be said about this model."),
     "only clean": (
         summary(),
-        f"{CLEAN} Nothing was attacked and nothing was proved within Linf ≤ 0.06: its robustness is not known.",
+        f"{CLEAN} Nothing was attacked and nothing was verified within Linf ≤ 0.06: its robustness is not known.",
     ),
     "several budgets": (
         summary(certified_accuracy=0.66, worst_case_accuracy=0.66, others=[TIGHT, L2]),
-        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on 66.0%: each of these is proved, and each of the others is "
+        f"{CLEAN} Under every change within Linf ≤ 0.06 it stays right on 66.0%: each of these is verified, and each of the others is "
         "broken or misclassified. Nothing is left open at this budget. At other budgets: 75.0% to 80.0% at Linf ≤ 8/255; at most "
         "40.0% at L2 ≤ 0.5.",
     ),
@@ -105,7 +105,7 @@ def test_no_sentence_calls_a_model_robust_or_hedges_what_is_proved(case):
     [
         (0.0, {}, "misclassified without any change"),
         (1.0, {}, "nothing was tried"),
-        (1.0, {"certified_accuracy": 1.0, "worst_case_accuracy": 1.0}, "is proved to stay so"),
+        (1.0, {"certified_accuracy": 1.0, "worst_case_accuracy": 1.0}, "is verified to stay so"),
         (1.0, {"worst_case_accuracy": 1.0}, "which proves nothing"),
     ],
 )

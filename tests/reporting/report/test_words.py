@@ -8,14 +8,14 @@ import torch
 from tests.made import metadata
 from tests.reporting.report.conftest import metrics_of
 from windtunnel.assessments.corruptions.assess import _upsampled
+from windtunnel.assessments.figures.sandwich import Layer, sandwich
+from windtunnel.assessments.figures.scene import Label, Line
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.model import Recipe
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.charts.of_visualiser import CHARTS
-from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
-from windtunnel.reporting.report.charts.scene import Label, Line
 from windtunnel.reporting.report.sections.front import _worst_corruption
 from windtunnel.reporting.report.words import region_words
 
@@ -90,7 +90,7 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
 
 
 def test_every_curve_of_a_chart_has_a_colour_of_its_own():
-    from windtunnel.reporting.report.charts.scene import PALETTE
+    from windtunnel.assessments.figures.scene import PALETTE
     from windtunnel.reporting.report.sections.known import _ATTACKED, _CERTIFIED
 
     for theme in (0, 1):

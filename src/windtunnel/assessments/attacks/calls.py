@@ -29,11 +29,11 @@ class LibraryCall:
     targets: Tensor | None
     options: Mapping[str, object]
 
-    def recorded(self, in_force: Mapping[str, object]) -> dict[str, object]:
-        """`call_kwargs` of metadata.json: `in_force`, the arguments with the library's defaults, and what we add to them."""
+    def recorded(self, effective: Mapping[str, object]) -> dict[str, object]:
+        """`call_kwargs` of metadata.json: `effective`, the arguments with the library's defaults, and what we add to them."""
         tensors = {"inputs": self.inputs, "labels": self.labels}
         return {
-            **in_force,
+            **effective,
             **self.built,
             **self.options,
             **tensors,

@@ -30,7 +30,7 @@ def caveats_of(
     attacked, budget = data["attacked"], runs[0].settings.budget
     assert isinstance(attacked, Tensor)
     if beyond.any():
-        fate = "projected back and asked about again" if held and not finds else "counted as failures"
+        fate = "projected back and evaluated" if held and not finds else "counted as failures"
         yield Caveat(
             "beyond_budget",
             f"The attack moved {int(beyond.sum())} samples further than {budget.norm} {budget.epsilon or 0:.6g}; they "

@@ -24,7 +24,7 @@ randomness, budget and threat model with what is said here.
 
 What is worth knowing of single ones:
 
-- torchattacks APGDT is an untargeted attack that aims at every rival in turn; FAB, APGDT, AutoAttack and JSMA assume ten
+- torchattacks APGDT is an untargeted attack that aims at every other class in turn; FAB, APGDT, AutoAttack and JSMA assume ten
   classes unless told: they are told.
 - torchattacks GN and the additive noise of foolbox never look at the scores of the model: they are decision-based here.
 - foolbox's fast gradient attacks, DeepFool, NewtonFool and VirtualAdversarial cannot aim; GenAttack can do nothing else.
@@ -38,7 +38,7 @@ adversarial accuracies within two points at equal settings on 200 samples. Two p
 
 - DeepFool. torchattacks stops at the first wrong answer for the image alone, its overshoot is of the last step only, and
   the last step is tiny: on a digits CNN 68 of 193 examples lay within 2e-6 of the boundary in logits, where the answer
-  changes with the size of the batch (45 of them are wrong alone, right among others). Judged anew they are failures:
+  changes with the size of the batch (45 of them are wrong alone, right among others). Re-evaluated they are failures:
   65 % succeed at any distance, against 100 % for foolbox, whose overshoot is of the whole perturbation.
 - CW. torchattacks has one constant `c` and no search for the best: mean distance .74 to .86 for c 1 to 10, against .57
   for foolbox with five binary search steps.

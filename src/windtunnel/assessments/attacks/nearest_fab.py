@@ -33,7 +33,7 @@ class NearestFAB(torchattacks.FAB):  # type: ignore[misc]  # torchattacks has no
                         return nearest
                     run = self.attack_single_run_targeted if self.multi_targeted else self.attack_single_run
                     example = run(x[rows], y[rows], use_rand_start=restart > 0)
-                    far = distance(norm, example, x[rows])
-                    closer = (self.get_logits(example).argmax(1) != y[rows]) & (far < found[rows])
-                    nearest[rows[closer]], found[rows[closer]] = example[closer], far[closer]
+                    distances = distance(norm, example, x[rows])
+                    closer = (self.get_logits(example).argmax(1) != y[rows]) & (distances < found[rows])
+                    nearest[rows[closer]], found[rows[closer]] = example[closer], distances[closer]
         return nearest

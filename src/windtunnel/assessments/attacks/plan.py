@@ -55,7 +55,7 @@ def _check_attacks(where: str, row: AttackRow, run: Run) -> None:
         if r.algorithm.library == "torchattacks" and r.epsilon and r.algorithm.norm is row.algorithm.norm
         and r.invoker in (Invoker.PLAIN, Invoker.ANY_DISTANCE) and not r.three_channels
     ]  # fmt: skip
-    names = run.settings.in_force["attacks"]
+    names = run.settings.effective["attacks"]
     if not isinstance(names, list | tuple) or len(names) < 2:
         raise UserError(f"{where}.params.attacks: name at least two attacks, for example [FGSM, PGD]")
     for name in names:

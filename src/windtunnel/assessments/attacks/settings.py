@@ -26,10 +26,10 @@ _EXTRA: dict[Invoker, dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """arguments: what the user or the budget gave, by the library's names. in_force: with the library's defaults."""
+    """arguments: what the user or the budget gave, by the library's names. effective: with the library's defaults."""
 
     arguments: dict[str, object]
-    in_force: dict[str, object]
+    effective: dict[str, object]
     budget: PerturbationBudget
 
 
@@ -59,7 +59,7 @@ def settle(where: str, row: AttackRow, params: Mapping[str, object], budget: Per
     for name, value in params.items():
         given[name] = _value(where, row, known, name, value)
     for key, parameter, wanted in (("step_size", row.step, budget.step_size), ("steps", row.steps, budget.steps)):
-        if wanted is None:
+        if wanted is None or row.invoker is Invoker.FUNCTION:  # which is handed the whole budget
             continue
         if parameter is None:
             raise UserError(f"{where}.budget.{key}: {row.algorithm.name} has no {key.replace('_', ' ')}; remove it")
@@ -68,8 +68,8 @@ def settle(where: str, row: AttackRow, params: Mapping[str, object], budget: Per
                 f"{where}: budget.{key} ({wanted:g}) and params.{parameter} ({given[parameter]}) contradict; keep one"
             )
         given[parameter] = wanted
-    in_force = {**known, **given}
-    return Settings(given, in_force, _search(row, in_force, budget))
+    effective = {**known, **given}
+    return Settings(given, effective, _search(row, effective, budget))
 
 
 def _value(where: str, row: AttackRow, known: Mapping[str, object], name: str, value: object) -> object:
@@ -89,7 +89,7 @@ def _value(where: str, row: AttackRow, known: Mapping[str, object], name: str, v
         raise UserError(unknown_word(f"{where}.params", name, known, what=f"a parameter of {row.algorithm.name}"))
     default = known[name]
     if isinstance(value, str) and not isinstance(default, str):
-        with suppress(ValueError):  # a word: judged by type below
+        with suppress(ValueError):  # a word: evaluated by type below
             value = parse_number(value)
     numeric = isinstance(default, int | float) and not isinstance(default, bool)
     if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -105,10 +105,12 @@ def _value(where: str, row: AttackRow, known: Mapping[str, object], name: str, v
     return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
 
 
-def _search(row: AttackRow, in_force: Mapping[str, object], budget: PerturbationBudget) -> PerturbationBudget:
-    """The budget with the step size and the steps in force, library defaults included."""
-    step, steps = (in_force.get(key) if key else None for key in (row.step, row.steps))
-    relative = in_force.get("rel_stepsize")
+def _search(row: AttackRow, effective: Mapping[str, object], budget: PerturbationBudget) -> PerturbationBudget:
+    """The budget with the step size and the effective steps, library defaults included."""
+    if row.invoker is Invoker.FUNCTION:
+        return budget
+    step, steps = (effective.get(key) if key else None for key in (row.step, row.steps))
+    relative = effective.get("rel_stepsize")
     if step is None and row.step == "abs_stepsize" and isinstance(relative, float) and budget.epsilon is not None:
         step = relative * budget.epsilon
     epsilon = None if row.invoker is Invoker.UNBOUNDED else budget.epsilon

@@ -58,7 +58,7 @@ def read_prior(
     """The results on disk, under `root`, that `entry.on` names; what is not there is left out, for `prior_of` to refuse.
 
     DVC's foreach cannot make one entry depend on another's output, so a result of other params is told apart here.
-    Raises UserError for a result of other params than those in force.
+    Raises UserError for a result of other params than the effective ones.
     """
     found = {}
     for name in entry.on.survivors_of if entry.on else []:
@@ -76,7 +76,7 @@ def read_prior(
 def prior_of(
     where: str, entry: AttackEntry, subject: Subject, budget: PerturbationBudget, results: Mapping[str, Artifacts]
 ) -> Prior:
-    """What the attacks named in `entry.on` broke within `budget`, measured and asked about anew.
+    """What the attacks named in `entry.on` broke within `budget`, measured and evaluated.
 
     Raises UserError where a result is missing or of another model, and for a targeted attack, whose objective the others did not have.
     """
@@ -105,8 +105,12 @@ def prior_of(
             continue
         mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
         examples, clean = found.tensor("perturbed_inputs")[theirs], inputs[mine]
-        far = distance(budget.norm, examples, clean)
-        inside = within(far, budget.epsilon) if budget.epsilon is not None else torch.ones_like(far, dtype=torch.bool)
+        distances = distance(budget.norm, examples, clean)
+        inside = (
+            within(distances, budget.epsilon)
+            if budget.epsilon is not None
+            else torch.ones_like(distances, dtype=torch.bool)
+        )
         wrong = subject.classifier.predict(examples) != subject.dataset.targets[mine]
         new = wrong & inside & subject.clean_correct[mine] & ~broken[mine]
         perturbed[mine[new]] = examples[new]

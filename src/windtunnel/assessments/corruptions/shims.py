@@ -51,7 +51,7 @@ def _import_without_pkg_resources() -> None:
 
 def _float_alias() -> None:
     # numpy 2 removed np.float_; fog uses it.
-    # By name, so that no linter "mends" the old name here.
+    # By name, so that no linter "fixes" the old name here.
     vars(np).setdefault("float_", np.float64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
@@ -91,10 +91,16 @@ def _draws(visualiser: type[Visualiser], kind: AssessmentKind, family: str) -> b
 
 
 def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[Path]:
-    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory, and list them in metadata."""
+    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory, and list them in metadata.
+
+    They show the result as it is in DVC, without what was measured of time: equal results have equal figures.
+    """
     from matplotlib import pyplot
 
     from windtunnel.assessments.figures.style import plotting_style
+    from windtunnel.core.artifacts import without_run_times
+
+    artifacts = replace(artifacts, data=without_run_times(artifacts.data))
 
     paths: list[Path] = []
     rows: list[FigureRecord] = []

@@ -34,13 +34,15 @@ def examine(
         SCALED_L2,
     )
     found = minimum_search(problem, plan_of(entry.minimum), _generator(seed, "minimum"))
-    far = (found.distances > entry.bounded.rho).nonzero().flatten()
-    if len(far):
-        near = Problem(lambda points, rows: problem.scores(points, far[rows]), centres[far], classes[far], SCALED_L2)
-        again = bounded_search(near, plan_of(entry.bounded), _generator(seed, "bounded"))
-        closer = again.distances < found.distances[far]
-        found.changes[far[closer]] = again.changes[closer]
-        found.distances[far[closer]] = again.distances[closer]
+    outside = (found.distances > entry.bounded.rho).nonzero().flatten()
+    if len(outside):
+        near = Problem(
+            lambda points, rows: problem.scores(points, outside[rows]), centres[outside], classes[outside], SCALED_L2
+        )
+        repeated = bounded_search(near, plan_of(entry.bounded), _generator(seed, "bounded"))
+        closer = repeated.distances < found.distances[outside]
+        found.changes[outside[closer]] = repeated.changes[closer]
+        found.distances[outside[closer]] = repeated.distances[closer]
     images, decayed, perturbed = (
         decode(generators, codes, classes) for codes in (latents, centres, centres + found.changes)
     )

@@ -143,8 +143,10 @@ class LatentGridVisualiser(_LatentVisualiser):
             row[-1].imshow(change.numpy(), cmap=self.cmap, vmin=-scale, vmax=scale, interpolation="nearest")
             bare(row[-1])
             head = "change from decayed\n" if index == chosen[0] else ""
-            far = float(distances[index])
-            row[-1].set_title(f"{head}‖δ‖ = {far:.2f}" if far < float("inf") else f"{head}none found", fontsize=9)
+            distance = float(distances[index])
+            row[-1].set_title(
+                f"{head}‖δ‖ = {distance:.2f}" if distance < float("inf") else f"{head}none found", fontsize=9
+            )
         return figure
 
     def _columns(self, artifacts: Artifacts) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:

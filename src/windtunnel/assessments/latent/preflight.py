@@ -35,4 +35,6 @@ def preflight(where: str, entry: LatentEntry, budget: Budget, classifier: Classi
                 f"steps x step_size at least 1"
             )
     if dataset.num_classes < 2:
-        raise UserError(f"{where}: the data has one class; no perturbation can flip a prediction that has no rival")
+        raise UserError(
+            f"{where}: the data has one class; no perturbation can flip a prediction that has no other class"
+        )

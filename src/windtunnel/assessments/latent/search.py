@@ -1,7 +1,7 @@
 """Projected gradient search around centres, batched over samples and restarts: in latent space and in pixels.
 
 The objective is the margin, score(true) - max other score (arXiv 2003.01993, section 4.7); every second restart of a
-minimum search is aimed at one rival class instead (Gowal et al. 2019, arXiv 1910.09338), since the rival that leads is not
+minimum search is aimed at one other class instead (Gowal et al. 2019, arXiv 1910.09338), since the other class that leads is not
 always the nearest. A restart stops, and leaves the batch, where the margin is negative.
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from windtunnel.assessments.latent.noise import scaled_norm
 from windtunnel.core.errors import UnsoundError
 
-# A smaller lead of the rival can turn with the size of the batch that the sample is in.
+# A smaller lead of the other class can turn with the size of the batch that the sample is in.
 ROUNDING = 1e-5
 BISECTIONS = 12
 # Restarts of a minimum search that run side by side; each group starts from what the ones before it found.
 GROUP = 4
-RIVALS = 10  # classes that restarts are aimed at
+OTHER_CLASSES = 10  # classes that restarts are aimed at
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,12 @@ def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> 
     ball of those beside it at once. What a group found is moved to the boundary by bisection towards the centre.
     """
     found = Found.none(problem)
-    rivals = _rivals(problem)
+    other_classes = _other_classes(problem)
     for restarts in _groups(plan.restarts):
         todo = (found.distances > 0).nonzero().flatten()
         rows = todo.repeat(len(restarts))
         radii = found.distances.clamp(max=plan.rho)[rows]
-        aims = torch.cat([_aim(rivals[todo], restart) for restart in restarts])
+        aims = torch.cat([_aim(other_classes[todo], restart) for restart in restarts])
         from_centre = (aims >= 0) | (restarts[0] == 0)
         changes = _starts(problem, rows, radii, generator) * _column(~from_centre, problem.centres)
         hits = _bisect(problem, *_descend(problem, plan, Restarts(rows, changes, aims), found, minimum=True))
@@ -166,23 +166,29 @@ def _groups(restarts: int) -> Iterator[range]:
         yield range(first, min(first + GROUP, restarts))
 
 
-def _aim(rivals: Tensor, restart: int) -> Tensor:
-    """The class that a restart is aimed at, (S,): odd ones at one rival after the other, even ones at any, -1."""
-    return rivals[:, restart // 2 % rivals.shape[1]] if restart % 2 else rivals.new_full((len(rivals),), -1)
+def _aim(other_classes: Tensor, restart: int) -> Tensor:
+    """The class that a restart is aimed at, (S,): odd ones at one other class after the other, even ones at any, -1."""
+    return (
+        other_classes[:, restart // 2 % other_classes.shape[1]]
+        if restart % 2
+        else other_classes.new_full((len(other_classes),), -1)
+    )
 
 
-def _rivals(problem: Problem) -> Tensor:
+def _other_classes(problem: Problem) -> Tensor:
     """The other classes of each sample that are worth an aim, nearest first to first order; int64 (S, at most RIVALS).
 
-    Of the RIVALS strongest at the centre, by score(true) - score(rival) over the norm of its gradient, as in DeepFool.
+    Of the OTHER_CLASSES strongest at the centre, by score(true) - score(other class) over the norm of its gradient, as in DeepFool.
     """
     points, classes = problem.centres.clone().requires_grad_(), problem.classes[:, None]
     scores = problem.scores(points, torch.arange(len(points), device=points.device))
-    rivals = scores.detach().scatter(1, classes, -torch.inf).topk(min(RIVALS, scores.shape[1] - 1), dim=1).indices
-    gaps = scores.gather(1, classes) - scores.gather(1, rivals)
+    other_classes = (
+        scores.detach().scatter(1, classes, -torch.inf).topk(min(OTHER_CLASSES, scores.shape[1] - 1), dim=1).indices
+    )
+    gaps = scores.gather(1, classes) - scores.gather(1, other_classes)
     slopes = [torch.autograd.grad(gap.sum(), points, retain_graph=True)[0] for gap in gaps.unbind(1)]
     steepness = torch.stack([problem.geometry.dual(slope) for slope in slopes], 1).clamp_min(1e-30)
-    return rivals.gather(1, (gaps.detach() / steepness).argsort(1))
+    return other_classes.gather(1, (gaps.detach() / steepness).argsort(1))
 
 
 def _starts(problem: Problem, rows: Tensor, radii: Tensor, generator: torch.Generator) -> Tensor:

@@ -49,7 +49,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     where = f"queries.{name}"
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "queries")
     aims = targets_for(where, entry.target_classes, subject, name)
-    runner, region, in_force = _plan(where, name, entry, budget, subject, aims)
+    runner, region, effective = _plan(where, name, entry, budget, subject, aims)
     attacked = subject.clean_correct & has_aim(subject, aims)
     task = Task(
         images=subject.dataset.inputs,
@@ -81,7 +81,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
             **({"max_queries": task.max_queries} if task.max_queries else {}),
             **({"total_queries": entry.total_queries} if entry.total_queries else {}),
         },
-        call_kwargs=in_force,
+        call_kwargs=effective,
         library_package=library_of(entry.library, "attacks").package,
     )
 
@@ -89,7 +89,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
 def _plan(
     where: str, name: str, entry: QueryEntry, budget: Budget, subject: Subject, aims: Tensor | None
 ) -> tuple[Runner, PerturbationBudget, dict[str, object]]:
-    """(how the images are attacked, the region of a success, the parameters in force)."""
+    """(how the images are attacked, the region of a success, the effective parameters)."""
     row = library_row(entry)
     if row is None:
         search = search_of(where, entry, tuple(subject.dataset.inputs.shape[1:]))
@@ -114,14 +114,14 @@ def _plan(
             finished(_one(request(i), subject, task, i))
 
     # Each image is a call of its own: they differ in their seed alone.
-    return counted, settings.budget, call_of(request(0)).recorded(settings.in_force)
+    return counted, settings.budget, call_of(request(0)).recorded(settings.effective)
 
 
 def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
     """`rows` by falling margin of the clean logits: a long search that starts last would end alone, in small batches."""
     logits, targets = subject.clean_logits[rows], subject.dataset.targets[rows]
-    rivals = logits.scatter(1, targets[:, None], -torch.inf).amax(1)
-    margin = logits.gather(1, targets[:, None])[:, 0] - rivals
+    other_classes = logits.scatter(1, targets[:, None], -torch.inf).amax(1)
+    margin = logits.gather(1, targets[:, None])[:, 0] - other_classes
     return rows[margin.argsort(descending=True, stable=True)]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Adapter, Request
-from windtunnel.assessments.attacks.judge import project
+from windtunnel.assessments.attacks.evaluate import project
 from windtunnel.assessments.queries.search import Task
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.distances import distance, within

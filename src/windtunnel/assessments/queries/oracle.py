@@ -38,7 +38,7 @@ class Oracle:
 
 
 class Goal:
-    """What the adversary wants of n images, judged from logits.
+    """What the adversary wants of n images, evaluated from logits.
 
     labels: int64 (n,). aims: int64 (n,), the wanted classes, or None for any but the label.
     """

@@ -120,6 +120,6 @@ def _round(search: Search, oracle: Oracle, task: Task, state: State) -> Tensor:
     reached = (chosen != NONE) & task.goal.reached(state["logits"], state["row"])
     if task.budget.epsilon is not None and reached.any():
         rows = reached.nonzero().flatten()
-        far = distance(task.budget.norm, state["image"][rows], task.images[state["row"][rows]])
-        reached[rows] = within(far, task.budget.epsilon)
+        distances = distance(task.budget.norm, state["image"][rows], task.images[state["row"][rows]])
+        reached[rows] = within(distances, task.budget.epsilon)
     return reached

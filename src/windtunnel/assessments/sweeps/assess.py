@@ -1,4 +1,4 @@
-"""The pipeline of a sweep: menu, perturbed predictions, critical epsilons, report."""
+"""The pipeline of a sweep: grid, perturbed predictions, critical epsilons, report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_metrics
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM
-from windtunnel.assessments.sweeps.menu import menu_of
+from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import progress_bar
@@ -23,28 +23,28 @@ from windtunnel.params.sweeps import SweepEntry
 
 
 def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> AssessmentResult:
-    """Run `entry` over its menu of epsilons.
+    """Run `entry` over its epsilon grid.
 
     Extra keys of robustness_data.pt: `epsilons` float32 (E,), `sweep_predictions` int64 (E, N), `critical_epsilon`
     float32 (N,) with inf for a sample that never flips, `clean_confidence` float32 (N,). `perturbed_inputs` are at the
-    smallest epsilon of the menu that breaks the sample, or at the largest where none does.
+    smallest epsilon of the grid that breaks the sample, or at the largest where none does.
     Raises UnsoundError where the model gives NaN, or where a sweep changed its weights.
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps")
     assert algorithm.norm is not None
-    menu, zero_added = menu_of(entry.epsilons, f"sweeps.{name}")
+    grid, zero_added = epsilon_grid(entry.epsilons, f"sweeps.{name}")
     before = module_digest(subject.classifier.module)
     engine: Engine = (
         OneGradientFGSM(subject, entry.batch_size, clip=entry.clip)
         if algorithm is FGSM
         else AttackAtEpsilon(name, entry, algorithm.norm, subject)
     )
-    inputs, predictions = _run_menu(name, engine, menu, subject)
+    inputs, predictions = _run_grid(name, engine, grid, subject)
     at_largest = engine.called_with
-    epsilons = torch.tensor(menu, dtype=torch.float32)
+    epsilons = torch.tensor(grid, dtype=torch.float32)
     critical = critical_epsilon(epsilons, predictions)
     if entry.refine:
-        critical = _bisect(critical, engine, menu, subject, entry.refine)
+        critical = _bisect(critical, engine, grid, subject, entry.refine)
     if module_digest(subject.classifier.module) != before:
         raise UnsoundError(f"sweeps.{name}: the sweep changed the model's weights or buffers; is it in eval mode?")
     targets = subject.dataset.targets
@@ -61,7 +61,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
         "critical_epsilon": critical,
         "clean_confidence": confidence,
     }
-    region = PerturbationBudget(algorithm.norm, menu[-1], entry.budget.step_size, entry.budget.steps)
+    region = PerturbationBudget(algorithm.norm, grid[-1], entry.budget.step_size, entry.budget.steps)
     return AssessmentResult(
         name=name,
         semantics=Semantics(algorithm, region),
@@ -74,18 +74,18 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
             "refine": entry.refine,
             "clip": entry.clip,
         },
-        call_kwargs={**at_largest, "epsilons": menu},
+        call_kwargs={**at_largest, "epsilons": grid},
         library_package=library_of(entry.library, "attacks").package,
     )
 
 
-def _run_menu(name: str, engine: Engine, menu: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
+def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
     """(perturbed inputs (N, ...), predictions (E, N)); row 0 is the clean evaluation itself, not a second one."""
     targets, everyone = subject.dataset.targets, torch.arange(len(subject.dataset))
     rows, kept = [subject.clean_predictions], subject.dataset.inputs.clone()
     still_right = subject.clean_correct
     with progress_bar() as progress:
-        for epsilon in progress.track(menu[1:], description=name):
+        for epsilon in progress.track(grid[1:], description=name):
             perturbed = engine.perturb(everyone, epsilon)
             predictions = subject.classifier.predict(perturbed)
             if (predictions < 0).any():
@@ -102,10 +102,10 @@ def _run_menu(name: str, engine: Engine, menu: list[float], subject: Subject) ->
     return kept, torch.stack(rows)
 
 
-def _bisect(critical: Tensor, engine: Engine, menu: list[float], subject: Subject, rounds: int) -> Tensor:
-    """Halve the bracket between the last menu epsilon that keeps the prediction and the first that flips it."""
+def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subject, rounds: int) -> Tensor:
+    """Halve the bracket between the last grid epsilon that keeps the prediction and the first that flips it."""
     high = critical.double()
-    points = torch.tensor(menu, dtype=torch.float64)
+    points = torch.tensor(grid, dtype=torch.float64)
     finite = high.isfinite()
     # Menu values pass through float32 on the way; the nearest point is the one that was meant.
     place = (high[:, None] - points[None]).abs().nan_to_num(torch.inf).argmin(1)
@@ -123,7 +123,7 @@ def _bisect(critical: Tensor, engine: Engine, menu: list[float], subject: Subjec
 def _caveats(sweep: Sweep, *, zero_added: bool, one_step: bool) -> list[Caveat]:
     found = []
     if zero_added:
-        found.append(Caveat("zero_added", "The menu of epsilons had no 0; it was added as the clean baseline."))
+        found.append(Caveat("zero_added", "The epsilon grid had no 0; it was added as the clean baseline."))
     if one_step:
         found.append(
             Caveat("one_step_attack", "FGSM takes one gradient step: an iterative attack breaks more at every epsilon.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.sweeps.menu import median_index
+from windtunnel.assessments.sweeps.grid import median_index
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json

@@ -1,4 +1,4 @@
-"""How a sweep perturbs samples at a given epsilon: our FGSM with one gradient for the whole menu, or any attack."""
+"""How a sweep perturbs samples at a given epsilon: our FGSM with one gradient for the whole epsilon grid, or any attack."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _gradient_sign(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 class AttackAtEpsilon:
-    """Any attack of the attacks table, run anew at each epsilon."""
+    """Any attack of the attacks table, rerun at each epsilon."""
 
     def __init__(self, name: str, entry: SweepEntry, norm: Norm, subject: Subject) -> None:
         self._name, self._entry, self._norm, self._subject = name, entry, norm, subject

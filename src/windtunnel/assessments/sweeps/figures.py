@@ -99,7 +99,7 @@ class CriticalEpsilonVisualiser(_SweepVisualiser):
             width * 0.92,
             color=style.CERTIFIED,
             hatch="//",
-            label="never flips in this menu",
+            label="never flips in this epsilon grid",
         )
         axes.set(xlabel="critical epsilon", ylabel="samples")
         axes.legend()
@@ -124,7 +124,7 @@ class ConfidenceVisualiser(_SweepVisualiser):
         axes.scatter(critical[flips], confidence[flips], s=14, alpha=0.6, color=style.ATTACKED, label="flips")
         survivors = confidence[~flips]
         axes.scatter([largest * 1.08] * len(survivors), survivors, s=14, alpha=0.6, marker="^", color=style.CERTIFIED,
-                     label="never flips in this menu")  # fmt: skip
+                     label="never flips in this epsilon grid")  # fmt: skip
         axes.set(xlabel="critical epsilon", ylabel="clean confidence (max softmax)", ylim=(0, 1.02))
         axes.legend()
         return figure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.sweeps.menu import menu_of
+from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
@@ -17,13 +17,15 @@ def preflight(where: str, entry: SweepEntry, budget: Budget, classifier: Classif
     """Raise UserError or IncompatibleError, in one line, for a sweep that cannot run or would mean nothing."""
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "sweeps")
     classifier.require(algorithm, where)
-    menu, _ = menu_of(entry.epsilons, where)
+    grid, _ = epsilon_grid(entry.epsilons, where)
     if entry.budget.epsilon is not None:
         raise UserError(f"{where}.budget.epsilon: a sweep takes its epsilons from {where}.epsilons; remove it")
     if entry.budget.norm is not None and entry.budget.norm is not algorithm.norm:
         raise UserError(f"{where}.budget.norm: {algorithm.name} works under {algorithm.norm}, not {entry.budget.norm}")
     if dataset.num_classes < 2:
-        raise UserError(f"{where}: the data has one class; no perturbation can flip a prediction that has no rival")
+        raise UserError(
+            f"{where}: the data has one class; no perturbation can flip a prediction that has no other class"
+        )
     if algorithm is FGSM:
         if entry.params:
             raise UserError(
@@ -43,4 +45,4 @@ def preflight(where: str, entry: SweepEntry, budget: Budget, classifier: Classif
         params=entry.params,
         budget=BudgetOverride(steps=entry.budget.steps),
     )
-    attack_preflight(where, attack, Budget(norm=algorithm.norm, epsilon=menu[-1]), classifier, dataset)
+    attack_preflight(where, attack, Budget(norm=algorithm.norm, epsilon=grid[-1]), classifier, dataset)

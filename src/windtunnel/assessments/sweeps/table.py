@@ -15,7 +15,7 @@ FGSM = Algorithm(
     families=frozenset({"gradient_sign"}),
     randomness=Randomness.DETERMINISTIC,
     requires=frozenset({Capability.FORWARD, Capability.AUTOGRAD}),
-    summary="one gradient at the clean input for the whole menu (Goodfellow et al. 2015)",
+    summary="one gradient at the clean input for the whole epsilon grid (Goodfellow et al. 2015)",
 )
 
 

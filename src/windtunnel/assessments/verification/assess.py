@@ -17,7 +17,7 @@ from windtunnel.assessments.verification.canonical.subject import Canonical, can
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
-from windtunnel.assessments.verification.rates import bounds_metrics, runtime_metrics, verdict_rates
+from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.smoothing import assess_smoothing
 from windtunnel.assessments.verification.steps import (
     BOUND_METHODS,
@@ -48,7 +48,7 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 
 _PACKAGE = {"auto-LiRPA": "auto-LiRPA", "Marabou": "maraboupy"}
-_OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "rivals", "output_bounds", "radius"}
+_OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "other_classes", "output_bounds", "radius"}
 
 
 def assess(
@@ -132,7 +132,7 @@ def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
 def bound_step(steps: Sequence[str]) -> str | None:
     """The method that searches the certified radius: the last of `steps` that gives bounds.
 
-    Not alpha-crown after another one: a search asks many times, and its slopes are optimised anew each time.
+    Not alpha-crown after another one: a search asks many times, and its slopes are optimised again each time.
     """
     bounding = [step for step in steps if step in BOUND_METHODS]
     return next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
@@ -148,15 +148,15 @@ def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algori
 def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
     subject = ledger.subject
     found = ledger.examples.flatten(1).isfinite().all(1)
-    predictions, far = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
+    predictions, distances = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
     if found.any():
         predictions[found] = subject.classifier.predict(ledger.examples[found])
-        far[found] = distance(norm, ledger.examples[found], subject.dataset.inputs[found])
+        distances[found] = distance(norm, ledger.examples[found], subject.dataset.inputs[found])
     return {
         **base_data(subject, ledger.verdicts),
         "perturbed_inputs": ledger.examples,
         "perturbed_predictions": predictions,
-        "perturbation_distance": far,
+        "perturbation_distance": distances,
         "output_bounds": canonical.outputs(ledger.lower, ledger.upper),
         "runtime_per_sample": ledger.seconds,
         "lower_margins": canonical.margins(ledger.lower_margins),
@@ -170,7 +170,7 @@ def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
     radius = task.entry.radius
     assert radius is not None
     assert method is not None  # preflight refuses a radius without a method that bounds
-    verdicts, far = cast(Tensor, data["verdicts"]), cast(Tensor, data["perturbation_distance"])
+    verdicts, distances = cast(Tensor, data["verdicts"]), cast(Tensor, data["perturbation_distance"])
     known = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
     low = torch.where(task.subject.clean_correct, known, -1.0)
     certified = certified_radius(proves(method, task), low, radius.max, radius.tolerance)
@@ -178,21 +178,19 @@ def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
     if radius.attack and task.norm is Norm.LINF:
         holds = torch.where(low < 0, low, certified)
         broken = broken_radius(breaks(task), torch.full_like(certified, radius.max), holds, radius.tolerance)
-        radii["broken_radius"] = torch.fmin(broken, far)  # what a step has found counts too
+        radii["broken_radius"] = torch.fmin(broken, distances)  # what a step has found counts too
     return radii
 
 
 def verification_metrics(
     data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], largest_radius: float | None = None
 ) -> dict[str, Json]:
-    """The contract's rates with their intervals, certified accuracy, who decided, solver times, mean bounds of the logits, and the
-    radii's curves.
+    """The contract's rates with their intervals, certified accuracy, who decided, mean bounds of the logits, and the radii's curves.
 
     `unknown_rate` counts every sample without a verdict, `timeout_rate` those of them for which time was over.
     """
-    verdicts, predictions, targets, seconds, decided, late = (
-        cast(Tensor, data[key])
-        for key in ("verdicts", "clean_predictions", "targets", "runtime_per_sample", "decided_by", "timed_out")
+    verdicts, predictions, targets, decided, late = (
+        cast(Tensor, data[key]) for key in ("verdicts", "clean_predictions", "targets", "decided_by", "timed_out")
     )
     n, correct = len(verdicts), predictions == targets
     metrics: dict[str, Json] = dict(binomial_rate(int(correct.sum()), n).metrics("clean_accuracy"))
@@ -202,7 +200,6 @@ def verification_metrics(
         "decided_by": {name: int((decided == i).sum()) for i, name in enumerate(names)},
         "timeouts": int(late.sum()),
         **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
-        **runtime_metrics(seconds),
     }
     bounds = data.get("output_bounds")
     if isinstance(bounds, dict):

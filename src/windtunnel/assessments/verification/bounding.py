@@ -124,9 +124,9 @@ class Bounder:
         """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""
         clean = self.subject.clean_logits[rows]
         own = clean.gather(1, self.subject.dataset.targets[rows, None])
-        rivals = clean.scatter(1, self.subject.dataset.targets[rows, None], -torch.inf).amax(1, keepdim=True)
+        other_classes = clean.scatter(1, self.subject.dataset.targets[rows, None], -torch.inf).amax(1, keepdim=True)
         slack = 1e-3 * clean.abs().amax(1, keepdim=True).clamp(min=1)
-        wrong = bounds.worst_margin[:, None] > own - rivals + slack
+        wrong = bounds.worst_margin[:, None] > own - other_classes + slack
         wrong = wrong | (bounds.lower > clean + slack).any(1, True) | (bounds.upper < clean - slack).any(1, True)
         if wrong.any():
             sample = self.subject.dataset.ids[int(rows[int(wrong.flatten().nonzero()[0])])]

@@ -46,13 +46,13 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
         return {"inputs": data.inputs, "targets": data.targets, "epsilon": task.epsilon, **limits}
     if step == "marabou":
         lower, upper = box(data.inputs, task.epsilon)
-        rivals = {"rivals": entry.rivals, "output_bounds": entry.output_bounds}
+        other_classes = {"other_classes": entry.other_classes, "output_bounds": entry.output_bounds}
         return {
             "lower": lower,
             "upper": upper,
             "epsilon": task.epsilon,
             "timeoutInSeconds": entry.solver_timeout,
             "verbosity": 0,
-            **rivals,
+            **other_classes,
         }
     return call_of_bounds(data.inputs, data.targets, task.subject.classifier.num_classes, task.norm, task.epsilon, step)

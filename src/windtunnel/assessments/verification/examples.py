@@ -1,4 +1,4 @@
-"""Adversarial examples that attacks have left on disk: a sample broken within the budget needs no proof."""
+"""Adversarial examples that attacks have left on disk: a sample broken within the budget needs no certificate."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def read_examples(where: str, names: Sequence[str], root: Path) -> dict[str, Art
 def known_examples(
     subject: Subject, norm: Norm, epsilon: float, results: Mapping[str, Artifacts]
 ) -> tuple[Tensor, Tensor]:
-    """(found (N,) bool, examples (N, ...)): points of `results` within the budget at which a rival clearly leads.
+    """(found (N,) bool, examples (N, ...)): points of `results` within the budget at which another class clearly leads.
 
-    Distances are measured and the model is asked anew; rows without an example hold the clean input.
+    Distances are measured and the model is queried again; rows without an example hold the clean input.
     """
     data = subject.dataset
     found, examples = torch.zeros(len(data), dtype=torch.bool), data.inputs.clone()

@@ -1,4 +1,4 @@
-"""The cascade's falsifier: what it breaks needs no proof.
+"""The cascade's falsifier: what it breaks needs no certificate.
 
 First PGD on the margin to the nearest other class, with restarts; then, for what stands, targeted at each other class in turn,
 where the nearest one may be a dead end. Sources: Madry et al. 2018 (arXiv 1706.06083); Gowal et al. 2019, multi-targeted
@@ -152,8 +152,8 @@ def _descend(
             break
         x = x.detach().requires_grad_()
         logits = classifier.module(x.view(shape))
-        rival = logits.scatter(1, y, -torch.inf).amax(1) if other is None else logits.gather(1, other).squeeze(1)
-        margin = logits.gather(1, y).squeeze(1) - rival
+        other_class = logits.scatter(1, y, -torch.inf).amax(1) if other is None else logits.gather(1, other).squeeze(1)
+        margin = logits.gather(1, y).squeeze(1) - other_class
         better = margin.detach() < least
         best[better], least[better] = x.detach()[better], margin.detach()[better]
         (gradient,) = torch.autograd.grad(margin.sum(), x)

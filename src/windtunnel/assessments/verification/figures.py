@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from windtunnel.assessments.figures import style
 from windtunnel.assessments.figures.base import Visualiser, register
 from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.core.run_times import RUN_TIMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,25 +33,28 @@ def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor] | None:
 @register
 @dataclass(frozen=True)
 class VerdictSummaryVisualiser(Visualiser):
-    """Counts of the four verdicts, who decided, and the time a sample took."""
+    """Counts of the four verdicts, and the seconds a sample took where they are given: the file in DVC is without them."""
 
     runtime_bins: int = 20
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
-    title: ClassVar[str] = "Verdicts and run times"
+    title: ClassVar[str] = "Verdicts"
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure."""
         from matplotlib import pyplot
 
-        verdicts = artifacts.tensor("verdicts")
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=(8.5, 3.2))
+        verdicts, seconds = artifacts.tensor("verdicts"), artifacts.tensor(RUN_TIMES)
+        seconds = seconds[seconds.isfinite()]
+        panels = 2 if len(seconds) else 1
+        figure, grid = pyplot.subplots(1, panels, figsize=(4.25 * panels, 3.2), squeeze=False)
+        left = grid[0][0]
         counts = [int((verdicts == v).sum()) for v in _ORDER]
         bars = left.bar([v.label for v in _ORDER], counts, color=[style.VERDICT_COLOUR[v.label] for v in _ORDER])
         left.bar_label(bars)
         left.set(ylabel="samples")
-        seconds = artifacts.tensor("runtime_per_sample")
-        right.hist(seconds.numpy(), bins=self.runtime_bins, color=style.BLUE)
-        right.set(xlabel="seconds a sample", ylabel="samples", yscale="log")
+        if len(seconds):
+            grid[0][1].hist(seconds.numpy(), bins=self.runtime_bins, color=style.BLUE)
+            grid[0][1].set(xlabel="seconds a sample", ylabel="samples", yscale="log")
         return figure
 
 
@@ -115,7 +119,7 @@ class OutputBoundsCohortVisualiser(Visualiser):
 @register
 @dataclass(frozen=True)
 class OutputBoundsPinnedVisualiser(Visualiser):
-    """Certified logit intervals of chosen samples; with many classes the target and its nearest rivals."""
+    """Certified logit intervals of chosen samples; with many classes the target and its nearest other classes."""
 
     max_samples: int = 4
     max_classes: int = 20
@@ -202,7 +206,7 @@ class OutputBoundsWidthHeatmapVisualiser(_Heatmap):
 @register
 @dataclass(frozen=True)
 class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
-    """Samples x classes: the target's lower bound minus the rival's upper bound; above 0 the rival is excluded."""
+    """Samples x classes: the target's lower bound minus the other class's upper bound; above 0 the other class is excluded."""
 
     cmap: str = "RdBu"
     title: ClassVar[str] = "Margins to the target's lower bound"

@@ -71,7 +71,7 @@ class Ledger:
         self.upper[indices] = torch.fmin(self.upper[indices], upper)
 
     def verify(self, indices: Tensor, by: str) -> None:
-        """These samples are proved."""
+        """These samples are verified."""
         self._decide(indices, Verdict.VERIFIED, by)
 
     def falsify(self, indices: Tensor, examples: Tensor, by: str) -> Tensor:

@@ -36,7 +36,7 @@ _UNSUPPORTED = (NotImplementedError, KeyError, AttributeError, ValueError, Index
 class Bounds:
     """Bounds of one batch over its region.
 
-    margins: float32 (n, K-1), lower bounds of logit(target) - logit(rival), rivals in class order.
+    margins: float32 (n, K-1), lower bounds of logit(target) - logit(other class), other classes in class order.
     lower, upper: float32 (n, K), bounds of the logits themselves, for the figures.
     """
 
@@ -54,17 +54,17 @@ class Bounds:
         return self.margins.amin(1)
 
     @property
-    def proved(self) -> Tensor:
-        """(n,) bool: every rival is excluded, by more than float32 can lose."""
+    def verified(self) -> Tensor:
+        """(n,) bool: every other class is excluded, by more than float32 can lose."""
         return self.worst_margin > ROUNDING
 
 
 def margin_matrix(targets: Tensor, num_classes: int) -> Tensor:
-    """(n, K-1, K): row r of sample i is e_target - e_rival, so that C @ logits are the margins over all rivals."""
+    """(n, K-1, K): row r of sample i is e_target - e_other, so that C @ logits are the margins over all other classes."""
     eye = torch.eye(num_classes)
     full = eye[targets][:, None, :] - eye[None]
-    rival = torch.ones(len(targets), num_classes, dtype=torch.bool).scatter(1, targets[:, None], value=False)
-    return full[rival].view(len(targets), num_classes - 1, num_classes)
+    other_class = torch.ones(len(targets), num_classes, dtype=torch.bool).scatter(1, targets[:, None], value=False)
+    return full[other_class].view(len(targets), num_classes - 1, num_classes)
 
 
 def bound_batch(

@@ -29,9 +29,9 @@ from windtunnel.core.subject import Subject
 _GRACE = 5.0
 # Marabou's tolerances are absolute: its preprocessor takes a variable for fixed whose bounds are 1e-5 apart, its simplex
 # compares with 1e-8. All values of the graph it is given are near 1 (see canonical.scale), and a certificate says that
-# no rival comes nearer to the target than this, in units of the logits.
+# no other class comes nearer to the target than this, in units of the logits.
 MARABOU_TOLERANCE = 1e-4
-# The solver may answer with a point where a rival nearly draws level and the class is the target's after all.
+# The solver may answer with a point where another class nearly draws level and the class is the target's after all.
 # Then it is asked for one with a lead that float32 cannot miss.
 CLEAR_LEAD = 1e-3
 
@@ -44,9 +44,9 @@ def box(inputs: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
 def queries_of(
     subject: Subject, epsilon: float, indices: Tensor, *, one_by_one: bool, slack: float = 0.0
 ) -> list[Query]:
-    """The Linf boxes around the samples at `indices`, cut off at [0, 1]; rivals by their margin, the nearest first.
+    """The Linf boxes around the samples at `indices`, cut off at [0, 1]; other classes by their margin, the nearest first.
 
-    What is asked for is a rival within Marabou's tolerance and twice `slack` of the target: where there is none, that proves.
+    What is asked for is another class within Marabou's tolerance and twice `slack` of the target: where there is none, that proves.
     """
     data = subject.dataset
     low, high = box(data.inputs, epsilon)
@@ -62,7 +62,7 @@ def queries_of(
                 clean=data.inputs[i].flatten().numpy(),
                 target=target,
                 logits=subject.clean_logits[i].numpy(),
-                rivals=tuple(rival for rival in nearest if rival != target),
+                other_classes=tuple(other_class for other_class in nearest if other_class != target),
                 margin=-(MARABOU_TOLERANCE + 2 * slack),
                 one_by_one=one_by_one,
             )
@@ -154,7 +154,7 @@ def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolera
     if not difference <= tolerance * spread:
         raise IncompatibleError(
             f"the ONNX graph of {classifier.source} differs from the model by {difference:.3g} in a logit, which range "
-            f"over {spread:.3g} ({tolerance:g} of that is allowed): what is proved of the one says nothing of the other"
+            f"over {spread:.3g} ({tolerance:g} of that is allowed): what is verified of the one says nothing of the other"
         )
 
 
@@ -167,8 +167,8 @@ def replay(classifier: Classifier, onnx: Path, query: Query, example: np.ndarray
         return "the counter-example lies outside the box"
     inside = point.clamp(0, 1)
     for runtime, logits in (("torch", classifier.logits(inside)), ("onnxruntime", OnnxModule(onnx)(inside))):
-        rivals = logits.scatter(1, torch.tensor([[query.target]]), -torch.inf).amax()
-        lead = float(rivals - logits[0, query.target])
+        other_classes = logits.scatter(1, torch.tensor([[query.target]]), -torch.inf).amax()
+        lead = float(other_classes - logits[0, query.target])
         if not lead > ROUNDING:
-            return f"no rival leads at the counter-example in {runtime} by more than rounding ({lead:.2g})"
+            return f"no other class leads at the counter-example in {runtime} by more than rounding ({lead:.2g})"
     return ""

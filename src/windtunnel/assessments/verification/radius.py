@@ -1,4 +1,4 @@
-"""The largest epsilon at which each sample is proved, the smallest at which it is broken, and the curves of both."""
+"""The largest epsilon at which each sample is verified, the smallest at which it is broken, and the curves of both."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import Json
 
 CURVE_POINTS = 41
-# Whether each of `rows` (int64, n) is proved, or broken, at its own epsilon (n,): (n,) bool.
+# Whether each of `rows` (int64, n) is verified, or broken, at its own epsilon (n,): (n,) bool.
 Decide = Callable[[Tensor, Tensor], Tensor]
 
 
-def certified_radius(proved: Decide, low: Tensor, largest: float, tolerance: float) -> Tensor:
-    """The largest epsilon in [low, largest] at which `proved` holds, to within `tolerance`; float32 (N,).
+def certified_radius(verified: Decide, low: Tensor, largest: float, tolerance: float) -> Tensor:
+    """The largest epsilon in [low, largest] at which `verified` holds, to within `tolerance`; float32 (N,).
 
-    low: (N,), an epsilon at which each sample is proved already, 0 where none is; negative leaves the sample out, at
-    radius 0. All samples are bisected together, each at its own epsilon. What is returned was proved itself, so it is
-    sound even where `proved` is not monotone; it never exceeds `largest`, which censors it.
+    low: (N,), an epsilon at which each sample is verified already, 0 where none is; negative leaves the sample out, at
+    radius 0. All samples are bisected together, each at its own epsilon. What is returned was verified itself, so it is
+    sound even where `verified` is not monotone; it never exceeds `largest`, which censors it.
     """
-    return _bisect(proved, low, torch.full_like(low, largest), tolerance)[0]
+    return _bisect(verified, low, torch.full_like(low, largest), tolerance)[0]
 
 
 def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -> Tensor:

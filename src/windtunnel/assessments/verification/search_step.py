@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.decide import Outcome, decide
+from windtunnel.assessments.verification.branch_and_bound.decide import Decided, decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
@@ -52,7 +52,7 @@ def search(
 ) -> None:
     """Let branch and bound decide the undecided samples until `deadline` (time.monotonic(), inf for none).
 
-    lead: by how much the target must be proved to lead every other class.
+    lead: by how much the target must be verified to lead every other class.
 
     Raises IncompatibleError for a model that it has no bounds for.
     """
@@ -81,7 +81,7 @@ def search(
                 ledger.timed_out[rows[found.exhausted]] = True
             else:
                 exhausted += rows[found.exhausted].tolist()
-            settled = found.proved | found.exhausted
+            settled = found.verified | found.exhausted
             settled[list(found.examples)] = True
             undecidable += rows[~settled].tolist()
             progress.advance(bar, len(rows))
@@ -113,11 +113,11 @@ def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Call
     return check
 
 
-def _enter(found: Outcome, rows: Tensor, step: str, ledger: Ledger, inputs: Tensor) -> None:
+def _enter(found: Decided, rows: Tensor, step: str, ledger: Ledger, inputs: Tensor) -> None:
     nothing = torch.full((len(rows), ledger.lower.shape[1]), torch.nan)
     known = found.bounds.amin(1)
     ledger.bound(rows, torch.where(known.isfinite(), known, torch.nan).float(), nothing, nothing)
-    ledger.verify(rows[found.proved], step)
+    ledger.verify(rows[found.verified], step)
     for i, point in found.examples.items():
         ledger.falsify(rows[i : i + 1], point.float().cpu().view(1, *inputs.shape[1:]), step)
     ledger.subdomains[rows] += found.domains

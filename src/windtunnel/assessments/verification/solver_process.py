@@ -14,7 +14,7 @@ import numpy as np
 
 from windtunnel.core.contracts import Verdict
 
-# The search for a logit's bound starts this far from its value and doubles until the bound is proved.
+# The search for a logit's bound starts this far from its value and doubles until the bound is verified.
 _FIRST_STEP, _MAX_STEP = 0.5, 512.0
 _BOUND_TOLERANCE = 0.05  # logits
 _READING_TOLERANCE = 1e-3  # of the largest logit
@@ -22,9 +22,9 @@ _READING_TOLERANCE = 1e-3  # of the largest logit
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One sample for the solver: is there an x in [lower, upper] where some of `rivals` leads `target` by `margin`?
+    """One sample for the solver: is there an x in [lower, upper] where some of `other_classes` leads `target` by `margin`?
 
-    lower, upper, clean: float32, flat. logits: (K,), of the clean sample. rivals: in the order in which they are asked about,
+    lower, upper, clean: float32, flat. logits: (K,), of the clean sample. other classes: in the order in which they are asked about,
     each in a query of its own where `one_by_one`, all in one disjunction otherwise. bounds: bound every logit too.
     """
 
@@ -34,7 +34,7 @@ class Query:
     clean: np.ndarray
     target: int
     logits: np.ndarray
-    rivals: tuple[int, ...]
+    other_classes: tuple[int, ...]
     margin: float = 0.0
     one_by_one: bool = False
     bounds: bool = False
@@ -44,7 +44,7 @@ class Query:
 class Answer:
     """The solver's word on one sample. counter_example: float32, flat, for FALSIFIED; reason: why not decided.
 
-    lower, upper: float32 (1, K), proved bounds of the logits where they were asked for; NaN where none was proved.
+    lower, upper: float32 (1, K), verified bounds of the logits where they were asked for; NaN where none was verified.
     """
 
     index: int
@@ -91,17 +91,19 @@ class _Solver:
         self._parsed = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
 
     def decide(self) -> tuple[Verdict, np.ndarray | None, str]:
-        """Whether some rival can lead, with the point where it does, and why that is not known."""
+        """Whether some other class can lead, with the point where it does, and why that is not known."""
         query = self._query
         self._check_reading()
-        groups = [[rival] for rival in query.rivals] if query.one_by_one else [list(query.rivals)]
+        groups = (
+            [[other_class] for other_class in query.other_classes] if query.one_by_one else [list(query.other_classes)]
+        )
         undecided = ""
         for group in groups:
-            leads = [[self._at_least({rival: 1.0, query.target: -1.0}, query.margin)] for rival in group]
+            leads = [[self._at_least({other_class: 1.0, query.target: -1.0}, query.margin)] for other_class in group]
             code, values = self._solve(leads)
             if code == "sat":
                 return Verdict.FALSIFIED, np.array([values[v] for v in self._inputs], dtype=np.float32), ""
-            if code != "unsat":  # another rival may still be shown to lead
+            if code != "unsat":  # another class may still be shown to lead
                 undecided = "time-out" if "TIMEOUT" in code.upper() else code
         return (Verdict.UNKNOWN, None, undecided) if undecided else (Verdict.VERIFIED, None, "")
 
@@ -118,33 +120,33 @@ class _Solver:
                 raise ValueError(f"Marabou reads another graph: a logit of the clean sample differs by {off:.3g}")
 
     def logit_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """(lower, upper), float32 (1, K): the tightest bounds that were proved in the time left."""
+        """(lower, upper), float32 (1, K): the tightest bounds that were verified in the time left."""
         ends = [[side * self._largest(logit, side) for logit in range(len(self._outputs))] for side in (-1.0, 1.0)]
         lower, upper = (np.array([row], dtype=np.float32) for row in ends)
         return lower, upper
 
     def _largest(self, logit: int, side: float) -> float:
-        """A proved upper bound of side * logit over the box; NaN where none was proved."""
+        """A verified upper bound of side * logit over the box; NaN where none was verified."""
         known = side * float(self._query.logits[logit])  # a value that is taken
-        step, proved = _FIRST_STEP, float("nan")
-        while np.isnan(proved) and step <= _MAX_STEP:
+        step, verified = _FIRST_STEP, float("nan")
+        while np.isnan(verified) and step <= _MAX_STEP:
             code, _ = self._solve([[self._at_least({logit: side}, known + step)]])
             if code == "unsat":
-                proved = known + step
+                verified = known + step
             elif code != "sat":
-                return proved
+                return verified
             else:
                 step *= 2
-        while proved - known > _BOUND_TOLERANCE:
-            middle = (known + proved) / 2
+        while verified - known > _BOUND_TOLERANCE:
+            middle = (known + verified) / 2
             code, _ = self._solve([[self._at_least({logit: side}, middle)]])
             if code == "unsat":
-                proved = middle
+                verified = middle
             elif code == "sat":
                 known = middle
             else:
-                return proved
-        return proved
+                return verified
+        return verified
 
     def _at_least(self, terms: dict[int, float], scalar: float) -> object:
         """The constraint: the sum of weight * logit is at least `scalar`."""

@@ -47,7 +47,7 @@ def solve(
     with tempfile.TemporaryDirectory() as folder:
         onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         asked = queries_of(
-            subject, epsilon, ledger.undecided, one_by_one=entry.rivals == "one_by_one", slack=canonical.slack
+            subject, epsilon, ledger.undecided, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
         if entry.output_bounds:
             asked = [replace(query, bounds=True) for query in asked]
@@ -61,9 +61,9 @@ def solve(
         ties = [a.index for a in answers if (example := a.counter_example) is not None
                 and replay(subject.classifier, onnx, queries[a.index], example, shape)]  # fmt: skip
         if ties:
-            again = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties])
-            # Without a clear lead nothing is proved and nothing is broken: the sample stays undecided, at a tie.
-            clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in again}
+            repeated = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties])
+            # Without a clear lead nothing is verified and nothing is broken: the sample stays undecided, at a tie.
+            clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in repeated}
             answers = [clear.get(a.index, a) for a in answers]
         for answer in answers:
             _enter(answer, step, ledger, subject, onnx, queries[answer.index])
@@ -72,7 +72,7 @@ def solve(
 def _tie(answer: Answer) -> Answer:
     if answer.verdict is not Verdict.VERIFIED:
         return answer
-    return replace(answer, verdict=Verdict.UNKNOWN, reason=f"a rival draws level within {CLEAR_LEAD:g}")
+    return replace(answer, verdict=Verdict.UNKNOWN, reason=f"another class draws level within {CLEAR_LEAD:g}")
 
 
 def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Path, query: Query) -> None:
@@ -92,7 +92,7 @@ def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Pa
         else:
             example = torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1)
             if not ledger.falsify(at, example, step):
-                text = "Marabou: a rival leads at the counter-example, but for rounding in the model itself."
+                text = "Marabou: another class leads at the counter-example, but for rounding in the model itself."
                 ledger.caveats.append(Caveat("undecided", text, sample))
     elif answer.verdict is Verdict.ERROR:
         ledger.fail(answer.index, step)

@@ -150,7 +150,7 @@ def _bound(step: str, ledger: Ledger, task: Task) -> None:
                         ledger.fail(index, method)
                 else:
                     ledger.bound(part, bounds.worst_margin, bounds.lower, bounds.upper)
-                    ledger.verify(part[bounds.proved], method)
+                    ledger.verify(part[bounds.verified], method)
                 ledger.seconds[part] += (time.perf_counter() - started) / len(part)
                 progress.advance(bar, len(part))
                 started = time.perf_counter()
@@ -185,12 +185,12 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     """Whether `method` proves each of some rows at its own epsilon; when time is over it proves no more."""
 
     def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
-        proved = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
+        verified = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
         with suppress(OutOfTimeError):
             for part, _, bounds in task.bounder.bound(method, rows, epsilons, logits=False):
                 if bounds is not None:
-                    proved[part] = bounds.proved
-        return proved[rows]
+                    verified[part] = bounds.verified
+        return verified[rows]
 
     return decide
 

@@ -31,7 +31,7 @@ EXIT_CODE = {Decision.PASSED: 0, Decision.FAILED: 10, Decision.UNSOUND: 20}
 class Condition:
     """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
 
-    `value` is None where there is nothing to judge; `bound` says on which side of `threshold` it must be.
+    `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateResult:
     """The decision with all it rests on. `champion`: which one it was compared with, None where there is none."""
 
     decision: Decision
@@ -70,19 +70,19 @@ def decide(
     challenger: Record,
     champion: Record | None = None,
     hard_failures: tuple[str, ...] = (),
-) -> Verdict:
+) -> GateResult:
     """Judge `challenger`. A hard failure comes first: numbers that are not sound are not compared with anything.
 
     Without a champion the conditions on the regression hold, and say so: the first model has nobody to lose against.
     """
     conditions = [*_evidence(gate, len(challenger.samples), hard_failures), *_floors(gate, flatten(metrics))]
     if gate.no_hard_failures and hard_failures:
-        return Verdict(Decision.UNSOUND, tuple(conditions), hard_failures)
+        return GateResult(Decision.UNSOUND, tuple(conditions), hard_failures)
     conditions += [
         _against_champion(gate, name, margin, challenger, champion) for name, margin in gate.maximum_regression.items()
     ]
     decision = Decision.PASSED if all(c.holds for c in conditions) else Decision.FAILED
-    return Verdict(decision, tuple(conditions), hard_failures, champion.origin if champion else None)
+    return GateResult(decision, tuple(conditions), hard_failures, champion.origin if champion else None)
 
 
 def regression_mismatch(gate: Gate, challenger: Record, champion: Record) -> list[str]:
@@ -90,7 +90,7 @@ def regression_mismatch(gate: Gate, challenger: Record, champion: Record) -> lis
     return [name for name in gate.maximum_regression if _refusal(name, challenger, champion)]
 
 
-def gate_json(verdict: Verdict) -> dict[str, Json]:
+def gate_json(verdict: GateResult) -> dict[str, Json]:
     """The content of gate.json."""
     rows: list[Json] = [
         {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(condition).items()}

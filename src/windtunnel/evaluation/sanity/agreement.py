@@ -1,4 +1,4 @@
-"""Group E: attacks, proofs and statistics about the same samples must not contradict each other."""
+"""Group E: attacks, certificates and statistics about the same samples must not contradict each other."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from windtunnel.core.distances import within
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.attack import perturbing
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
 
 POINTS = 100
 
 
-def _verified(piece: Piece) -> Tensor:
-    return piece.tensor("verdicts") == Verdict.VERIFIED
+def _verified(assessment: Assessment) -> Tensor:
+    return assessment.tensor("verdicts") == Verdict.VERIFIED
 
 
-def _falsified(piece: Piece) -> Tensor:
-    return (piece.tensor("verdicts") == Verdict.FALSIFIED) & piece.right
+def _falsified(assessment: Assessment) -> Tensor:
+    return (assessment.tensor("verdicts") == Verdict.FALSIFIED) & assessment.right
 
 
-def _proofs(evidence: Evidence) -> list[tuple[Piece, Region]]:
+def _verifications(evidence: Evidence) -> list[tuple[Assessment, Region]]:
     found = [
         (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
     ]
@@ -46,23 +46,23 @@ def _proofs(evidence: Evidence) -> list[tuple[Piece, Region]]:
     remedy="The verifier is unsound, or proves another property (norm, box, preprocessing) than the attack breaks.",
 )  # fmt: skip
 def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
-    """A proof and a counter-example of one claim cannot both be right.
+    """A certificate and a counter-example of one claim cannot both be right.
 
     Every perturbed input on disk, whoever made it, measured in the verifier's norm: none inside a certified ball may be
     misclassified.
     """
     clash, bad, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), [], 0
-    for proof, ball in _proofs(evidence):
-        certified = evidence.everywhere(proof, _verified(proof))
+    for certificate, ball in _verifications(evidence):
+        certified = evidence.everywhere(certificate, _verified(certificate))
         seen += int(certified.sum())
-        for piece in perturbing(evidence):
-            if in_latent_space(piece.artifacts):
+        for assessment in perturbing(evidence):
+            if in_latent_space(assessment.artifacts):
                 continue
-            inside = examples_of(piece.artifacts) & within(piece.far(ball.norm), ball.epsilon)
-            hit = evidence.everywhere(piece, inside) & certified
+            inside = examples_of(assessment.artifacts) & within(assessment.distance(ball.norm), ball.epsilon)
+            hit = evidence.everywhere(assessment, inside) & certified
             if hit.any():
                 clash |= hit
-                bad += [proof.name, piece.name]
+                bad += [certificate.name, assessment.name]
     return Outcome(
         bool(bad),
         int(clash.sum()),
@@ -85,22 +85,22 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
     epsilon, and that against clean accuracy. The value is the largest violation.
     """
     worst, bad, seen = -1.0, [], 0
-    attacks = [p for p in evidence.pieces if p.family in ("attacks", "queries") and p.region is not None]
-    for proof, ball in _proofs(evidence):
-        certified = evidence.everywhere(proof, _verified(proof) & proof.right)
-        for piece in attacks:
-            region = cast(Region, piece.region)
-            shared = evidence.present([proof]) & evidence.present([piece])
+    attacks = [p for p in evidence.assessments if p.family in ("attacks", "queries") and p.region is not None]
+    for certificate, ball in _verifications(evidence):
+        certified = evidence.everywhere(certificate, _verified(certificate) & certificate.right)
+        for assessment in attacks:
+            region = cast(Region, assessment.region)
+            shared = evidence.present([certificate]) & evidence.present([assessment])
             if region.norm is not ball.norm or region.epsilon > ball.epsilon * (1 + 1e-9) or not shared.any():
                 continue
-            robust = evidence.everywhere(piece, piece.right & ~piece.succeeded)
+            robust = evidence.everywhere(assessment, assessment.right & ~assessment.succeeded)
             rates = [
                 float(mask[shared].double().mean()) for mask in (certified, robust, evidence.subject.clean_correct)
             ]
             gap = max(rates[0] - rates[1], rates[1] - rates[2])
             seen, worst = seen + 1, max(worst, gap)
             if gap > 1e-9:
-                bad += [proof.name, piece.name]
+                bad += [certificate.name, assessment.name]
     if not seen:
         raise NotApplicable("no attack and verification share norm, budget and samples")
     return Outcome(bool(bad), worst, n=seen, assessments=bad, reason="the order of the rates is broken")
@@ -114,26 +114,26 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
 def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
     """A solver works on another number format and another graph than the model.
 
-    Every falsified sample's example is asked about again in torch, and in onnxruntime where the verifier worked on the
+    Every falsified sample's example is evaluated in torch, and in onnxruntime where the verifier worked on the
     ONNX graph: inside the ball and the box (threshold), and not the target's class.
     """
     bad, ids, seen = [], [], 0
-    for proof, ball in _proofs(evidence):
-        claimed = _falsified(proof)
+    for certificate, ball in _verifications(evidence):
+        claimed = _falsified(certificate)
         if not claimed.any():
             continue
-        images, targets = proof.tensor("perturbed_inputs")[claimed], proof.tensor("targets")[claimed]
+        images, targets = certificate.tensor("perturbed_inputs")[claimed], certificate.tensor("targets")[claimed]
         in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
-        inside = in_box & (proof.far(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
+        inside = in_box & (certificate.distance(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
         real = inside & (evidence.subject.classifier.predict(images) != targets)
-        if proof.metadata.library == "Marabou":
+        if certificate.metadata.library == "Marabou":
             if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
                 raise NotRun("the model has no ONNX graph to ask again")
             real &= onnx_logits(evidence, images).argmax(1) != targets
         seen += len(images)
         if not real.all():
-            bad.append(proof.name)
-            ids += [proof.named(claimed)[i] for i in (~real).nonzero().flatten().tolist()]
+            bad.append(certificate.name)
+            ids += [certificate.named(claimed)[i] for i in (~real).nonzero().flatten().tolist()]
     return Outcome(
         bool(bad),
         len(ids),
@@ -144,12 +144,12 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
     )
 
 
-def _refuted(evidence: Evidence, large: tuple[Piece, Region], small: tuple[Piece, Region]) -> Tensor | None:
+def _refuted(evidence: Evidence, large: tuple[Assessment, Region], small: tuple[Assessment, Region]) -> Tensor | None:
     """(N,) bool: verified by `large` and falsified by `small` in the same ball or in one inside it; None for no such balls."""
-    (proof, ball), (other, inner) = large, small
-    if proof.name == other.name or inner.norm is not ball.norm or inner.epsilon > ball.epsilon * (1 + 1e-9):
+    (certificate, ball), (other, inner) = large, small
+    if certificate.name == other.name or inner.norm is not ball.norm or inner.epsilon > ball.epsilon * (1 + 1e-9):
         return None
-    return evidence.everywhere(proof, _verified(proof)) & evidence.everywhere(other, _falsified(other))
+    return evidence.everywhere(certificate, _verified(certificate)) & evidence.everywhere(other, _falsified(other))
 
 
 @check(
@@ -164,8 +164,8 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
     at Linf 1, where the ball holds every image.
     """
     clash, bad = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str]()
-    proofs = _proofs(evidence)
-    for large, ball in proofs:
+    certificates = _verifications(evidence)
+    for large, ball in certificates:
         certified = evidence.everywhere(large, _verified(large))
         if (
             ball.norm is Norm.LINF
@@ -174,14 +174,14 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
             and evidence.subject.clean_predictions.unique().numel() > 1
         ):
             clash, bad = clash | certified, [*bad, large.name]
-        for small in proofs:
+        for small in certificates:
             hit = _refuted(evidence, (large, ball), small)
             if hit is not None and hit.any():
                 clash, bad = clash | hit, [*bad, large.name, small[0].name]
     return Outcome(
         bool(bad),
         int(clash.sum()),
-        n=len(proofs),
+        n=len(certificates),
         samples=evidence.named(clash),
         assessments=bad,
         reason="verified in the larger ball, falsified in the smaller",
@@ -191,7 +191,7 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
 @check(
     "E5", "Output bounds contain the outputs", Tier.PASSES, Severity.HARD, threshold=1e-4,
     source="soundness",
-    remedy="Bounds that a point of the ball leaves are no bounds: nothing that rests on them is proved.",
+    remedy="Bounds that a point of the ball leaves are no bounds: nothing that rests on them is verified.",
 )  # fmt: skip
 def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
     """A bound holds for every point of the ball, hence for those that we can try.
@@ -201,39 +201,39 @@ def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
     """
     scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
     worst, bad, ids, seen = 0.0, [], [], 0
-    for proof, ball in _proofs(evidence):
-        bounds = proof.artifacts.data.get("output_bounds")
+    for certificate, ball in _verifications(evidence):
+        bounds = certificate.artifacts.data.get("output_bounds")
         if not isinstance(bounds, dict):
             continue
         rows = bounds["lower"].isfinite().all(1) & bounds["upper"].isfinite().all(1)
         if not rows.any():
             continue
         outside = torch.zeros(int(rows.sum()))
-        for points in _points(evidence, proof, ball, rows):
+        for points in _points(evidence, certificate, ball, rows):
             logits = evidence.subject.classifier.logits(points)
             off = torch.maximum(bounds["lower"][rows] - logits, logits - bounds["upper"][rows]).amax(1)
             outside = torch.maximum(outside, off)
         seen, worst = seen + len(outside), max(worst, float(outside.max()) / scale)
         if (outside > limit * scale).any():
-            bad.append(proof.name)
-            ids += [proof.named(rows)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
+            bad.append(certificate.name)
+            ids += [certificate.named(rows)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
     if not seen:
         raise NotApplicable("no verification kept output bounds")
     return listing(bad, "outputs leave the bounds of", value=worst, n=seen, samples=ids)
 
 
-def _points(evidence: Evidence, proof: Piece, ball: Region, rows: Tensor) -> Iterator[Tensor]:
-    """Points of the balls around the samples at `rows` of a proof: the clean inputs, attacks' examples, random ones."""
-    clean = proof.tensor("clean_inputs")[rows]
+def _points(evidence: Evidence, certificate: Assessment, ball: Region, rows: Tensor) -> Iterator[Tensor]:
+    """Points of the balls around the samples at `rows` of a certificate: the clean inputs, attacks' examples, random ones."""
+    clean = certificate.tensor("clean_inputs")[rows]
     yield clean
-    place = {int(row): i for i, row in enumerate(proof.rows[rows].tolist())}
-    for piece in perturbing(evidence):
+    place = {int(row): i for i, row in enumerate(certificate.rows[rows].tolist())}
+    for assessment in perturbing(evidence):
         points = clean.clone()
-        for i in within(piece.far(ball.norm), ball.epsilon).nonzero().flatten().tolist():
-            if int(piece.rows[i]) in place:
-                points[place[int(piece.rows[i])]] = piece.tensor("perturbed_inputs")[i]
+        for i in within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten().tolist():
+            if int(assessment.rows[i]) in place:
+                points[place[int(assessment.rows[i])]] = assessment.tensor("perturbed_inputs")[i]
         yield points.clamp(0, 1)
-    generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", proof.name))
+    generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", certificate.name))
     for k in range(POINTS):
         yield random_point(clean, ball, generator, corner=k % 2 == 0)
 
@@ -260,8 +260,8 @@ def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, cor
 def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
     """What one verifier proves no other can refute in the same ball or in one inside it."""
     clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
-    proofs = _proofs(evidence)
-    for one, other in permutations(proofs, 2):
+    certificates = _verifications(evidence)
+    for one, other in permutations(certificates, 2):
         hit = _refuted(evidence, one, other)
         if hit is None:
             continue
@@ -286,14 +286,16 @@ def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
     remedy="A verification that decides nothing says nothing: use a tighter method (alpha-crown, cascade) or a smaller epsilon.",
 )  # fmt: skip
 def unknown_band(evidence: Evidence, limit: float) -> Outcome:
-    """Between what is proved and what is broken lies what nobody knows.
+    """Between what is verified and what is broken lies what nobody knows.
 
     The widest share of samples that are right and neither; flags a verification that left all of them (threshold).
     """
     bands = {}
-    for proof, _ in _proofs(evidence):
-        if proof.right.any():
-            bands[proof.name] = float((proof.tensor("verdicts") == Verdict.UNKNOWN)[proof.right].double().mean())
+    for certificate, _ in _verifications(evidence):
+        if certificate.right.any():
+            bands[certificate.name] = float(
+                (certificate.tensor("verdicts") == Verdict.UNKNOWN)[certificate.right].double().mean()
+            )
     vacuous = [name for name, band in bands.items() if band >= limit]
     return listing(vacuous, "vacuous:", value=max(bands.values(), default=0.0), n=len(bands))
 
@@ -306,11 +308,11 @@ def unknown_band(evidence: Evidence, limit: float) -> Outcome:
 def no_fallback(evidence: Evidence, limit: float) -> Outcome:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
     found = {}
-    for proof, _ in _proofs(evidence):
-        codes = [c.code for c in proof.artifacts.caveats if "fallback" in c.code or "fell_back" in c.code]
-        timeouts = int(numbers(proof.artifacts.metrics).get("timeouts", 0))
+    for certificate, _ in _verifications(evidence):
+        codes = [c.code for c in certificate.artifacts.caveats if "fallback" in c.code or "fell_back" in c.code]
+        timeouts = int(numbers(certificate.artifacts.metrics).get("timeouts", 0))
         if codes or timeouts:
-            found[proof.name] = timeouts + len(codes)
+            found[certificate.name] = timeouts + len(codes)
     return Outcome(
         bool(found),
         sum(found.values()),
@@ -334,16 +336,16 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
     if not found:
         raise NotApplicable("no randomised smoothing among the verifications")
     worst, bad, few = 0.0, [], []
-    for proof in found:
-        options = cast(Mapping[str, float], proof.calls[0])
+    for certificate in found:
+        options = cast(Mapping[str, float], certificate.calls[0])
         sigma, draws, alpha = options["sigma"], options["n"], options["alpha"]
         ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
-        radius = float(proof.tensor("certified_radius").nan_to_num(0).max())
+        radius = float(certificate.tensor("certified_radius").nan_to_num(0).max())
         worst = max(worst, radius / ceiling)
         if radius > ceiling * (1 + 1e-6):
-            bad.append(proof.name)
+            bad.append(certificate.name)
         if draws < limit:
-            few.append(proof.name)
+            few.append(certificate.name)
     if bad:
         return Outcome(
             flagged=True,
@@ -366,27 +368,27 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
 def distances_consistent(evidence: Evidence, limit: float) -> Outcome:
     """Distances can be measured again from the tensors, and norms bound each other.
 
-    Every stored perturbation_distance against the one measured anew in the declared norm (relative, threshold), and
+    Every stored perturbation_distance against the one recomputed in the declared norm (relative, threshold), and
     against sqrt(d) x the largest change of a pixel for L2.
     """
     worst, bad, seen = 0.0, [], 0
-    for piece in perturbing(evidence):
-        ball = piece.region
-        if ball is None or not piece.has("perturbation_distance"):
+    for assessment in perturbing(evidence):
+        ball = assessment.region
+        if ball is None or not assessment.has("perturbation_distance"):
             continue
-        stored = piece.tensor("perturbation_distance").double()
-        rows = stored.isfinite() & piece.tensor("perturbed_inputs").flatten(1).isfinite().all(1)
+        stored = assessment.tensor("perturbation_distance").double()
+        rows = stored.isfinite() & assessment.tensor("perturbed_inputs").flatten(1).isfinite().all(1)
         if not rows.any():
             continue
-        off = (stored[rows] - piece.far(ball.norm)[rows].double()).abs() / stored[rows].clamp(min=1e-3)
+        off = (stored[rows] - assessment.distance(ball.norm)[rows].double()).abs() / stored[rows].clamp(min=1e-3)
         wrong = off > limit
         if ball.norm is Norm.L2:
-            values = piece.tensor("clean_inputs")[0].numel()
-            ceiling = math.sqrt(values) * piece.far(Norm.LINF)[rows].double()
+            values = assessment.tensor("clean_inputs")[0].numel()
+            ceiling = math.sqrt(values) * assessment.distance(Norm.LINF)[rows].double()
             wrong |= stored[rows] > ceiling * (1 + limit) + 1e-6
         seen, worst = seen + int(rows.sum()), max(worst, float(off.max()))
         if wrong.any():
-            bad.append(piece.name)
+            bad.append(assessment.name)
     if not seen:
         raise NotApplicable("no assessment stored distances in a pixel norm")
     return listing(bad, "other distances in", value=worst, n=seen)

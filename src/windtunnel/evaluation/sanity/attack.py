@@ -8,22 +8,22 @@ from torch import Tensor
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
-from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence, Piece, numbers
+from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, numbers
 
 
-def perturbing(evidence: Evidence) -> list[Piece]:
+def perturbing(evidence: Evidence) -> list[Assessment]:
     """Every assessment with perturbed inputs."""
-    found = [p for p in evidence.pieces if p.has("perturbed_inputs") and p.has("perturbed_predictions")]
+    found = [p for p in evidence.assessments if p.has("perturbed_inputs") and p.has("perturbed_predictions")]
     if not found:
         raise NotApplicable("no assessment has perturbed inputs")
     return found
 
 
-def claims(piece: Piece) -> Tensor:
+def claims(assessment: Assessment) -> Tensor:
     """Samples the piece says it broke by a perturbation; (n,) bool."""
-    if piece.kind == AssessmentKind.FORMAL_VERIFICATION:
-        return (piece.tensor("verdicts") == Verdict.FALSIFIED) & piece.right
-    return piece.succeeded & piece.right
+    if assessment.kind == AssessmentKind.FORMAL_VERIFICATION:
+        return (assessment.tensor("verdicts") == Verdict.FALSIFIED) & assessment.right
+    return assessment.succeeded & assessment.right
 
 
 @check(
@@ -34,25 +34,25 @@ def claims(piece: Piece) -> Tensor:
 def budget_respected(evidence: Evidence, limit: float) -> Outcome:
     """A success outside the budget is a success at another budget.
 
-    Distances are measured anew from the tensors; flags where a broken sample lies beyond
+    Distances are recomputed from the tensors; flags where a broken sample lies beyond
     epsilon x (1 + threshold) + 1e-6. The value is the largest distance in epsilons.
     """
     worst, bad, ids, seen = 0.0, [], [], 0
-    for piece in perturbing(evidence):
-        ball, claimed = piece.region, claims(piece)
+    for assessment in perturbing(evidence):
+        ball, claimed = assessment.region, claims(assessment)
         if (
             ball is None
-            or piece.family == "sweeps"
-            or piece.kind == AssessmentKind.STATISTICAL_SAMPLING
+            or assessment.family == "sweeps"
+            or assessment.kind == AssessmentKind.STATISTICAL_SAMPLING
             or not claimed.any()
         ):
             continue
-        far = piece.far(ball.norm)[claimed]
-        beyond = far > ball.epsilon * (1 + limit) + ABSOLUTE_TOLERANCE
-        worst, seen = max(worst, float(far.max()) / ball.epsilon), seen + len(far)
+        distances = assessment.distance(ball.norm)[claimed]
+        beyond = distances > ball.epsilon * (1 + limit) + ABSOLUTE_TOLERANCE
+        worst, seen = max(worst, float(distances.max()) / ball.epsilon), seen + len(distances)
         if beyond.any():
-            bad.append(piece.name)
-            ids += [piece.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
+            bad.append(assessment.name)
+            ids += [assessment.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
     return Outcome(
         bool(bad),
         worst,
@@ -75,17 +75,17 @@ def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
     """
     low, high = evidence.subject.dataset.value_range
     bad, ids, seen = [], [], 0
-    for piece in perturbing(evidence):
-        there = piece.tensor("perturbed_predictions") >= 0
-        images = piece.tensor("perturbed_inputs")[there].flatten(1)
+    for assessment in perturbing(evidence):
+        there = assessment.tensor("perturbed_predictions") >= 0
+        images = assessment.tensor("perturbed_inputs")[there].flatten(1)
         seen += len(images)
         inside = (images >= low - limit) & (images <= high + limit)  # NaN is inside of nothing
         wrong = ~inside.all(1)
-        if piece.family == "sweeps" and piece.options.get("clip") is False:
+        if assessment.family == "sweeps" and assessment.options.get("clip") is False:
             wrong = ~images.isfinite().all(1)
         if wrong.any():
-            bad.append(piece.name)
-            ids += [piece.named(there)[i] for i in wrong.nonzero().flatten().tolist()]
+            bad.append(assessment.name)
+            ids += [assessment.named(there)[i] for i in wrong.nonzero().flatten().tolist()]
     return Outcome(
         bool(bad),
         len(ids),
@@ -108,26 +108,26 @@ def success_stands(evidence: Evidence, limit: float) -> Outcome:
     inside the budget, or not) is compared with the stored one. Flags above the threshold, a share of the samples.
     """
     bad, ids, seen, wrong_in_all = [], [], 0, 0
-    for piece in evidence.of("attacks", "queries"):
-        if piece.semantics.objective is Objective.TARGETED:
-            reached = _predict(evidence, piece) == piece.tensor("target_classes")
+    for assessment in evidence.of("attacks", "queries"):
+        if assessment.semantics.objective is Objective.TARGETED:
+            reached = _predict(evidence, assessment) == assessment.tensor("target_classes")
         else:
-            reached = _predict(evidence, piece) != piece.tensor("targets")
-        if piece.region is not None:
-            reached &= within(piece.far(piece.region.norm), piece.region.epsilon)
-        considered = piece.tried & piece.right
-        differ = (reached != piece.succeeded) & considered
+            reached = _predict(evidence, assessment) != assessment.tensor("targets")
+        if assessment.region is not None:
+            reached &= within(assessment.distance(assessment.region.norm), assessment.region.epsilon)
+        considered = assessment.tried & assessment.right
+        differ = (reached != assessment.succeeded) & considered
         seen, wrong_in_all = seen + int(considered.sum()), wrong_in_all + int(differ.sum())
         if int(differ.sum()) > limit * max(1, int(considered.sum())):
-            bad.append(piece.name)
-            ids += piece.named(differ)
+            bad.append(assessment.name)
+            ids += assessment.named(differ)
     share = wrong_in_all / seen if seen else 0.0
     return listing(bad, f"{len(ids)} verdicts do not stand in", value=share, n=seen, samples=ids)
 
 
-def _predict(evidence: Evidence, piece: Piece) -> Tensor:
+def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
     found = evidence.once(
-        f"again {piece.name}", lambda: evidence.subject.classifier.predict(piece.tensor("perturbed_inputs"))
+        f"again {assessment.name}", lambda: evidence.subject.classifier.predict(assessment.tensor("perturbed_inputs"))
     )
     assert isinstance(found, Tensor)
     return found
@@ -146,13 +146,13 @@ def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
     asked once that count. An attack that finds its own distance and finds nothing is D10's business.
     """
     shares = {}
-    for piece in evidence.attacks(lambda p: not p.minimum_norm):
-        tried = piece.tried & piece.right
+    for assessment in evidence.attacks(lambda p: not p.minimum_norm):
+        tried = assessment.tried & assessment.right
         if not tried.any():
             continue
-        moved = (piece.tensor("perturbed_inputs") != piece.tensor("clean_inputs")).flatten(1).any(1)
-        idle = ~moved if piece.shows_failures else piece.asked < 1
-        shares[piece.name] = float((idle & ~piece.succeeded)[tried].double().mean())
+        moved = (assessment.tensor("perturbed_inputs") != assessment.tensor("clean_inputs")).flatten(1).any(1)
+        idle = ~moved if assessment.shows_failures else assessment.asked < 1
+        shares[assessment.name] = float((idle & ~assessment.succeeded)[tried].double().mean())
     if not shares:
         raise NotApplicable("no attack was tried on any sample")
     return largest(shares, limit, "unchanged inputs from")
@@ -166,15 +166,17 @@ def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
 def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
     """Counting samples that were wrong to begin with as successes flatters the attack, and hides a bad model.
 
-    The attack success rate of the metadata against the one made anew from the verdicts of samples that were right.
+    The attack success rate of the metadata against the one recomputed from the verdicts of samples that were right.
     """
     apart = {}
-    for piece in evidence.attacks():
-        stated = numbers(piece.artifacts.metrics).get("attack_success_rate")
+    for assessment in evidence.attacks():
+        stated = numbers(assessment.artifacts.metrics).get("attack_success_rate")
         if stated is None:
             continue
-        base = piece.tried & piece.right
-        apart[piece.name] = abs(stated - (float(piece.succeeded[base].double().mean()) if base.any() else 0.0))
+        base = assessment.tried & assessment.right
+        apart[assessment.name] = abs(
+            stated - (float(assessment.succeeded[base].double().mean()) if base.any() else 0.0)
+        )
     if not apart:
         raise NotApplicable("no attack states a success rate")
     return largest(apart, limit, "other rate in")
@@ -188,10 +190,10 @@ def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
 def epsilon_zero_control(evidence: Evidence, limit: float) -> Outcome:
     """A sweep's first row is the control of the experiment: nothing was perturbed, so nothing may change."""
     wrong = {}
-    for piece in evidence.of("sweeps"):
-        if float(piece.tensor("epsilons")[0]) == 0:
-            first = piece.tensor("sweep_predictions")[0]
-            wrong[piece.name] = int((first != piece.tensor("clean_predictions")).sum())
+    for assessment in evidence.of("sweeps"):
+        if float(assessment.tensor("epsilons")[0]) == 0:
+            first = assessment.tensor("sweep_predictions")[0]
+            wrong[assessment.name] = int((first != assessment.tensor("clean_predictions")).sum())
     if not wrong:
         raise NotApplicable("no sweep has epsilon 0")
     bad = [name for name, count in wrong.items() if count]
@@ -209,7 +211,9 @@ def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
     WARN where any verdict is an error, HARD above the threshold; the reason says how far the rate would move.
     """
     shares = {
-        p.name: float((p.tensor("verdicts") == Verdict.ERROR).double().mean()) for p in evidence.pieces if len(p.rows)
+        p.name: float((p.tensor("verdicts") == Verdict.ERROR).double().mean())
+        for p in evidence.assessments
+        if len(p.rows)
     }
     bad = {name: share for name, share in shares.items() if share > 0}
     worst = max(shares.values(), default=0.0)
@@ -232,11 +236,11 @@ def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
 def robust_at_most_clean(evidence: Evidence, limit: float) -> Outcome:
     """A sample that is wrong without perturbation cannot be robustly right."""
     gaps = {}
-    for piece in evidence.pieces:
-        stated = numbers(piece.artifacts.metrics)
+    for assessment in evidence.assessments:
+        stated = numbers(assessment.artifacts.metrics)
         for key in ("adversarial_accuracy", "certified_accuracy"):
             if key in stated:
-                gaps[piece.name] = stated[key] - float(piece.right.double().mean())
+                gaps[assessment.name] = stated[key] - float(assessment.right.double().mean())
     if not gaps:
         raise NotApplicable("no assessment states an adversarial or certified accuracy")
     return largest(gaps, limit, "above clean accuracy:")
@@ -255,7 +259,7 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> Outcome:
     """
     from windtunnel.evaluation.summary.evidence import outcome
 
-    everything = [p.artifacts for p in evidence.pieces]
+    everything = [p.artifacts for p in evidence.assessments]
     lost, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), 0
     for region in evidence.regions:
         mine = [p for p in evidence.attacks() if p.region == region]
@@ -287,13 +291,13 @@ def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
     if not evidence.eight_bit:
         raise NotApplicable("the clean inputs are no 8-bit images")
     drops, seen = {}, 0
-    for piece in evidence.attacks(lambda p: Norm.L0 is not (p.region.norm if p.region else None)):
-        wins = piece.succeeded & piece.tried & piece.right
+    for assessment in evidence.attacks(lambda p: Norm.L0 is not (p.region.norm if p.region else None)):
+        wins = assessment.succeeded & assessment.tried & assessment.right
         if not wins.any():
             continue
-        rounded = (piece.tensor("perturbed_inputs")[wins] * GREY_LEVELS).round() / GREY_LEVELS
-        still = evidence.subject.classifier.predict(rounded) != piece.tensor("targets")[wins]
-        drops[piece.name] = float((~still).sum()) / int((piece.tried & piece.right).sum())
+        rounded = (assessment.tensor("perturbed_inputs")[wins] * GREY_LEVELS).round() / GREY_LEVELS
+        still = evidence.subject.classifier.predict(rounded) != assessment.tensor("targets")[wins]
+        drops[assessment.name] = float((~still).sum()) / int((assessment.tried & assessment.right).sum())
         seen += len(still)
     if not drops:
         return Outcome(flagged=False, value=0.0, n=0, note="no success to round")

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import cast
 
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
 
 
-def _suites(evidence: Evidence) -> list[tuple[Piece, list[tuple[str, int]]]]:
+def _suites(evidence: Evidence) -> list[tuple[Assessment, list[tuple[str, int]]]]:
     found = []
-    for piece in evidence.of("corruptions"):
-        pairs = piece.options.get("corruptions")
-        if isinstance(pairs, list) and piece.has("corruption_predictions"):
-            found.append((piece, [(str(pair[0]), int(str(pair[1]))) for pair in cast("list[list[object]]", pairs)]))
+    for assessment in evidence.of("corruptions"):
+        pairs = assessment.options.get("corruptions")
+        if isinstance(pairs, list) and assessment.has("corruption_predictions"):
+            found.append(
+                (assessment, [(str(pair[0]), int(str(pair[1]))) for pair in cast("list[list[object]]", pairs)])
+            )
     if not found:
         raise NotRun("no corruption suite kept its predictions")
     return found
@@ -32,17 +34,17 @@ def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
     corruption rises significantly with severity.
     """
     rising, rounded = [], []
-    for piece, pairs in _suites(evidence):
-        right = piece.tensor("corruption_predictions") == piece.tensor("targets")
-        if piece.has("quantised_predictions"):
-            there = piece.tensor("quantised_predictions") == piece.tensor("targets")
-            if significantly_more(int((piece.right & ~there).sum()), int((there & ~piece.right).sum())):
-                rounded.append(piece.name)
+    for assessment, pairs in _suites(evidence):
+        right = assessment.tensor("corruption_predictions") == assessment.tensor("targets")
+        if assessment.has("quantised_predictions"):
+            there = assessment.tensor("quantised_predictions") == assessment.tensor("targets")
+            if significantly_more(int((assessment.right & ~there).sum()), int((there & ~assessment.right).sum())):
+                rounded.append(assessment.name)
         for name in dict.fromkeys(corruption for corruption, _ in pairs):
             places = sorted((severity, i) for i, (corruption, severity) in enumerate(pairs) if corruption == name)
             for (_, low), (_, high) in zip(places, places[1:], strict=False):
                 if significantly_more(int((right[high] & ~right[low]).sum()), int((right[low] & ~right[high]).sum())):
-                    rising.append(f"{piece.name} {name}")
+                    rising.append(f"{assessment.name} {name}")
     if rounded:
         return Outcome(
             flagged=True,
@@ -71,14 +73,14 @@ def corruptions_repeat(evidence: Evidence, limit: float) -> Outcome:
     Every corruption of the suite at its lowest severity, twice on 8 samples under the run's seed, byte by byte, and
     against what the suite kept.
     """
-    from windtunnel.evaluation.sanity.corruptions_again import differing
+    from windtunnel.evaluation.sanity.corruptions_recomputed import differing
 
     bad, names, tried = [], [], 0
-    for piece, pairs in _suites(evidence):
-        wrong = differing(evidence, piece, pairs)
+    for assessment, pairs in _suites(evidence):
+        wrong = differing(evidence, assessment, pairs)
         tried += len({corruption for corruption, _ in pairs})
         if wrong:
-            bad.append(piece.name)
+            bad.append(assessment.name)
             names += wrong
     return Outcome(
         bool(bad),
@@ -123,11 +125,11 @@ def latent_meaningful(evidence: Evidence, limit: float) -> Outcome:
     Clean accuracy less the accuracy on reconstructions (lra), or on generated images (lga) where there is no other.
     """
     gaps = {}
-    for piece in evidence.of("latent"):
-        stated = numbers(piece.artifacts.metrics)
+    for assessment in evidence.of("latent"):
+        stated = numbers(assessment.artifacts.metrics)
         decoded = stated.get("lra", stated.get("lga"))
         if decoded is not None:
-            gaps[piece.name] = float(piece.right.double().mean()) - decoded
+            gaps[assessment.name] = float(assessment.right.double().mean()) - decoded
     if not gaps:
         raise NotRun("no latent assessment states lra or lga")
     bad = [name for name, gap in gaps.items() if gap > limit]

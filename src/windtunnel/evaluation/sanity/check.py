@@ -18,7 +18,7 @@ class Tier(StrEnum):
 
     STORED = "T0"  # tensors and metadata on disk
     PASSES = "T1"  # a few forward and backward passes, and short attacks on at most 25 samples
-    ATTACKS = "T2"  # attacks run anew on at most `sanity.samples` samples
+    ATTACKS = "T2"  # attacks rerun on at most `sanity.samples` samples
 
 
 class Severity(StrEnum):
@@ -121,7 +121,7 @@ GROUPS = {
     "B": "Post-conditions of an attack",
     "C": "Gradient masking and obfuscation",
     "D": "Strength and convergence of attacks",
-    "E": "Attacks, proofs and statistics against each other",
+    "E": "Attacks, certificates and statistics against each other",
     "F": "Statistics and reporting",
     "G": "Provenance",
 }

@@ -10,11 +10,11 @@ from torch import Tensor
 from windtunnel.core.contracts import Norm, Objective, ThreatModel
 from windtunnel.core.distances import within
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import Region
 
-Keep = Callable[[Piece], bool]
+Keep = Callable[[Assessment], bool]
 EIGHT_255 = 8 / 255
 BEST_KNOWN = {"cifar10": 0.737, "cifar100": 0.427, "imagenet": 0.597}  # RobustBench, Linf 8/255, 8/255 and 4/255
 BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
@@ -170,9 +170,9 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
         if not covered.any():
             continue
 
-        def inside(piece: Piece, ball: Region = region) -> Tensor:
-            wrong = piece.tensor("perturbed_predictions") != piece.tensor("targets")
-            return wrong & within(piece.far(ball.norm), ball.epsilon)
+        def inside(assessment: Assessment, ball: Region = region) -> Tensor:
+            wrong = assessment.tensor("perturbed_predictions") != assessment.tensor("targets")
+            return wrong & within(assessment.distance(ball.norm), ball.epsilon)
 
         missed = evidence.union(finders, inside) & covered & ~evidence.union(fixed, lambda p: p.succeeded)
         value = int(missed.sum()) / int(covered.sum())
@@ -227,21 +227,21 @@ def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
     A headline needs a gradient attack, a score-based one, a decision-based one and one that minimises the distance.
     """
 
-    def kinds(piece: Piece) -> set[str]:
+    def kinds(assessment: Assessment) -> set[str]:
         found = set()
-        if "ensemble" in piece.families:  # standard and AutoAttack hold APGD, FAB and Square
+        if "ensemble" in assessment.families:  # standard and AutoAttack hold APGD, FAB and Square
             found |= (
                 {"gradient", "score-based", "minimum-norm"}
-                if piece.metadata.algorithm in ("standard", "exhaustive", "AutoAttack")
+                if assessment.metadata.algorithm in ("standard", "exhaustive", "AutoAttack")
                 else {"gradient"}
             )
-        if piece.gradient and not piece.minimum_norm:
+        if assessment.gradient and not assessment.minimum_norm:
             found.add("gradient")
-        if piece.threat_model == BLACK_BOX[0]:
+        if assessment.threat_model == BLACK_BOX[0]:
             found.add("score-based")
-        if piece.threat_model == BLACK_BOX[1] and "noise" not in piece.families:
+        if assessment.threat_model == BLACK_BOX[1] and "noise" not in assessment.families:
             found.add("decision-based")
-        if piece.minimum_norm and piece.gradient:
+        if assessment.minimum_norm and assessment.gradient:
             found.add("minimum-norm")
         return found
 

@@ -56,7 +56,7 @@ def linear_robust(layer: nn.Module, subject: Subject, epsilon: float) -> Tensor:
     x, y = subject.dataset.inputs.flatten(1).double(), subject.dataset.targets
     weights, bias = layer.weight.double(), layer.bias.double()
     low, high = (x - epsilon).clamp(min=0), (x + epsilon).clamp(max=1)
-    towards = weights[None] - weights[y][:, None]  # (N, K, d): rival less own
+    towards = weights[None] - weights[y][:, None]  # (N, K, d): other less own
     worst = torch.where(towards > 0, high[:, None], low[:, None]).mul(towards).sum(2) + bias[None] - bias[y][:, None]
     worst.scatter_(1, y[:, None], -torch.inf)
     robust: Tensor = worst.amax(1) < 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from windtunnel.evaluation.sanity.check import Outcome, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 
 
-def _curves(evidence: Evidence) -> list[tuple[Piece, Tensor, Tensor]]:
+def _curves(evidence: Evidence) -> list[tuple[Assessment, Tensor, Tensor]]:
     """(sweep, epsilons (E,), correct (E, n)) of every sweep."""
     return [
         (p, p.tensor("epsilons"), p.tensor("sweep_predictions") == p.tensor("targets")) for p in evidence.of("sweeps")
@@ -28,12 +28,12 @@ def monotone_in_epsilon(evidence: Evidence, limit: float) -> Outcome:
     (exact McNemar, 5 %). With a single step, which overshoots by design, it is only INFO.
     """
     total, bad, single = 0, [], True
-    for piece, _, right in _curves(evidence):
+    for assessment, _, right in _curves(evidence):
         falls, rises = right[:-1] & ~right[1:], ~right[:-1] & right[1:]
         total += int(rises.sum())
         if any(significantly_more(int(up.sum()), int(down.sum())) for up, down in zip(rises, falls, strict=True)):
-            bad.append(piece.name)
-            single &= piece.one_step
+            bad.append(assessment.name)
+            single &= assessment.one_step
     severity = Severity.INFO if single else Severity.WARN
     return listing(bad, "accuracy rises with epsilon in", value=total, n=len(evidence.ids), severity=severity)
 
@@ -50,10 +50,10 @@ def no_plateau(evidence: Evidence, limit: float) -> Outcome:
     is above 1/K.
     """
     chance, bad, ends = 1 / evidence.subject.dataset.num_classes, [], []
-    for piece, _, right in _curves(evidence):
+    for assessment, _, right in _curves(evidence):
         accuracy = right.double().mean(1)
         _, low, _ = rate_interval(right[-1])
         ends.append(float(accuracy[-1]))
         if len(accuracy) > 3 and bool((accuracy[-3:].diff().abs() < limit).all()) and low > chance:
-            bad.append(piece.name)
+            bad.append(assessment.name)
     return listing(bad, "flat above chance:", value=max(ends), n=len(ends))

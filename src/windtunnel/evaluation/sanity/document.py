@@ -13,7 +13,7 @@ PAGE = Path("docs/sanity.md")
 _TIERS = {
     Tier.STORED: "tensors and metadata on disk; always",
     Tier.PASSES: "a few passes over the model, and short attacks on at most 25 samples; by default",
-    Tier.ATTACKS: "attacks run anew on at most `sanity.samples` samples; `sanity.profile: full`",
+    Tier.ATTACKS: "attacks rerun on at most `sanity.samples` samples; `sanity.profile: full`",
 }
 
 

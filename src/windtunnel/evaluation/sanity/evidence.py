@@ -19,6 +19,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
 from windtunnel.core.metadata import Metadata, SemanticsRecord
+from windtunnel.core.plugins import libraries
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
@@ -31,14 +32,14 @@ FEW = 25
 
 
 @dataclass(frozen=True)
-class Piece:
+class Assessment:
     """One assessment; `rows` int64 (n,) says where its n samples stand among those of the clean assessment."""
 
     name: str
     family: str
     artifacts: Artifacts
     rows: Tensor
-    _far: dict[Norm, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _distances: dict[Norm, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def tensor(self, key: str) -> Tensor:
         """The tensor under `key` of robustness_data.pt."""
@@ -48,13 +49,13 @@ class Piece:
         """Whether robustness_data.pt has `key`."""
         return key in self.artifacts.data
 
-    def far(self, norm: Norm) -> Tensor:
-        """How far each perturbed input lies from its clean one, measured anew, once; (n,), inf where there is none."""
-        if norm not in self._far:
-            self._far[norm] = distance(norm, self.tensor("perturbed_inputs"), self.tensor("clean_inputs")).nan_to_num(
-                torch.inf
-            )
-        return self._far[norm]
+    def distance(self, norm: Norm) -> Tensor:
+        """How far each perturbed input lies from its clean one, recomputed, once; (n,), inf where there is none."""
+        if norm not in self._distances:
+            self._distances[norm] = distance(
+                norm, self.tensor("perturbed_inputs"), self.tensor("clean_inputs")
+            ).nan_to_num(torch.inf)
+        return self._distances[norm]
 
     @property
     def metadata(self) -> Metadata:
@@ -106,6 +107,9 @@ class Piece:
     @property
     def row(self) -> AttackRow | None:
         """The attack's registry row; None for what is no attack of the attacks table."""
+        library = libraries("attacks").get(self.metadata.library)
+        if library is not None and library.row_of is not None:
+            return cast(AttackRow, library.row_of()(self.metadata.algorithm))
         return ROWS.get((self.metadata.library, self.metadata.algorithm))
 
     @property
@@ -172,7 +176,7 @@ class Evidence:
     subject: Subject
     clean: Artifacts
     params: Params
-    pieces: tuple[Piece, ...]
+    assessments: tuple[Assessment, ...]
     unusable: Mapping[str, str] = field(default_factory=dict)
     foreign: Mapping[str, str] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
@@ -196,10 +200,10 @@ class Evidence:
             self.notes[key] = compute()
         return self.notes[key]
 
-    def of(self, *families: str, what: str = "") -> list[Piece]:
+    def of(self, *families: str, what: str = "") -> list[Assessment]:
         """The assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
         wanted = what or " or ".join(families)
-        found = [piece for piece in self.pieces if piece.family in families]
+        found = [assessment for assessment in self.assessments if assessment.family in families]
         if found:
             return found
         lost = [
@@ -211,14 +215,14 @@ class Evidence:
             raise NotRun("; ".join(lost))
         raise NotApplicable(f"params.yaml has no entry of {wanted}")
 
-    def attacks(self, keep: Callable[[Piece], bool] = lambda _: True, what: str = "attack") -> list[Piece]:
+    def attacks(self, keep: Callable[[Assessment], bool] = lambda _: True, what: str = "attack") -> list[Assessment]:
         """Untargeted attacks and query attacks that `keep` accepts; raises as `of` does, naming `what`."""
         found = [
-            piece
-            for piece in self.of("attacks", "queries")
-            if piece.kind == AssessmentKind.EMPIRICAL_ATTACK
-            and piece.semantics.objective is Objective.UNTARGETED
-            and keep(piece)
+            assessment
+            for assessment in self.of("attacks", "queries")
+            if assessment.kind == AssessmentKind.EMPIRICAL_ATTACK
+            and assessment.semantics.objective is Objective.UNTARGETED
+            and keep(assessment)
         ]
         if not found:
             lost = [
@@ -229,7 +233,7 @@ class Evidence:
             raise NotRun("; ".join(lost)) if lost else NotApplicable(f"no {what} among the assessments")
         return found
 
-    def bounded(self, keep: Callable[[Piece], bool] = lambda _: True, what: str = "attack") -> list[Piece]:
+    def bounded(self, keep: Callable[[Assessment], bool] = lambda _: True, what: str = "attack") -> list[Assessment]:
         """Attacks that take an epsilon in a pixel norm."""
         return self.attacks(
             lambda p: (
@@ -241,26 +245,26 @@ class Evidence:
             f"{what} with an epsilon",
         )
 
-    def everywhere(self, piece: Piece, mask: Tensor) -> Tensor:
+    def everywhere(self, assessment: Assessment, mask: Tensor) -> Tensor:
         """A mask over a piece's samples (n,) as one over all samples (N,)."""
         whole = torch.zeros(len(self.ids), dtype=torch.bool)
-        whole[piece.rows[mask]] = True
+        whole[assessment.rows[mask]] = True
         return whole
 
-    def union(self, pieces: Iterable[Piece], choose: Callable[[Piece], Tensor]) -> Tensor:
+    def union(self, assessments: Iterable[Assessment], choose: Callable[[Assessment], Tensor]) -> Tensor:
         """(N,) bool: chosen in any of the pieces."""
         whole = torch.zeros(len(self.ids), dtype=torch.bool)
-        for piece in pieces:
-            whole |= self.everywhere(piece, choose(piece))
+        for assessment in assessments:
+            whole |= self.everywhere(assessment, choose(assessment))
         return whole
 
-    def present(self, pieces: Iterable[Piece]) -> Tensor:
+    def present(self, assessments: Iterable[Assessment]) -> Tensor:
         """(N,) bool: among the samples of any of the pieces."""
-        return self.union(pieces, lambda p: torch.ones(len(p.rows), dtype=torch.bool))
+        return self.union(assessments, lambda p: torch.ones(len(p.rows), dtype=torch.bool))
 
-    def covered(self, pieces: Iterable[Piece]) -> Tensor:
+    def covered(self, assessments: Iterable[Assessment]) -> Tensor:
         """(N,) bool: right without perturbation, and tried by any of the pieces or broken before it came to them."""
-        return self.union(pieces, lambda p: p.right & (p.tried | p.succeeded))
+        return self.union(assessments, lambda p: p.right & (p.tried | p.succeeded))
 
     def named(self, mask: Tensor) -> list[str]:
         """Names of the samples at `mask` (N,)."""
@@ -269,7 +273,7 @@ class Evidence:
     @cached_property
     def regions(self) -> list[Region]:
         """Every ball an attack worked in, once."""
-        found = {p.region for p in self.pieces if p.family in ("attacks", "queries") and p.region is not None}
+        found = {p.region for p in self.assessments if p.family in ("attacks", "queries") and p.region is not None}
         return sorted(found, key=lambda r: (r.norm, r.epsilon))
 
     @cached_property
@@ -279,12 +283,12 @@ class Evidence:
         return self.subject.dataset.is_image and float((levels - levels.round()).abs().max()) < 1e-3
 
     @property
-    def verifications(self) -> list[Piece]:
+    def verifications(self) -> list[Assessment]:
         """The verifications; raises as `of` does."""
         return self.of("verification")
 
     def probe_rows(self) -> Tensor:
-        """Indices of the samples on which attacks are run anew: the first `sanity.samples` the model gets right."""
+        """Indices of the samples on which attacks are rerun: the first `sanity.samples` the model gets right."""
         return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples]
 
 
@@ -298,11 +302,11 @@ def collect(
     """
     if isinstance(module := subject.classifier.module, PredictFunction):
         module.allowed = module.rows_asked + params.sanity.queries
-    pieces, unusable, foreign, families = [], {}, {}, {}
+    assessments, unusable, foreign, families = [], {}, {}, {}
     for family, name, _ in entries(params):
         families[name] = family
         try:
-            artifacts = read_artifacts(directory / name)
+            artifacts = read_artifacts(directory / name, run_times=False)
             rows = rows_of(artifacts, subject.dataset.ids)
         except UserError as error:
             unusable[name] = str(error)
@@ -312,8 +316,8 @@ def collect(
         if difference := _other_samples(artifacts, subject, rows):
             unusable[name] = foreign[name] = difference
         else:
-            pieces.append(Piece(name, family, artifacts, rows))
-    return Evidence(subject, clean, params, tuple(pieces), unusable, foreign, families, train=train)
+            assessments.append(Assessment(name, family, artifacts, rows))
+    return Evidence(subject, clean, params, tuple(assessments), unusable, foreign, families, train=train)
 
 
 def _other_samples(artifacts: Artifacts, subject: Subject, rows: Tensor) -> str:

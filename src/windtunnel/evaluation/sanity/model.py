@@ -52,7 +52,7 @@ def evaluation_mode(evidence: Evidence, limit: float) -> Outcome:
     remedy="Attack the expectation over the model's randomness (EOTPGD, or APGD with eot_iter), or fix the randomness.",
 )  # fmt: skip
 def deterministic_forward(evidence: Evidence, limit: float) -> Outcome:
-    """Randomness at inference hides gradients: an attack follows one draw and is judged by another.
+    """Randomness at inference hides gradients: an attack follows one draw and is evaluated by another.
 
     Five passes over one batch; flags when the number of correct predictions differs, or L2-normalised logits differ by
     more than the threshold.
@@ -155,7 +155,7 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
     HARD for a Linf epsilon above 1. WARN where the images have 8 bits and an epsilon is within 0.1 of a whole number
     of grey levels and further than the threshold from it, or where no Linf attack moved any pixel by 0.9 epsilon.
     """
-    balls = [(p.name, p.region) for p in evidence.pieces if p.region is not None and p.region.norm is Norm.LINF]
+    balls = [(p.name, p.region) for p in evidence.assessments if p.region is not None and p.region.norm is Norm.LINF]
     if not balls:
         raise NotApplicable("no assessment works in Linf")
     large = [name for name, ball in balls if ball.epsilon > 1]
@@ -178,20 +178,20 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
             flagged=True, assessments=rounded, reason="an epsilon is nearly, but not, a whole number of grey levels"
         )
     ratios = {}
-    for piece in evidence.pieces:
-        ball = piece.region
+    for assessment in evidence.assessments:
+        ball = assessment.region
         if (
-            piece.family == "attacks"
+            assessment.family == "attacks"
             and ball is not None
             and ball.norm is Norm.LINF
-            and not piece.minimum_norm
-            and piece.tried.any()
+            and not assessment.minimum_norm
+            and assessment.tried.any()
         ):
-            shown = piece.tried if piece.shows_failures else piece.tried & piece.succeeded
+            shown = assessment.tried if assessment.shows_failures else assessment.tried & assessment.succeeded
             if not shown.any():
                 continue  # it broke nothing, and returns the clean input of what it did not break
-            far = piece.far(Norm.LINF)[shown]
-            ratios[piece.name] = float(far.max()) / ball.epsilon
+            distances = assessment.distance(Norm.LINF)[shown]
+            ratios[assessment.name] = float(distances.max()) / ball.epsilon
     if not ratios:
         return Outcome(flagged=False, note="no attack used its whole budget by design")
     best = max(ratios.values())
@@ -211,7 +211,7 @@ def clean_predictions_equal(evidence: Evidence, limit: float) -> Outcome:
     """
     wrong = {
         p.name: int((p.tensor("clean_predictions") != evidence.subject.clean_predictions[p.rows]).sum())
-        for p in evidence.pieces
+        for p in evidence.assessments
     }
     bad = [name for name, count in wrong.items() if count]
     return listing(bad, "differ in", value=sum(wrong.values()), n=len(wrong))
@@ -279,11 +279,11 @@ def class_count_fits(evidence: Evidence, limit: float) -> Outcome:
     """
     k = evidence.subject.dataset.num_classes
     wrong = []
-    for piece in evidence.of("attacks"):
-        needed = piece.row.min_classes if piece.row else 2
-        told = [call["n_classes"] for call in piece.calls if isinstance(call.get("n_classes"), int)]
+    for assessment in evidence.of("attacks"):
+        needed = assessment.row.min_classes if assessment.row else 2
+        told = [call["n_classes"] for call in assessment.calls if isinstance(call.get("n_classes"), int)]
         if needed > k or any(count != k for count in told):
-            wrong.append(piece.name)
+            wrong.append(assessment.name)
     return Outcome(
         bool(wrong),
         len(wrong),
@@ -326,7 +326,7 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> Outcome:
 def differentiable(evidence: Evidence, limit: float) -> Outcome:
     """Where the graph is interrupted a white-box attack has nothing to follow.
 
-    Flags when the gradient of the loss by the input cannot be had.
+    Flags when the gradient of the loss by the input is unavailable.
     """
     need_gradients(evidence)
     data = evidence.subject.dataset
@@ -364,10 +364,10 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> Outcome:
 @check(
     "A15", "ONNX equals torch", Tier.PASSES, Severity.HARD, threshold=1e-4,
     source="RAITAP documentation; Marabou#882",
-    remedy="Export anew in eval mode; the property that Marabou proves is about the ONNX graph.",
+    remedy="Export again in eval mode; the property that Marabou proves is about the ONNX graph.",
 )  # fmt: skip
 def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
-    """What is proved of the exported graph holds for the model only if both are the same function.
+    """What is verified of the exported graph holds for the model only if both are the same function.
 
     The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
     """
@@ -409,7 +409,7 @@ def positive_control(evidence: Evidence, limit: float) -> Outcome:
 @check(
     "A17", "Threat model declared", Tier.STORED, Severity.HARD,
     source="Carlini et al. 2019, precise threat model",
-    remedy="Run the assessment anew with this version: its metadata lack what a claim needs.",
+    remedy="Rerun the assessment with this version: its metadata lack what a claim needs.",
 )  # fmt: skip
 def threat_model_declared(evidence: Evidence, limit: float) -> Outcome:
     """A number without norm, size, objective and the adversary's knowledge is no claim.
@@ -418,9 +418,9 @@ def threat_model_declared(evidence: Evidence, limit: float) -> Outcome:
     and objective they are not read at all.
     """
     lacking = []
-    for piece in evidence.pieces:
-        means, region = piece.semantics, piece.semantics.perturbation
-        known = region.corruption_name or region.norm or piece.kind is AssessmentKind.STATISTICAL_SAMPLING
+    for assessment in evidence.assessments:
+        means, region = assessment.semantics, assessment.semantics.perturbation
+        known = region.corruption_name or region.norm or assessment.kind is AssessmentKind.STATISTICAL_SAMPLING
         if not (means.input_metadata and means.sample_selection and known):
-            lacking.append(piece.name)
-    return listing(lacking, "lacking in", value=len(lacking), n=len(evidence.pieces))
+            lacking.append(assessment.name)
+    return listing(lacking, "lacking in", value=len(lacking), n=len(evidence.assessments))

@@ -16,7 +16,7 @@ from windtunnel.core.classifier import FORWARD_BATCH, Classifier
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import NotApplicable
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import Region
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -32,8 +32,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Best wrong logit less the label's; positive where misclassified. (n, K), (n,) -> (n,)."""
     own = logits.gather(1, labels[:, None]).squeeze(1)
-    rivals = logits.scatter(1, labels[:, None], -torch.inf)
-    return rivals.amax(1) - own
+    other_classes = logits.scatter(1, labels[:, None], -torch.inf)
+    return other_classes.amax(1) - own
 
 
 def need_gradients(evidence: Evidence) -> None:
@@ -153,30 +153,30 @@ def sign_steps(classifier: Classifier, inputs: Tensor, labels: Tensor, epsilon: 
     return moved
 
 
-def rerun(evidence: Evidence, piece: Piece, **changes: object) -> tuple[Tensor, Tensor]:
-    """The attack of `piece` anew on at most `sanity.samples` of the samples it tried: (local indices, succeeded).
+def rerun(evidence: Evidence, assessment: Assessment, **changes: object) -> tuple[Tensor, Tensor]:
+    """The attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded).
 
     `changes` are fields of the entry; `steps`, `step_size` and `epsilon` go into its budget, `seed` replaces the run's.
     """
-    local = piece.tried.nonzero().flatten()[: evidence.params.sanity.samples]
-    data = attack_anew(evidence, piece, piece.rows[local], **changes)
+    local = assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]
+    data = rerun_attack(evidence, assessment, assessment.rows[local], **changes)
     return local, cast(Tensor, data["verdicts"]) == 1
 
 
-def attack_anew(evidence: Evidence, piece: Piece, rows: Tensor, **changes: object) -> Tensors:
-    """The tensors of the attack of `piece`, changed as `rerun` says, on the samples at `rows`."""
+def rerun_attack(evidence: Evidence, assessment: Assessment, rows: Tensor, **changes: object) -> Tensors:
+    """The tensors of the attack of `assessment`, changed as `rerun` says, on the samples at `rows`."""
     from dataclasses import replace
 
     from windtunnel.assessments.attacks.assess import assess
 
-    entry = evidence.params.attacks[piece.name]
+    entry = evidence.params.attacks[assessment.name]
     seed = cast(int, changes.pop("seed", evidence.subject.seed))
     budget: dict[str, object] = {k: changes.pop(k) for k in ("steps", "step_size", "epsilon") if k in changes}
     changed: AttackEntry = entry.model_copy(
         update={**changes, "on": None, "visualisers": None, "budget": entry.budget.model_copy(update=budget)}
     )
     subject = replace(evidence.subject.subset(rows), seed=seed)
-    name = f"sanity.{piece.name}.{derive_seed(seed, str(changed))}"
+    name = f"sanity.{assessment.name}.{derive_seed(seed, str(changed))}"
     return assess(name, changed, _budget(evidence), subject).data
 
 

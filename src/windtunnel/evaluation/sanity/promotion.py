@@ -1,4 +1,4 @@
-"""Before a model is promoted, the checks that run attacks anew are made too, whatever the run's profile was."""
+"""Before a model is promoted, the checks that rerun attacks are made too, whatever the run's profile was."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from windtunnel.core.artifacts import package_version
 from windtunnel.core.contracts import Json, Randomness
 from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece
-from windtunnel.evaluation.sanity.probes import attack_anew
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.evaluation.sanity.probes import rerun_attack
 
 FINGERPRINT = ("python", "packages", "seed", "device", "threads_deterministic", "dataset_digest", "model_digest")
 AGAIN = 32
-# (distribution, versions, what is wrong, whether windtunnel's shims mend it: see docs of the adapters)
+# (distribution, versions, what is wrong, whether windtunnel's shims fix it: see docs of the adapters)
 KNOWN_BAD = (
     ("torchattacks", "<3.4", "APGD and Square ignore the seed", False),
     ("foolbox", "<3.3", "success is taken from an intermediate iterate", False),
@@ -28,15 +28,15 @@ KNOWN_BAD = (
 )
 
 
-def _provenance(piece: Piece) -> dict[str, Json]:
-    facts: dict[str, Json] = piece.metadata.provenance.model_dump(mode="json")
+def _provenance(assessment: Assessment) -> dict[str, Json]:
+    facts: dict[str, Json] = assessment.metadata.provenance.model_dump(mode="json")
     return facts
 
 
 @check(
     "G1", "Environment recorded", Tier.STORED, Severity.HARD,
     source="reproducibility practice",
-    remedy="Run the assessment anew with this version, which records python, packages, device, seed and digests.",
+    remedy="Rerun the assessment with this version, which records python, packages, device, seed and digests.",
 )  # fmt: skip
 def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
     """A number whose environment is unknown cannot be made again.
@@ -45,13 +45,13 @@ def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
     flag, digests of data and model; on an accelerator also its name and the CUDA, cuDNN and TF32 settings.
     """
     bad = []
-    for piece in evidence.pieces:
-        facts = _provenance(piece)
+    for assessment in evidence.assessments:
+        facts = _provenance(assessment)
         wanted = [*FINGERPRINT, *(("accelerator",) if str(facts.get("device", "cpu")) != "cpu" else ())]
         packages = facts.get("packages")
         if any(key not in facts for key in wanted) or not isinstance(packages, dict) or "torch" not in packages:
-            bad.append(piece.name)
-    return listing(bad, "lacking in", value=len(bad), n=len(evidence.pieces))
+            bad.append(assessment.name)
+    return listing(bad, "lacking in", value=len(bad), n=len(evidence.assessments))
 
 
 @check(
@@ -66,23 +66,23 @@ def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
     since: DVC cannot know that one entry of params.yaml uses the result of another.
     """
     stale = {}
-    for piece in evidence.pieces:
-        packages = _provenance(piece).get("packages")
+    for assessment in evidence.assessments:
+        packages = _provenance(assessment).get("packages")
         versions = packages.items() if isinstance(packages, dict) else ()
         other = [name for name, version in versions if package_version(name) not in (None, version)]
-        if other := other + _changed_since(piece):
-            stale[piece.name] = other
+        if other := other + _changed_since(assessment):
+            stale[assessment.name] = other
     reason = "; ".join(f"{name}: {', '.join(packages)}" for name, packages in stale.items())
-    return Outcome(bool(stale), len(stale), n=len(evidence.pieces), assessments=list(stale), reason=reason)
+    return Outcome(bool(stale), len(stale), n=len(evidence.assessments), assessments=list(stale), reason=reason)
 
 
 def _digests(value: Json) -> dict[str, str]:
     return {name: str(digest) for name, digest in value.items()} if isinstance(value, Mapping) else {}
 
 
-def _changed_since(piece: Piece) -> list[str]:
+def _changed_since(assessment: Assessment) -> list[str]:
     """The assessments whose examples this one used, and whose robustness_data.pt is another now."""
-    options, root = piece.options, piece.artifacts.directory.parent
+    options, root = assessment.options, assessment.artifacts.directory.parent
     used = {
         name: digest for key in ("survivors_of", "examples_from") for name, digest in _digests(options.get(key)).items()
     }
@@ -97,16 +97,16 @@ def _changed_since(piece: Piece) -> list[str]:
 )  # fmt: skip
 def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
     """A method that seeds itself from the clock differs from run to run, whatever the run's seed."""
-    pieces = evidence.of("attacks")
+    assessments = evidence.of("attacks")
     bad = [
         p.name
-        for p in pieces
+        for p in assessments
         if p.row is not None
         and p.row.seed is not None
         and p.row.algorithm.randomness is Randomness.SELF_SEEDED
         and any(call.get(p.row.seed) is None for call in p.calls)
     ]
-    return listing(bad, "no seed in", value=len(bad), n=len(pieces))
+    return listing(bad, "no seed in", value=len(bad), n=len(assessments))
 
 
 @check(
@@ -117,7 +117,7 @@ def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
 def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
     """A deterministic attack on the same samples must give the same verdicts.
 
-    The cheapest deterministic attack of the run anew on its first 32 samples; any verdict that flips flags.
+    The cheapest deterministic attack of the rerun on its first 32 samples; any verdict that flips flags.
     """
     steady = evidence.attacks(
         lambda p: (
@@ -129,21 +129,21 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
         "deterministic attack",
     )
 
-    def cost(piece: Piece) -> float:
-        return float(piece.tensor("forward_passes").mean()) if piece.has("forward_passes") else 0.0
+    def cost(assessment: Assessment) -> float:
+        return float(assessment.tensor("forward_passes").mean()) if assessment.has("forward_passes") else 0.0
 
-    piece = min(steady, key=cost)
-    local = piece.tried.nonzero().flatten()[:AGAIN]
-    again = cast(torch.Tensor, attack_anew(evidence, piece, piece.rows[local])["verdicts"]) == 1
-    flips = again != piece.succeeded[local]
-    ids = [piece.ids[i] for i in local[flips].tolist()]
+    assessment = min(steady, key=cost)
+    local = assessment.tried.nonzero().flatten()[:AGAIN]
+    repeated = cast(torch.Tensor, rerun_attack(evidence, assessment, assessment.rows[local])["verdicts"]) == 1
+    flips = repeated != assessment.succeeded[local]
+    ids = [assessment.ids[i] for i in local[flips].tolist()]
     return Outcome(
         bool(ids),
         len(ids),
         n=len(local),
         samples=ids,
-        assessments=[piece.name] if ids else (),
-        reason=f"{len(ids)} verdicts of {piece.name} flip",
+        assessments=[assessment.name] if ids else (),
+        reason=f"{len(ids)} verdicts of {assessment.name} flip",
     )
 
 
@@ -178,8 +178,8 @@ def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
     `model.sha256` is checked when the model is imported, and refused there.
     """
     digest = evidence.subject.classifier.digest
-    bad = [p.name for p in evidence.pieces if _provenance(p).get("model_digest") != digest]
-    return listing(bad, "of other weights:", value=len(bad), n=len(evidence.pieces))
+    bad = [p.name for p in evidence.assessments if _provenance(p).get("model_digest") != digest]
+    return listing(bad, "of other weights:", value=len(bad), n=len(evidence.assessments))
 
 
 @check(
@@ -190,20 +190,20 @@ def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
 def no_bad_library(evidence: Evidence, limit: float) -> Outcome:
     """Versions with faults that change results, among the packages that the assessments recorded.
 
-    Faults that windtunnel's shims mend (three corruptions that crash, removed names) are named and do not flag.
+    Faults that windtunnel's shims fix (three corruptions that crash, removed names) are named and do not flag.
     """
     used: dict[str, set[str]] = {}
-    for piece in evidence.pieces:
-        packages = _provenance(piece).get("packages")
+    for assessment in evidence.assessments:
+        packages = _provenance(assessment).get("packages")
         for name, version in (packages if isinstance(packages, dict) else {}).items():
             used.setdefault(name.lower(), set()).add(str(version))
     bad: list[str] = []
-    mended: list[str] = []
+    fixed: list[str] = []
     for name, versions, fault, shimmed in KNOWN_BAD:
         if any(Version(v) in SpecifierSet(versions, prereleases=True) for v in used.get(name.lower(), ())):
-            (mended if shimmed else bad).append(f"{name} {versions}: {fault}")
+            (fixed if shimmed else bad).append(f"{name} {versions}: {fault}")
     if not used:
         raise NotApplicable("no assessment recorded its packages")
     return Outcome(
-        bool(bad), len(bad), n=len(used), reason="; ".join(bad), note="; ".join(f"mended here: {m}" for m in mended)
+        bool(bad), len(bad), n=len(used), reason="; ".join(bad), note="; ".join(f"fixed here: {m}" for m in fixed)
     )

@@ -1,4 +1,4 @@
-"""Group C, models with randomness of their own: were they attacked and judged over it?"""
+"""Group C, models with randomness of their own: were they attacked and evaluated over it?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _only_random(evidence: Evidence) -> None:
 def eot_adds_nothing(evidence: Evidence, limit: float) -> Outcome:
     """For a random model the gradient of one draw is noise, and an attack that follows it is weak.
 
-    Only where A2 finds randomness: PGD with one gradient a step against PGD with the mean of 20, both judged by the mean
+    Only where A2 finds randomness: PGD with one gradient a step against PGD with the mean of 20, both evaluated by the mean
     logits of 20 passes; flags where the latter breaks more by more than the threshold.
     """
     _only_random(evidence)
@@ -91,28 +91,28 @@ def works_when_frozen(evidence: Evidence, limit: float) -> Outcome:
     remedy="Judge each example by several draws of the model, and report mean and deviation.",
 )  # fmt: skip
 def success_over_draws(evidence: Evidence, limit: float) -> Outcome:
-    """A random model judged by one draw gives a number that the next draw does not confirm.
+    """A random model evaluated by one draw gives a number that the next draw does not confirm.
 
-    Only where A2 finds randomness: the stored examples of each attack are judged five times; flags where the standard
+    Only where A2 finds randomness: the stored examples of each attack are evaluated five times; flags where the standard
     deviation of robust accuracy, or its distance from the stored one, is above the threshold.
     """
     _only_random(evidence)
     worst, bad = 0.0, []
-    for piece in evidence.attacks():
-        examples, targets = piece.tensor("perturbed_inputs"), piece.tensor("targets")
+    for assessment in evidence.attacks():
+        examples, targets = assessment.tensor("perturbed_inputs"), assessment.tensor("targets")
         robust = torch.stack(
-            [piece.right & (evidence.subject.classifier.predict(examples) == targets) for _ in range(5)]
+            [assessment.right & (evidence.subject.classifier.predict(examples) == targets) for _ in range(5)]
         )
         rates = robust.double().mean(1)
-        stored = float((piece.right & ~piece.succeeded).double().mean())
+        stored = float((assessment.right & ~assessment.succeeded).double().mean())
         off = max(float(rates.std()), abs(float(rates.mean()) - stored))
         worst = max(worst, off)
         if off > limit:
-            bad.append(piece.name)
+            bad.append(assessment.name)
     return Outcome(
         bool(bad),
         worst,
         n=5,
         assessments=bad,
-        reason=f"robust accuracy is off by {worst:.1%} when judged again",
+        reason=f"robust accuracy is off by {worst:.1%} when evaluated again",
     )

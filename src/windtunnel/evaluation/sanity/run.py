@@ -130,7 +130,7 @@ def before_any_assessment(params: Params, classifier: Classifier, dataset: Datas
     subject = subject_of(classifier, dataset, params.seed)
     if (bad := subject.clean_logits.isnan().any(1)).any():  # a predict function is asked here for the first time
         raise IncompatibleError(
-            f"model: {classifier.source} gives NaN for sample {dataset.ids[int(bad.nonzero()[0])]}; no number can be had of a "
+            f"model: {classifier.source} gives NaN for sample {dataset.ids[int(bad.nonzero()[0])]}; no number can be computed for a "
             f"model that answers nothing"
         )
     asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]

@@ -10,7 +10,7 @@ from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity,
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.rates import significantly_more
 
-MOST = 500  # samples that are compared with the training split, or asked about again
+MOST = 500  # samples that are compared with the training split, or evaluated
 NEIGHBOURS = 5
 
 
@@ -110,9 +110,9 @@ def labels_are_right(evidence: Evidence, limit: float) -> Outcome:
     suspects = confident.nonzero().flatten()
     flat, wrong = data.inputs.flatten(1), torch.zeros_like(confident)
     for part in suspects.split(200):
-        far = torch.cdist(flat[part], flat)
-        far[far == 0] = torch.inf  # itself and its copies
-        votes = labels[far.topk(min(NEIGHBOURS, len(flat) - 1), largest=False).indices]
+        distances = torch.cdist(flat[part], flat)
+        distances[distances == 0] = torch.inf  # itself and its copies
+        votes = labels[distances.topk(min(NEIGHBOURS, len(flat) - 1), largest=False).indices]
         wrong[part] = (votes == believed[part, None]).double().mean(1) > 0.5
     value = float(wrong.double().mean())
     estimate = float(confident.double().mean())

@@ -8,15 +8,15 @@ import torch
 
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece, numbers
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import rate_interval
 
 RATE_ENDINGS = ("_accuracy", "_rate")
 
 
-def _rates(piece: Piece) -> dict[str, tuple[float, bool]]:
+def _rates(assessment: Assessment) -> dict[str, tuple[float, bool]]:
     """Every rate among the metrics: (value, whether its interval is there)."""
-    stated = numbers(piece.artifacts.metrics)
+    stated = numbers(assessment.artifacts.metrics)
     return {
         key: (value, (f"{key}_ci_low" in stated and f"{key}_ci_high" in stated) or "accuracy_ci_low" in stated)
         for key, value in stated.items()
@@ -31,7 +31,7 @@ def _rates(piece: Piece) -> dict[str, tuple[float, bool]]:
 )  # fmt: skip
 def every_rate_has_interval(evidence: Evidence, limit: float) -> Outcome:
     """A rate without an interval looks exact. Every `*_accuracy` and `*_rate` of every assessment."""
-    lacking = {p.name: [k for k, (_, there) in _rates(p).items() if not there] for p in evidence.pieces}
+    lacking = {p.name: [k for k, (_, there) in _rates(p).items() if not there] for p in evidence.assessments}
     bad = {name: keys for name, keys in lacking.items() if keys}
     each = {name: ", ".join(keys) for name, keys in bad.items()}
     return Outcome(
@@ -45,13 +45,13 @@ def every_rate_has_interval(evidence: Evidence, limit: float) -> Outcome:
     remedy="Assess more samples (data.samples.n), and call the numbers indicative until then.",
 )  # fmt: skip
 def enough_samples(evidence: Evidence, limit: float) -> Outcome:
-    """The largest half width of a 95 % Wilson interval among the clean accuracy and the attacks' and proofs' rates."""
+    """The largest half width of a 95 % Wilson interval among the clean accuracy and the attacks' and certificates' rates."""
     widest = {"clean": _half_width(int(evidence.subject.clean_correct.sum()), len(evidence.ids))}
-    for piece in evidence.pieces:
+    for assessment in evidence.assessments:
         for key in ("adversarial_accuracy", "certified_accuracy"):
-            value = numbers(piece.artifacts.metrics).get(key)
-            if value is not None and len(piece.rows):
-                widest[piece.name] = _half_width(round(value * len(piece.rows)), len(piece.rows))
+            value = numbers(assessment.artifacts.metrics).get(key)
+            if value is not None and len(assessment.rows):
+                widest[assessment.name] = _half_width(round(value * len(assessment.rows)), len(assessment.rows))
     bad = [name for name, width in widest.items() if width > limit]
     widest_name, worst = max(widest.items(), key=lambda item: item[1])
     return Outcome(
@@ -94,17 +94,17 @@ def extremes_bounded(evidence: Evidence, limit: float) -> Outcome:
     Flags a rate of exactly 0 or 1 whose interval is missing or has no width.
     """
     bad: dict[str, list[str]] = {}
-    for piece in evidence.pieces:
-        stated = numbers(piece.artifacts.metrics)
-        for key, (value, there) in _rates(piece).items():
+    for assessment in evidence.assessments:
+        stated = numbers(assessment.artifacts.metrics)
+        for key, (value, there) in _rates(assessment).items():
             low, high = (
                 stated.get(f"{key}_ci_low", stated.get("accuracy_ci_low", value)),
                 stated.get(f"{key}_ci_high", stated.get("accuracy_ci_high", value)),
             )
             if value in (0.0, 1.0) and (not there or high - low <= 0):
-                bad.setdefault(piece.name, []).append(key)
+                bad.setdefault(assessment.name, []).append(key)
     each = {name: ", ".join(keys) for name, keys in bad.items()}
-    n = len(evidence.pieces)
+    n = len(evidence.assessments)
     return Outcome(bool(bad), sum(map(len, bad.values())), n, assessments=list(bad), reason=_together(each), each=each)
 
 
@@ -115,17 +115,17 @@ def _together(each: Mapping[str, str]) -> str:
 @check(
     "F5", "Curves come down", Tier.STORED, Severity.WARN,
     source="Carlini et al. 2019",
-    remedy="Extend the menu of epsilons until accuracy is at chance; until then the area under the curve is cut off.",
+    remedy="Extend the epsilon grid until accuracy is at chance; until then the area under the curve is cut off.",
 )  # fmt: skip
 def curves_come_down(evidence: Evidence, limit: float) -> Outcome:
     """The area under a curve that ends above chance depends on where it was cut. Lower 95 % bound at the last epsilon."""
     chance, bad, ends = 1 / evidence.subject.dataset.num_classes, [], []
-    for piece in evidence.of("sweeps"):
-        right = piece.tensor("sweep_predictions") == piece.tensor("targets")
+    for assessment in evidence.of("sweeps"):
+        right = assessment.tensor("sweep_predictions") == assessment.tensor("targets")
         rate, low, _ = rate_interval(right.all(0))
         ends.append(rate)
         if low > chance:
-            bad.append(piece.name)
+            bad.append(assessment.name)
     return listing(bad, "cut off above chance:", value=max(ends), n=len(ends))
 
 
@@ -137,19 +137,19 @@ def curves_come_down(evidence: Evidence, limit: float) -> Outcome:
 def median_censored(evidence: Evidence, limit: float) -> Outcome:
     """The median over successes alone moves the wrong way: the harder samples drop out.
 
-    `censored_median_distance` of every minimum-norm attack against the one made anew, with infinity for not found.
+    `censored_median_distance` of every minimum-norm attack against the one recomputed, with infinity for not found.
     """
     off, bad = {}, []
-    for piece in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
-        tried = piece.tried & piece.right
-        found = piece.tensor("perturbed_predictions") != piece.tensor("targets")
-        far = torch.where(found, piece.tensor("perturbation_distance"), torch.inf)[tried]
-        stated = numbers(piece.artifacts.metrics).get("censored_median_distance", torch.inf)
-        true = float(far.median()) if len(far) else torch.inf
+    for assessment in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
+        tried = assessment.tried & assessment.right
+        found = assessment.tensor("perturbed_predictions") != assessment.tensor("targets")
+        distances = torch.where(found, assessment.tensor("perturbation_distance"), torch.inf)[tried]
+        stated = numbers(assessment.artifacts.metrics).get("censored_median_distance", torch.inf)
+        true = float(distances.median()) if len(distances) else torch.inf
         same = true == stated or abs(true - stated) <= limit * max(1.0, abs(true))
-        off[piece.name] = 0.0 if same else abs(true - stated)
+        off[assessment.name] = 0.0 if same else abs(true - stated)
         if not same:
-            bad.append(piece.name)
+            bad.append(assessment.name)
     return listing(bad, "another median in", value=max(off.values()), n=len(off))
 
 

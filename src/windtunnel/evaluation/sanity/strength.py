@@ -14,9 +14,9 @@ from windtunnel.core.distances import distance, within
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
-from windtunnel.evaluation.sanity.probes import attack_anew, need_gradients, pgd, rerun
+from windtunnel.evaluation.sanity.probes import need_gradients, pgd, rerun, rerun_attack
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import Region
 
@@ -29,25 +29,25 @@ SCREENING = 1000
 LAST_STEPS = 10
 
 
-def _stated(piece: Piece, key: str | None) -> float | None:
+def _stated(assessment: Assessment, key: str | None) -> float | None:
     """A number among the arguments of the call; None where there is none."""
-    found = piece.calls[0].get(key) if key and len(piece.calls) == 1 else None
+    found = assessment.calls[0].get(key) if key and len(assessment.calls) == 1 else None
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
-def _steps(piece: Piece) -> int | None:
-    given = piece.semantics.perturbation.steps
-    found = given if given is not None else _stated(piece, piece.row.steps if piece.row else None)
+def _steps(assessment: Assessment) -> int | None:
+    given = assessment.semantics.perturbation.steps
+    found = given if given is not None else _stated(assessment, assessment.row.steps if assessment.row else None)
     return None if found is None else int(found)
 
 
-def _step_size(piece: Piece) -> float | None:
-    given = piece.semantics.perturbation.step_size
-    return given if given is not None else _stated(piece, piece.row.step if piece.row else None)
+def _step_size(assessment: Assessment) -> float | None:
+    given = assessment.semantics.perturbation.step_size
+    return given if given is not None else _stated(assessment, assessment.row.step if assessment.row else None)
 
 
-def _iterative(evidence: Evidence) -> list[Piece]:
-    """Gradient attacks of the run with an epsilon and more than one step, which can be run anew."""
+def _iterative(evidence: Evidence) -> list[Assessment]:
+    """Gradient attacks of the run with an epsilon and more than one step, which can be rerun."""
     return evidence.bounded(
         lambda p: p.iterative and p.name in evidence.params.attacks and _steps(p) is not None,
         "iterative gradient attack",
@@ -55,22 +55,22 @@ def _iterative(evidence: Evidence) -> list[Piece]:
 
 
 def _stronger(
-    evidence: Evidence, limit: float, changes: Callable[[Piece], list[Mapping[str, object]]], words: str
+    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Mapping[str, object]]], words: str
 ) -> Outcome:
     """Run each iterative attack with more effort on the same samples; flags where it breaks significantly more."""
     worst, bad, ids, most = 0.0, [], [], 0
-    for piece in _iterative(evidence):
-        attempts = [rerun(evidence, piece, **change) for change in changes(piece)]
+    for assessment in _iterative(evidence):
+        attempts = [rerun(evidence, assessment, **change) for change in changes(assessment)]
         if not attempts or not len(attempts[0][0]):
             continue
-        local, broken = max(attempts, key=lambda attempt: int((attempt[1] & ~piece.succeeded[attempt[0]]).sum()))
-        before = piece.succeeded[local]
+        local, broken = max(attempts, key=lambda attempt: int((attempt[1] & ~assessment.succeeded[attempt[0]]).sum()))
+        before = assessment.succeeded[local]
         gained, lost = int((broken & ~before).sum()), int((before & ~broken).sum())
         drop = (gained - lost) / len(local)
         worst, most = max(worst, drop), max(most, len(local))
         if drop > limit and significantly_more(gained, lost):
-            bad.append(piece.name)
-            ids += [piece.ids[i] for i in local[broken & ~before].tolist()]
+            bad.append(assessment.name)
+            ids += [assessment.ids[i] for i in local[broken & ~before].tolist()]
     return listing(bad, f"{words} breaks more in", value=worst, n=most, samples=ids)
 
 
@@ -94,7 +94,7 @@ def twice_the_steps(evidence: Evidence, limit: float) -> Outcome:
     remedy="Set restarts: 5 or more.",
 )  # fmt: skip
 def more_restarts(evidence: Evidence, limit: float) -> Outcome:
-    """Each start sees another part of the loss surface. Five restarts against the attack's own, judged as in D1."""
+    """Each start sees another part of the loss surface. Five restarts against the attack's own, evaluated as in D1."""
     return _stronger(evidence, limit, lambda _: [{"restarts": 5}], "five restarts")
 
 
@@ -109,11 +109,11 @@ def step_size_well_chosen(evidence: Evidence, limit: float) -> Outcome:
     The attack with epsilon/10, epsilon/4 and 2.5 epsilon/steps; flags where the best of them breaks more, as in D1.
     """
 
-    def sizes(piece: Piece) -> list[Mapping[str, object]]:
-        region = cast(Region, piece.region)
-        if piece.row is None or piece.row.step is None:
+    def sizes(assessment: Assessment) -> list[Mapping[str, object]]:
+        region = cast(Region, assessment.region)
+        if assessment.row is None or assessment.row.step is None:
             return []
-        return [{"step_size": s * region.epsilon} for s in (0.1, 0.25, 2.5 / (_steps(piece) or 1))]
+        return [{"step_size": s * region.epsilon} for s in (0.1, 0.25, 2.5 / (_steps(assessment) or 1))]
 
     if not any(sizes(p) for p in _iterative(evidence)):
         raise NotApplicable("no attack takes a step size")
@@ -135,12 +135,12 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
     need_gradients(evidence)
     worst, bad, n = 0.0, [], 0
     data, rows = evidence.subject.dataset, evidence.probe_rows()
-    for piece in _iterative(evidence):
-        region, steps, size = cast(Region, piece.region), _steps(piece) or 1, _step_size(piece)
+    for assessment in _iterative(evidence):
+        region, steps, size = cast(Region, assessment.region), _steps(assessment) or 1, _step_size(assessment)
         if region.norm is not Norm.LINF or size is None:
             continue
         found = pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=steps, step_size=size,
-                    seed=derive_seed(evidence.subject.seed, "D4", piece.name))  # fmt: skip
+                    seed=derive_seed(evidence.subject.seed, "D4", assessment.name))  # fmt: skip
         risen = found.losses.cummax(0).values
         span = (risen[-1] - risen[0]).clamp(min=1e-12)
         last = (risen[-1] - risen[max(0, steps - LAST_STEPS)]) / span
@@ -152,7 +152,7 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
         )
         n, worst = max(n, int(alive.sum())), max(worst, share)
         if share > limit:
-            bad.append(piece.name)
+            bad.append(assessment.name)
     if not n and not bad:
         return Outcome(flagged=False, value=0.0, n=0, note="every sample was broken")
     return listing(bad, "still rising at the end:", value=worst, n=n)
@@ -166,25 +166,25 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
 def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
     """An attack passed through an adversarial example and returned something else.
 
-    Each iterative attack is run anew, and every iterate inside its ball that the model misclassifies is noted. HARD where
+    Each iterative attack is rerun, and every iterate inside its ball that the model misclassifies is noted. HARD where
     such a sample is broken by no attack of the run at that budget, so that the worst case is wrong.
     """
     missed = torch.zeros(len(evidence.ids), dtype=torch.bool)
     bad, seen = [], 0
-    for piece in _iterative(evidence):
-        region = cast(Region, piece.region)
-        rows = piece.rows[piece.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
+    for assessment in _iterative(evidence):
+        region = cast(Region, assessment.region)
+        rows = assessment.rows[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
         if not len(rows):
             continue
         spy = Spy(evidence, rows, region)
-        attack_anew(spy.evidence, piece, rows, batch_size=len(rows))
+        rerun_attack(spy.evidence, assessment, rows, batch_size=len(rows))
         mine = [p for p in evidence.attacks() if p.region == region]
         lost = torch.zeros_like(missed)
         lost[rows[spy.seen]] = True
         lost &= ~evidence.union(mine, lambda p: p.succeeded)
         seen = max(seen, len(rows))
         if lost.any():
-            bad.append(piece.name)
+            bad.append(assessment.name)
             missed |= lost
     return Outcome(
         bool(bad),
@@ -237,35 +237,35 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
     0.95 epsilon; an attack that returns the clean input where it failed shows nothing of this.
     """
     short, lazy, worst = [], [], 0.0
-    pieces = evidence.bounded(lambda p: p.gradient, "gradient attack")
-    for piece in pieces:
-        region, steps, size = cast(Region, piece.region), _steps(piece), _step_size(piece)
+    assessments = evidence.bounded(lambda p: p.gradient, "gradient attack")
+    for assessment in assessments:
+        region, steps, size = cast(Region, assessment.region), _steps(assessment), _step_size(assessment)
         reach = None if steps is None or size is None else steps * size
         if (
             reach is not None
             and reach < region.epsilon * (1 - 1e-6)
-            and piece.row is not None
-            and piece.row.invoker is Invoker.PLAIN
+            and assessment.row is not None
+            and assessment.row.invoker is Invoker.PLAIN
         ):
-            short.append(piece.name)
-        failed = piece.tried & ~piece.succeeded & piece.right
-        if failed.any() and piece.shows_failures:
-            far = piece.far(region.norm)[failed]
-            share = float((far < 0.95 * region.epsilon).double().mean())
+            short.append(assessment.name)
+        failed = assessment.tried & ~assessment.succeeded & assessment.right
+        if failed.any() and assessment.shows_failures:
+            distances = assessment.distance(region.norm)[failed]
+            share = float((distances < 0.95 * region.epsilon).double().mean())
             worst = max(worst, share)
             if share > limit:
-                lazy.append(piece.name)
+                lazy.append(assessment.name)
     if short:
         return Outcome(
             flagged=True,
             value=worst,
-            n=len(pieces),
+            n=len(assessments),
             assessments=short,
             reason=f"steps x step size is below epsilon in {', '.join(short)}",
         )
     reason = f"budget unused in {', '.join(lazy)}"
     return Outcome(
-        bool(lazy), worst, n=len(pieces), assessments=lazy, reason=reason, severity=Severity.WARN if lazy else None
+        bool(lazy), worst, n=len(assessments), assessments=lazy, reason=reason, severity=Severity.WARN if lazy else None
     )
 
 
@@ -281,18 +281,18 @@ def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
     interval.
     """
     worst, bad, n = 0.0, [], 0
-    pieces = evidence.bounded(
+    assessments = evidence.bounded(
         lambda p: p.name in evidence.params.attacks and p.stochastic,
         "random attack",
     )
-    for piece in pieces:
-        broken = [rerun(evidence, piece, seed=evidence.subject.seed + k)[1] for k in (1, 2, 3)]
+    for assessment in assessments:
+        broken = [rerun(evidence, assessment, seed=evidence.subject.seed + k)[1] for k in (1, 2, 3)]
         rates = [float((~b).double().mean()) for b in broken]
         _, low, high = rate_interval(~broken[0])
         spread, n = max(rates) - min(rates), len(broken[0])
         worst = max(worst, spread)
         if spread > high - low:
-            bad.append(piece.name)
+            bad.append(assessment.name)
     return Outcome(
         bool(bad),
         worst,
@@ -313,11 +313,11 @@ def query_curve_flat(evidence: Evidence, limit: float) -> Outcome:
     Successes that needed more than 90 % of the largest number of queries spent on any sample, as a share of the samples.
     """
     shares = {}
-    for piece in evidence.of("queries"):
-        queries, tried = piece.tensor("queries").double(), piece.right
-        if tried.any() and (tried & ~piece.succeeded).any():  # without failures nothing was cut off
-            late = piece.succeeded & (queries > 0.9 * queries[tried].max()) & tried
-            shares[piece.name] = int(late.sum()) / int(tried.sum())
+    for assessment in evidence.of("queries"):
+        queries, tried = assessment.tensor("queries").double(), assessment.right
+        if tried.any() and (tried & ~assessment.succeeded).any():  # without failures nothing was cut off
+            late = assessment.succeeded & (queries > 0.9 * queries[tried].max()) & tried
+            shares[assessment.name] = int(late.sum()) / int(tried.sum())
     if not shares:
         return Outcome(flagged=False, value=0.0, note="no sample was cut off")
     return largest(shares, limit, "cut off while succeeding:")
@@ -363,12 +363,12 @@ def search_finished(evidence: Evidence, limit: float) -> Outcome:
     The share of attacked samples for which no example was found at any distance.
     """
     shares, ids = {}, []
-    for piece in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
-        tried = piece.tried & piece.right
+    for assessment in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack"):
+        tried = assessment.tried & assessment.right
         if tried.any():
-            lost = tried & (piece.tensor("perturbed_predictions") == piece.tensor("targets"))
-            shares[piece.name] = int(lost.sum()) / int(tried.sum())
-            ids += piece.named(lost) if shares[piece.name] > limit else []
+            lost = tried & (assessment.tensor("perturbed_predictions") == assessment.tensor("targets"))
+            shares[assessment.name] = int(lost.sum()) / int(tried.sum())
+            ids += assessment.named(lost) if shares[assessment.name] > limit else []
     if not shares:
         raise NotApplicable("no minimum-norm attack was tried on any sample")
     return largest(shares, limit, f"not found for more than {limit:.0%} in", samples=ids)
@@ -428,19 +428,19 @@ def none_far_from_the_strongest(evidence: Evidence, limit: float) -> Outcome:
     worst: dict[str, float] = {}
     each: dict[str, str] = {}
     everyone = evidence.attacks(lambda p: p.region is not None)
-    for piece in (p for p in everyone if p.iterative):
-        for other in (p for p in everyone if p.region == piece.region and p is not piece):
-            shared = evidence.covered([piece]) & evidence.covered([other])
-            mine, theirs = (evidence.union([p], lambda one: one.succeeded) & shared for p in (piece, other))
+    for assessment in (p for p in everyone if p.iterative):
+        for other in (p for p in everyone if p.region == assessment.region and p is not assessment):
+            shared = evidence.covered([assessment]) & evidence.covered([other])
+            mine, theirs = (evidence.union([p], lambda one: one.succeeded) & shared for p in (assessment, other))
             more, less = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
             n = int(shared.sum())
             gap = (more - less) / n if n else 0.0
-            worst[piece.name] = max(worst.get(piece.name, 0.0), gap)
-            if gap > limit and significantly_more(more, less) and gap >= worst[piece.name]:
-                where = _where(piece)
+            worst[assessment.name] = max(worst.get(assessment.name, 0.0), gap)
+            if gap > limit and significantly_more(more, less) and gap >= worst[assessment.name]:
+                where = _where(assessment)
                 left = [1 - int(broken.sum()) / n for broken in (mine, theirs)]
-                each[piece.name] = (
-                    f"{piece.name} is far from the strongest attack at {where}: of {n} samples it leaves {left[0]:.1%} unbroken, "
+                each[assessment.name] = (
+                    f"{assessment.name} is far from the strongest attack at {where}: of {n} samples it leaves {left[0]:.1%} unbroken, "
                     f"{other.name} {left[1]:.1%}"
                 )
     if not worst:
@@ -450,7 +450,7 @@ def none_far_from_the_strongest(evidence: Evidence, limit: float) -> Outcome:
     )
 
 
-def _where(piece: Piece) -> str:
-    region = piece.region
+def _where(assessment: Assessment) -> str:
+    region = assessment.region
     assert region is not None
     return f"{region.norm.value} {epsilon_text(region.epsilon)}"

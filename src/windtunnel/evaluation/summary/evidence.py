@@ -1,7 +1,7 @@
 """What the assessments prove about each sample: how far away an adversarial example is known, and how far none can be.
 
 Every perturbed input on disk counts, whichever assessment found it and under whichever norm: its distance is measured
-anew under the norm in question, so an L2 attack's example that lies inside the Linf budget breaks the sample there too.
+recomputed under the norm in question, so an L2 attack's example that lies inside the Linf budget breaks the sample there too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RegionEvidence:
     """What is known of N samples in one region.
 
     broken, certified: (N,) bool. broken_by, certified_by: (N,) int64, index of the assessment with the nearest
@@ -94,7 +94,7 @@ def _aimed_at(artifacts: Artifacts) -> Tensor:
     return artifacts.tensor("target_classes") != targets
 
 
-def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> Outcome:
+def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
     """All that `assessments` know of the samples of `clean` inside `region`."""
     targets, inputs, ids = clean.tensor("targets"), clean.tensor("clean_inputs"), clean.sample_names
     n = len(targets)
@@ -124,12 +124,12 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
         found = examples_of(artifacts)
         if found.any():
             chosen = rows[found]
-            far = distance(region.norm, artifacts.tensor("perturbed_inputs")[found], inputs[chosen])
-            nearer = far < distances[chosen]
-            distances[chosen[nearer]] = far[nearer]
+            measured = distance(region.norm, artifacts.tensor("perturbed_inputs")[found], inputs[chosen])
+            nearer = measured < distances[chosen]
+            distances[chosen[nearer]] = measured[nearer]
             nearest_by[chosen[nearer]] = index
     broken = within(distances, region.epsilon)
-    return Outcome(
+    return RegionEvidence(
         region=region,
         broken=broken,
         broken_by=torch.where(broken, nearest_by, NOBODY),
@@ -141,7 +141,9 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
     )
 
 
-def nearest_examples(result: Outcome, clean: Artifacts, assessments: Sequence[Artifacts]) -> tuple[Tensor, Tensor]:
+def nearest_examples(
+    result: RegionEvidence, clean: Artifacts, assessments: Sequence[Artifacts]
+) -> tuple[Tensor, Tensor]:
     """(perturbed_inputs, perturbed_predictions) of the nearest example inside the region; the clean ones for none."""
     inputs = clean.tensor("clean_inputs").clone()
     predictions = clean.tensor("clean_predictions").clone()

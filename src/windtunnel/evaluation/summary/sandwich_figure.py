@@ -1,4 +1,4 @@
-"""The robustness sandwich as a picture: what is proved, what is not known, what is broken, per budget."""
+"""The robustness sandwich as a picture: what is verified, what is not known, what is broken, per budget."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class SandwichVisualiser(Visualiser):
             worst = float(layer.get("worst_case_accuracy", clean))
             edges = [0.0, certified, max(worst, certified), max(clean, worst), 1.0]
             parts = (
-                ("proved: no attack can succeed", style.CERTIFIED, ""),
-                ("not known: neither proved nor broken", style.UNKNOWN, ".."),
+                ("verified: no attack can succeed", style.CERTIFIED, ""),
+                ("not known: neither verified nor broken", style.UNKNOWN, ".."),
                 ("broken by an attack", style.ATTACKED, "//"),
                 ("misclassified without any attack", "#3b3b3b", ""),
             )

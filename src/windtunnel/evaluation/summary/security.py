@@ -16,11 +16,11 @@ from windtunnel.evaluation.summary.evidence import Region, examples_of, of_a_smo
 
 @dataclass(frozen=True, slots=True)
 class SecurityCurve:
-    """Accuracy that is left at each epsilon (certified: proved), with its interval; one epsilon is a point.
+    """Accuracy that is left at each epsilon (certified: verified), with its interval; one epsilon is a point.
 
     samples: how many it is of. reach: the largest epsilon that was asked about. steps: whether the curve is constant
     between its epsilons (distances per sample) and not merely unknown there. out_of_time: samples for which a verifier's
-    time ran out, so that the curve is what was proved so far.
+    time ran out, so that the curve is what was verified so far.
     """
 
     name: str
@@ -79,14 +79,23 @@ def _point(artifacts: Artifacts, region: Region, key: str, *, certified: bool) -
 
 def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
     """One run of a minimum-norm attack is the whole curve: a sample holds at every epsilon below its distance."""
-    far = torch.where(examples_of(artifacts), artifacts.tensor("perturbation_distance"), torch.inf)
+    distances = torch.where(examples_of(artifacts), artifacts.tensor("perturbation_distance"), torch.inf)
     wrong = artifacts.tensor("clean_predictions") != artifacts.tensor("targets")
-    far = far.masked_fill(wrong, 0.0)
-    epsilons = torch.cat([torch.zeros(1), far[far.isfinite()]]).unique()
-    rates = [binomial_rate(int((far > epsilon).sum()), len(far)) for epsilon in epsilons]
+    distances = distances.masked_fill(wrong, 0.0)
+    epsilons = torch.cat([torch.zeros(1), distances[distances.isfinite()]]).unique()
+    rates = [binomial_rate(int((distances > epsilon).sum()), len(distances)) for epsilon in epsilons]
     value, low, high = ([getattr(rate, key) for rate in rates] for key in ("value", "low", "high"))
     return SecurityCurve(
-        artifacts.name, region.norm, False, epsilons.tolist(), value, low, high, len(far), region.epsilon, steps=True
+        artifacts.name,
+        region.norm,
+        False,
+        epsilons.tolist(),
+        value,
+        low,
+        high,
+        len(distances),
+        region.epsilon,
+        steps=True,
     )
 
 

@@ -30,7 +30,7 @@ class SecurityCurvesVisualiser(Visualiser):
     assessments: tuple[Artifacts, ...] = ()
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
     families: ClassVar[frozenset[str]] = frozenset({"summary"})
-    title: ClassVar[str] = "Security curves: accuracy left by attacks, and proved by certificates"
+    title: ClassVar[str] = "Security curves: accuracy left by attacks, and verified by certificates"
 
     def draw(self, artifacts: Artifacts) -> Figure:
         """The figure; a placeholder where no assessment has an epsilon."""
@@ -60,7 +60,7 @@ class SecurityCurvesVisualiser(Visualiser):
 
 
 def _draw(axes: Axes, curve: SecurityCurve, colour: str, index: int, of: str) -> None:
-    word = "proved, smoothed model" if curve.smoothed else "proved" if curve.certified else "attacked"
+    word = "verified, smoothed model" if curve.smoothed else "verified" if curve.certified else "attacked"
     label = f"{curve.name} ({word}{of})"
     marker = _MARKERS[index % len(_MARKERS)]
     if len(curve.epsilons) == 1:

@@ -14,8 +14,8 @@ from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.findings import rows_in
 from windtunnel.evaluation.summary.evidence import (
     NOBODY,
-    Outcome,
     Region,
+    RegionEvidence,
     nearest_examples,
     of_a_smoothed_model,
     outcome,
@@ -85,7 +85,7 @@ def _regions(assessments: Sequence[Artifacts]) -> set[Region]:
     }
 
 
-def _layer_rates(result: Outcome) -> dict[str, Json]:
+def _layer_rates(result: RegionEvidence) -> dict[str, Json]:
     n = len(result.broken)
     # Clopper-Pearson for certificates: a claim of safety wants an interval that is never too narrow.
     certified = binomial_rate(int(result.certified.sum()), n, method="clopper_pearson")
@@ -98,7 +98,7 @@ def _layer_rates(result: Outcome) -> dict[str, Json]:
     return rates
 
 
-def _layer(result: Outcome, names: Sequence[str]) -> dict[str, Json]:
+def _layer(result: RegionEvidence, names: Sequence[str]) -> dict[str, Json]:
     """One row of `sandwich`: the two ends at one budget and who set them."""
 
     def who(indices: torch.Tensor) -> list[Json]:
@@ -116,7 +116,7 @@ def _layer(result: Outcome, names: Sequence[str]) -> dict[str, Json]:
     }
 
 
-def _contradictions(outcomes: Sequence[Outcome], clean: Artifacts, names: Sequence[str]) -> list[str]:
+def _contradictions(outcomes: Sequence[RegionEvidence], clean: Artifacts, names: Sequence[str]) -> list[str]:
     """A line for each sample that is certified and broken in one region: an unsound verifier or another property."""
     lines = []
     for result in outcomes:
@@ -138,7 +138,7 @@ def _sanity_failures(sanity: Mapping[str, Json] | None) -> list[str]:
     ]
 
 
-def _caveats(first: Outcome, failures: Sequence[str], assessments: Sequence[Artifacts]) -> list[Caveat]:
+def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequence[Artifacts]) -> list[Caveat]:
     n, found = len(first.broken), []
     if failures:
         found.append(Caveat("hard_failure", "These numbers must not be believed: " + "; ".join(failures[:3])))
@@ -158,5 +158,5 @@ def _caveats(first: Outcome, failures: Sequence[str], assessments: Sequence[Arti
             )
         )
     if not any(a.kind == AssessmentKind.FORMAL_VERIFICATION and not of_a_smoothed_model(a) for a in assessments):
-        found.append(Caveat("nothing_proved", "No formal verification ran: nothing here is proved."))
+        found.append(Caveat("nothing_verified", "No formal verification ran: nothing here is verified."))
     return found

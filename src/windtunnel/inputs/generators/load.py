@@ -30,7 +30,7 @@ RANGE_TOLERANCE = 1e-4
 
 
 def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, device: str, directory: Path) -> None:
-    """Train the recipe, or import the user's model, into `directory`. Raises UserError where it cannot be had."""
+    """Train the recipe, or import the user's model, into `directory`. Raises UserError where it is unavailable."""
     directory.mkdir(parents=True, exist_ok=True)
     facts: dict[str, Json] = {"source": block.source, "decay": float(block.decay)}
     (directory / WEIGHTS).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
     """Copy the model at `uri` (models:/name@alias, models:/name/3, runs:/id/model) into `directory`.
 
     Returns what model.json keeps: uri, the MLflow run and model it resolved to, form (onnx, export or pickle), file,
-    sha256. `server` is `tracking.uri`; MLFLOW_TRACKING_URI wins. Raises UserError where the model cannot be had, holds
+    sha256. `server` is `tracking.uri`; MLFLOW_TRACKING_URI wins. Raises UserError where the model is unavailable, holds
     neither a torch nor an ONNX model, or holds a pickle that `allow_pickle` does not allow.
     """
     if not uri.startswith(_PREFIXES):
@@ -34,13 +34,15 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
     with tempfile.TemporaryDirectory() as folder:
         try:
             local = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder))
-            card = MlflowModel.load(str(local))
-        except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "cannot be had"
+            packaged = MlflowModel.load(str(local))
+        except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "is unavailable"
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"model.uri: {uri} cannot be had from {without_credentials(address)} ({reason})") from error
+            raise UserError(
+                f"model.uri: {uri} is unavailable from {without_credentials(address)} ({reason})"
+            ) from error
         found = next(((local / name, form) for name, form in _FORMS if (local / name).is_file()), None)
         if found is None:
-            flavours = ", ".join(sorted(card.flavors)) or "none"
+            flavours = ", ".join(sorted(packaged.flavors)) or "none"
             raise UserError(f"model.uri: {uri} has flavours {flavours}; log it by mlflow.pytorch or mlflow.onnx")
         path, form = found
         if form == "pickle" and not allow_pickle:
@@ -53,5 +55,5 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
             shutil.copyfile(path, temporary)
         for side in path.parent.glob("*.data"):  # weights that an ONNX graph keeps beside itself, found by their name
             shutil.copyfile(side, directory / side.name)
-    facts: dict[str, Json] = {"uri": uri, "run_id": card.run_id, "model_id": card.model_id}
+    facts: dict[str, Json] = {"uri": uri, "run_id": packaged.run_id, "model_id": packaged.model_id}
     return {**facts, "form": form, "file": kept.name, "sha256": file_digest(kept), "original": uri}

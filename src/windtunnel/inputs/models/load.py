@@ -72,7 +72,7 @@ def import_model(
     """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
 
     An ONNX graph is compared with its torch form on the samples `assessed`; without them it has a forward pass alone.
-    `server` is MLflow's `tracking.uri`. Raises UserError where the model cannot be had or its digest is not the
+    `server` is MLflow's `tracking.uri`. Raises UserError where the model is unavailable or its digest is not the
     `sha256` of params.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         raise IncompatibleError(f"model: {loaded.source} gives {logits.dtype}; logits are real numbers (float32)")
     if logits.isnan().any():
         raise IncompatibleError(
-            f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be had of a model that answers "
+            f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be computed for a model that answers "
             f"nothing: look for a division by zero, or for weights that training has ruined"
         )
     pair = _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",

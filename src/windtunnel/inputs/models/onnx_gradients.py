@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from windtunnel.core.contracts import Caveat, Json
-from windtunnel.core.libraries import how_to_install, is_installed
+from windtunnel.core.libraries import is_installed, missing
 from windtunnel.core.references import first_line
 from windtunnel.inputs.models.backends import OnnxModule
 
@@ -80,11 +80,17 @@ class Converted(nn.Module):
         if self.batch is None:
             return self._of(inputs)
         rows = len(inputs)
-        missing = -rows % self.batch
-        whole = torch.cat([inputs, inputs[-1:].expand(missing, *inputs.shape[1:])]) if missing else inputs
+        lacking = -rows % self.batch
+        whole = torch.cat([inputs, inputs[-1:].expand(lacking, *inputs.shape[1:])]) if lacking else inputs
         return torch.cat([self._of(part) for part in whole.split(self.batch)])[:rows]
 
     def _of(self, inputs: Tensor) -> Tensor:
+        if self.dtype is torch.float32:  # a cast to what it is would stand in a verifier's trace
+            logits: Tensor = self.network(inputs)
+            return logits
+        return self._of_other_type(inputs)
+
+    def _of_other_type(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.network(inputs.to(self.dtype))
         return logits.float()
 
@@ -95,7 +101,7 @@ def compare(path: Path, inputs: Tensor) -> Agreement:
     Never raises: what stands in the way is the `reason`.
     """
     if not is_installed("onnx2torch"):
-        return Agreement(reason=f"onnx2torch, which gives gradients, is not installed: {how_to_install('onnx2torch')}")
+        return Agreement(reason=missing("gradients", "onnx2torch"))
     by, graph, samples = f"onnx2torch {version('onnx2torch')}", OnnxModule(path), len(inputs)
     if samples == 1:
         inputs = inputs.repeat(2, *[1] * (inputs.ndim - 1))  # a graph of one sample must not pass for one of any number
@@ -134,11 +140,11 @@ def converted(path: Path, batch: int | None) -> Converted:
     graph, opset = onnx.load(str(path)), {}
     for entry in graph.opset_import:
         opset[entry.domain] = entry.version
-    missing = {
+    unknown = {
         node.op_type for node in graph.graph.node if not _known(node.op_type, node.domain, opset.get(node.domain, 1))
     }
-    if missing:
-        names = ", ".join(sorted(missing))
+    if unknown:
+        names = ", ".join(sorted(unknown))
         raise NotConverted(f"onnx2torch {version('onnx2torch')} has no converter for the operator {names}")
     _any_batch(graph)
     try:

@@ -1,4 +1,4 @@
-"""What was measured, beside the clauses of two documents that ask for it. A statement has its artifact; nothing is judged.
+"""What was measured, beside the clauses of two documents that ask for it. A statement has its artifact; nothing is evaluated.
 
 EU AI Act: Regulation (EU) 2024/1689, Article 15. ISO/IEC 24029-2:2023, robustness properties of neural networks.
 """
@@ -95,7 +95,7 @@ def _evasion(run: Metadata) -> Iterator[Statement]:
 def _stability(run: Metadata) -> Iterator[Statement]:
     for name, metadata, metrics in _of(run, AssessmentKind.FORMAL_VERIFICATION, "certified_accuracy"):
         text = (
-            f"The class is proved unchanged in the whole ball {_ball(metadata)} for {_rate(metrics, 'certified_accuracy')} of the "
+            f"The class is verified unchanged in the whole ball {_ball(metadata)} for {_rate(metrics, 'certified_accuracy')} of the "
             f"samples ({name}, {metadata['library']} {metadata['algorithm']})."
         )
         yield Statement(text, _file(name))

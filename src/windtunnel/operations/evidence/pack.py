@@ -68,7 +68,7 @@ def write_evidence(path: Path) -> int:
 def clauses_text(run: Metadata, digests: Mapping[str, str]) -> str:
     """What was measured under each clause, each sentence with its file and digest; clauses without one are listed."""
     lines = ["# What was measured, clause by clause", "",
-             "Measurements and where they are kept. Whether they suffice for a clause is for its readers to judge.", ""]  # fmt: skip
+             "Measurements and where they are kept. Whether they suffice for a clause is for its readers to decide.", ""]  # fmt: skip
     for clause in CLAUSES:
         lines += [f"## {clause.document}: {clause.number}", "", f"{clause.words[0].upper()}{clause.words[1:]}.", ""]
         found = [*clause.measured(run)]

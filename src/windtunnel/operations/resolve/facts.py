@@ -34,6 +34,7 @@ OPTIONS: dict[str, Option] = {
         frozenset({"torchattacks"}), frozenset({"windtunnel.assessments.attacks.torchattacks.adapter"})
     ),
     "foolbox": Option(frozenset({"foolbox", "eagerpy"}), frozenset({"windtunnel.assessments.attacks.foolbox.adapter"})),
+    "function": Option(modules=frozenset({"windtunnel.assessments.attacks.function.adapter"})),
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
     "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
@@ -43,7 +44,7 @@ OPTIONS: dict[str, Option] = {
         frozenset({"mlflow"}),
         frozenset({"windtunnel.inputs.models.from_mlflow", "windtunnel.inputs.mlflow_server"}),
     ),
-    "corruptions run again": Option(modules=frozenset({"windtunnel.evaluation.sanity.corruptions_again"})),
+    "corruptions run again": Option(modules=frozenset({"windtunnel.evaluation.sanity.corruptions_recomputed"})),
     "digits": Option(frozenset({"sklearn"})),
     "image files": Option(frozenset({"PIL"})),
 }
@@ -139,6 +140,11 @@ def _reference(entry: Entry) -> dict[str, str]:
     return {"reference": reference} if reference and Path(reference).is_dir() else {}
 
 
+def _functions(entry: AttackEntry) -> tuple[str | None, ...]:
+    """The user's own functions that an attack calls."""
+    return entry.invoker, entry.adapt, entry.algorithm if entry.library == "function" else None
+
+
 def other_models(places: Mapping[str, str | OtherModel]) -> dict[str, str]:
     """Those further models that are directories, by key."""
     found = {key: OtherModel.of(place).model for key, place in places.items()}
@@ -157,7 +163,7 @@ _FACTS: dict[str, FamilyFacts] = {
         own_budget=lambda entry: False,
         files=lambda e: other_models({f"transfer_to.{k}": p for k, p in cast(AttackEntry, e).transfer_to.items()}),
         code=lambda e: chain(
-            _module(cast(AttackEntry, e).invoker), code_of_others(cast(AttackEntry, e).transfer_to.values())
+            *map(_module, _functions(cast(AttackEntry, e))), code_of_others(cast(AttackEntry, e).transfer_to.values())
         ),
         builds_on=_survivors,
     ),

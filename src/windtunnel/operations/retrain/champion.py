@@ -1,4 +1,4 @@
-"""The champion's evidence as a file: fetched from the registry, or made anew under the protocol of today."""
+"""The champion's evidence as a file: fetched from the registry, or recomputed under the protocol of today."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RunStage = Callable[[Path, Sequence[str]], None]
 def fetch_champion(registry: Registry) -> Version | None:
     """Put the champion's record where the gate reads it, or take away one that is no champion's any more.
 
-    A record that was made anew for this very version stays: it is under a newer protocol than the registry's.
+    A record that was recomputed for this very version stays: it is under a newer protocol than the registry's.
     """
     champion = registry.alias(CHAMPION)
     if champion is None:

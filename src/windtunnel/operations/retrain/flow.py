@@ -70,12 +70,12 @@ class Retrained:
 
 
 def retrain(
-    registry: Registry, pipeline: RunPipeline, run_stage: RunStage, *, allow_dirty: bool = False, again: bool = False
+    registry: Registry, pipeline: RunPipeline, run_stage: RunStage, *, allow_dirty: bool = False, force: bool = False
 ) -> Retrained:
     """Bring everything up to date and promote the model if it passes the gate; where nothing changed, the end of last time.
 
     `pipeline(stages, force)` runs the stages named (all for none); `run_stage` runs one stage in another folder, to
-    assess the champion anew. Idempotent: a retraining that was killed is finished by the next. Raises RegistryError
+    reassess the champion. Idempotent: a retraining that was killed is finished by the next. Raises RegistryError
     where the registry fails, and UserError for a dirty work tree (unless `allow_dirty`) and whatever params refuse.
     """
     params = load_params()
@@ -88,7 +88,7 @@ def retrain(
     inputs = inputs_digest(params)
     known = [version for version in registry.versions(INPUTS, inputs) if OUTCOME in version.tags]
     champion = fetch_champion(registry)
-    if known and not again:
+    if known and not force:
         return _as_remembered(known[0], champion)
     pipeline(["summary"])
     note = _same_protocol(params, champion, run_stage)
@@ -111,7 +111,7 @@ def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bo
     """Register the model of the last run and make it the champion, if the gate says so or `force` does.
 
     Raises UserError where it did not pass the gate, where it was compared with another champion than the present
-    one, where a sanity check that runs attacks anew fails, and for a dirty work tree (unless `allow_dirty`).
+    one, where a sanity check that reruns attacks fails, and for a dirty work tree (unless `allow_dirty`).
     """
     if not allow_dirty:
         require_committed("promote")
@@ -140,7 +140,7 @@ def _prepare(params: Params, pipeline: RunPipeline) -> None:
 
 
 def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage) -> str:
-    """Assess the champion anew where its record is under another protocol; a note where that cannot be done."""
+    """Reassess the champion where its record is under another protocol; a note where that cannot be done."""
     if champion is None:
         return ""
     mine = read_record(SUMMARY / OUTCOMES_FILE)
@@ -150,7 +150,7 @@ def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage
         reassess(champion, params, run_stage)
     except UserError as error:  # the gate then refuses the comparison, and says so
         return f"{champion} could not be assessed under the protocol of today: {error}"
-    return f"{champion} was assessed anew under the protocol of today."
+    return f"{champion} was reassessed under the protocol of today."
 
 
 def _as_remembered(version: Version, champion: Version | None) -> Retrained:

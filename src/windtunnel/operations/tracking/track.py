@@ -16,7 +16,7 @@ from windtunnel.params.load import load_params
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Delivery:
     """What became of a call of `track`.
 
     run: the id of this state's run; None where it was logged before (`already`) or waits in the outbox (`reason`).
@@ -30,7 +30,7 @@ class Outcome:
     problems: tuple[str, ...] = ()
 
 
-def track(*, strict: bool = False) -> Outcome:
+def track(*, strict: bool = False) -> Delivery:
     """Log the state of reports/ unless it is logged, and deliver what waits in the outbox.
 
     A server that is down costs a warning and an entry in the outbox. Raises UserError with `strict` (or
@@ -41,7 +41,7 @@ def track(*, strict: bool = False) -> Outcome:
     state, entries = read_state(), waiting()
     if not entries and is_logged(state.digest, uri):
         remember_logged()
-        return Outcome(None, already=True)
+        return Delivery(None, already=True)
     origin = volatile_tags()
     try:
         run = deliver(state, uri, origin)
@@ -50,12 +50,12 @@ def track(*, strict: bool = False) -> Outcome:
         if strict:
             raise UserError(f"tracking: {reason}") from error
         keep(state, origin)
-        return Outcome(None, reason=reason)
+        return Delivery(None, reason=reason)
     delivered, problems = _deliver_waiting(entries, uri)
     remember_logged()
     if strict and problems:
         raise UserError("\n".join(f"tracking: {line}" for line in problems))
-    return Outcome(run, delivered_from_outbox=delivered, problems=(*state.problems, *problems))
+    return Delivery(run, delivered_from_outbox=delivered, problems=(*state.problems, *problems))
 
 
 def _deliver_waiting(entries: list[Path], uri: str) -> tuple[int, list[str]]:

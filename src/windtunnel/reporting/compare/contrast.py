@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Two sweeps over one menu on the same samples, the second against the first.
+    """Two sweeps over one grid on the same samples, the second against the first.
 
     curves: both accuracies at each epsilon, and the areas (`curves.overall`) with the interval of their difference.
     later, earlier: samples whose critical epsilon is larger, or smaller, in the second; one that never flips counts as
@@ -32,7 +32,7 @@ class Contrast:
 def contrast(first: Path, second: Path) -> Contrast:
     """Compare two sweep directories, `reports/robustness/<name>` of two runs.
 
-    Raises UserError where one is no sweep, or where samples or menus differ: nothing would be paired.
+    Raises UserError where one is no sweep, or where samples or grids differ: nothing would be paired.
     """
     one, two = (read_artifacts(directory) for directory in (first, second))
     for artifacts in (one, two):
@@ -40,7 +40,7 @@ def contrast(first: Path, second: Path) -> Contrast:
             raise UserError(f"{artifacts.directory}: is no sweep (no critical_epsilon in its robustness_data.pt)")
     (pair,) = compare_assessment(str(second), one, two)
     if pair.curve is None:
-        raise UserError(f"{second}: has another menu of epsilons than {first}; sweep both over the same")
+        raise UserError(f"{second}: has another epsilon grid than {first}; sweep both over the same")
     before, after = one.tensor("critical_epsilon"), two.tensor("critical_epsilon")
     return Contrast(pair.curve, int((after > before).sum()), int((after < before).sum()))
 

@@ -13,7 +13,7 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("calibration error (ECE)", "mean gap between confidence and accuracy over bins of confidence (Guo et al. 2017)"),
     (
         "certified accuracy",
-        "share of samples that are correct and for which it is proved that no perturbation in the budget changes that",
+        "share of samples that are correct and for which it is verified that no perturbation in the budget changes that",
     ),
     ("corruption", "an everyday disturbance of an image at severity 1 to 5 (Hendrycks and Dietterich 2019)"),
     ("critical epsilon", "the smallest budget at which a sample's prediction flips"),

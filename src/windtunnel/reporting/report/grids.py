@@ -11,21 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import SIDE, Picture, PictureGrid, picture
+from windtunnel.assessments.figures.png import enlarged, pixels_of, png_bytes
 from windtunnel.core.artifacts import Artifacts, load_tensors
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE
-from windtunnel.reporting.report.model import Picture, PictureGrid
-from windtunnel.reporting.report.png import enlarged, pixels_of, png_bytes, png_of
 from windtunnel.reporting.report.words import class_name, suite_pairs
 
-SIDE = 96  # pixels of one picture, at least
 _ACROSS = 8
-
-
-def picture(image: Tensor, alt: str, text: str = "") -> Picture:
-    """A (C, H, W) image in [0, 1] as a picture of the report."""
-    return Picture(png_of(image, SIDE), alt, text)
 
 
 def extremes(artifacts: Artifacts, values: Tensor, what: str, count: int = 4) -> PictureGrid | None:
@@ -77,17 +71,17 @@ def _corruption_sheet(a: Artifacts) -> PictureGrid | None:
 def _nearest_on_the_manifold(a: Artifacts) -> PictureGrid | None:
     keys = ("clean_inputs", "reconstructed_inputs", "perturbed_inputs")
     images = [a.data.get(key) for key in keys]
-    far = a.data.get("perturbation_distance")
+    distances = a.data.get("perturbation_distance")
     if (
         "latents" not in a.data
-        or not isinstance(far, Tensor)
+        or not isinstance(distances, Tensor)
         or not all(isinstance(i, Tensor) and i.ndim == 4 for i in images)
     ):
         return None
-    targets, order = a.tensor("targets"), far.argsort(stable=True).tolist()
+    targets, order = a.tensor("targets"), distances.argsort(stable=True).tolist()
     first: dict[int, int] = {}
     for i in order:
-        if bool(far[i].isfinite()) and float(far[i]) > 0:
+        if bool(distances[i].isfinite()) and float(distances[i]) > 0:
             first.setdefault(int(targets[i]), i)
     chosen = list(first.values())[:4]
     if not chosen:
@@ -97,7 +91,7 @@ def _nearest_on_the_manifold(a: Artifacts) -> PictureGrid | None:
         cells = []
         for key, of in zip(keys, ("clean", "reconstructed", "perturbed"), strict=True):
             said = class_name(names, int(a.tensor(f"{of}_predictions")[i]))
-            words = f"answer {said}" + (f", {float(far[i]):.2f} away" if of == "perturbed" else "")
+            words = f"answer {said}" + (f", {float(distances[i]):.2f} away" if of == "perturbed" else "")
             cells.append(picture(a.tensor(key)[i], f"{a.sample_names[i]}, {of}: {words}", words))
         rows.append((class_name(names, int(targets[i])), tuple(cells)))
     grid = PictureGrid(

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from windtunnel.assessments.attacks.figures import signed_map
+from windtunnel.assessments.figures.png import enlarged, pixels_of, png_bytes
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.reporting.report.model import Sprite
-from windtunnel.reporting.report.png import enlarged, pixels_of, png_bytes
 
 PIXELS = 2_400_000  # of all thumbnails together: about 9 MB of HTML at worst (noise in colour)
 TILE = 40  # pixels; larger images are averaged down
@@ -91,10 +91,10 @@ def map_png(difference: Tensor, scale: float) -> bytes:
 def _chosen(base: Artifacts) -> tuple[int, ...]:
     """The samples worth showing side by side: broken with the smallest change, each of another class; else the first."""
     targets, n = base.tensor("targets"), len(base.sample_names)
-    verdicts, far = base.tensor("verdicts"), base.data.get("perturbation_distance")
+    verdicts, moved = base.tensor("verdicts"), base.data.get("perturbation_distance")
     right = base.tensor("clean_predictions") == targets
     broken = ((verdicts == Verdict.ATTACK_SUCCEEDED) & right).tolist()
-    distances = far.tolist() if isinstance(far, Tensor) else [0.0] * n
+    distances = moved.tolist() if isinstance(moved, Tensor) else [0.0] * n
     order = sorted(range(n), key=lambda i: (not broken[i], distances[i] if broken[i] else 0.0, i))
     first_of_class: dict[int, int] = {}
     for i in order:

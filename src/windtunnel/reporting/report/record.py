@@ -33,7 +33,7 @@ def write_record(
 ) -> None:
     """Write robustness_data.pt, metadata.json and runtime.json of the report on the assessments `names` into `directory`.
 
-    Beside the summary's keys (`verdicts` is the worst case, `certified_verdicts` what is proved), for A assessments in
+    Beside the summary's keys (`verdicts` is the worst case, `certified_verdicts` what is verified), for A assessments in
     the order of kwargs.assessments: `assessment_verdicts` int64 (A, N), 0 where it did not assess the sample;
     `assessment_predictions` int64 (A, N), of the perturbed input, -1 for none; `assessment_distances` float32 (A, N), NaN
     for none. `files` are what the report consists of: kwargs.files has the size and sha256 of each.

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from windtunnel.core.artifacts import Tensors, load_tensors
+from windtunnel.core.artifacts import Tensors, load_tensors, with_run_times
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
@@ -24,10 +24,10 @@ from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
 from windtunnel.reporting.compare.runs import Run
 
 NONE = 65_535  # of an answer or a confidence that is not there
-STATUSES = ("", "broken", "proved", "not known", "misclassified", "contradiction")
+STATUSES = ("", "broken", "verified", "not known", "misclassified", "contradiction")
 # What an assessment may know of a sample beside its verdict, in the words of the page.
 EXTRAS = {
-    "lower_margins": "proved margin", "certified_radius": "proved up to epsilon", "broken_radius": "broken from epsilon",
+    "lower_margins": "verified margin", "certified_radius": "verified up to epsilon", "broken_radius": "broken from epsilon",
     "queries": "queries", "critical_epsilon": "critical epsilon", "minimal_severity": "mildest severity that breaks",
     "runtime_per_sample": "seconds", "forward_passes": "forward passes",
 }  # fmt: skip
@@ -81,7 +81,7 @@ def collect(runs: Sequence[Run]) -> Samples:
     for run in runs:
         for name, directory in run.assessments().items():
             metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
-            data = load_tensors(directory / DATA_FILE, mapped=True)
+            data = with_run_times(load_tensors(directory / DATA_FILE, mapped=True), directory)
             options = cast(dict[str, Json], metadata.get("kwargs") or {})
             names, classes = (cast(list[str], options.get(key) or []) for key in ("sample_names", "class_names"))
             if base is None:
@@ -130,12 +130,12 @@ def statuses(samples: Samples, run: str) -> NDArray[np.uint8]:
     if source is None:
         return found
     broken = source.spread("verdicts", 0) == int(Verdict.ATTACK_SUCCEEDED)
-    proved = source.spread("certified_verdicts", 0)
-    sure = proved == int(Verdict.VERIFIED) if proved is not None else np.zeros_like(broken)
+    verified = source.spread("certified_verdicts", 0)
+    sure = verified == int(Verdict.VERIFIED) if verified is not None else np.zeros_like(broken)
     known = source.places >= 0
     found[known] = STATUSES.index("not known")
     found[known & broken] = STATUSES.index("broken")
-    found[known & sure] = STATUSES.index("proved")
+    found[known & sure] = STATUSES.index("verified")
     found[known & sure & broken] = STATUSES.index("contradiction")
     clean = source.spread("clean_predictions", -1)
     found[known & (clean != samples.targets)] = STATUSES.index("misclassified")

@@ -21,7 +21,7 @@ EACH = -(-int(os.environ.get("WINDTUNNEL_EXACT_NETWORKS", "36")) // len(NETWORKS
 
 
 def verdict(module, x, target, epsilon, norm=Norm.LINF):
-    """(proved, counter-example or None) by branch and bound; None, None where undecided."""
+    """(verified, counter-example or None) by branch and bound; None, None where undecided."""
     net = Network(module, tuple(x.shape), CPU)
 
     def check(points, _):
@@ -32,7 +32,7 @@ def verdict(module, x, target, epsilon, norm=Norm.LINF):
     found = decide(net, region, torch.tensor([target]), torch.tensor([1e-6]), check, LIMITS, lambda: False)
     if found.examples:
         return False, found.examples[0]
-    return (True, None) if found.proved[0] else (None, None)
+    return (True, None) if found.verified[0] else (None, None)
 
 
 @pytest.mark.slow
@@ -47,16 +47,16 @@ def test_it_agrees_with_the_enumeration_of_all_activation_patterns(kind):
         epsilon = 0.02 * 40 ** float(torch.rand((), generator=generator))
         low, high = (x.double() - epsilon).clamp(0, 1), (x.double() + epsilon).clamp(0, 1)
         margin = exact_margin(module, low, high, target)
-        proved, point = verdict(module, x, target, epsilon)
+        verified, point = verdict(module, x, target, epsilon)
         if abs(margin) < 1e-5:  # within rounding of a tie either may happen, but for a wrong certificate
             continue
-        assert proved is (margin > 0), (seed, margin)
+        assert verified is (margin > 0), (seed, margin)
         if point is not None:
             assert (point >= low.flatten()).all()
             assert (point <= high.flatten()).all()
             logits = module.double()(point.view(1, 1, 4, 4))[0]
             assert logits.argmax() != target
-        decided[proved] += 1
+        decided[verified] += 1
     assert min(decided) > 0, decided
 
 

@@ -20,7 +20,7 @@ from windtunnel.core.errors import UserError
 def perturb(request: Request, model: nn.Module) -> Tensor:
     """The library's perturbed inputs, float32 (B, C, H, W).
 
-    Minimum-norm attacks run without a bound: what their distances are worth is judged by the caller.
+    Minimum-norm attacks run without a bound: what their distances are worth is evaluated by the caller.
     """
     call = call_of(request)
     if request.invoke:

@@ -105,7 +105,7 @@ ROWS: tuple[AttackRow, ...] = (
         "steps",
         classes="n_classes",
         min_classes=4,
-        summary="aims at each rival class in turn; any wrong class is a success",
+        summary="aims at each other class in turn; any wrong class is a success",
     ),
     _iterative("DIFGSM", LINF, TRANSFER, GLOBAL, fixed_by=NO_DIVERSITY),
     _own_distance("EADEN", WHITE, L1, "optimization", FIXED, "max_iterations", step="lr"),

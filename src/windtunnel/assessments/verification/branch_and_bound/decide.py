@@ -27,15 +27,15 @@ Check = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Decided:
     """What is known of n samples.
 
-    proved: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
+    verified: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
     {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of work
     (subdomains or time); what else is not decided cannot be by this method.
     """
 
-    proved: Tensor
+    verified: Tensor
     bounds: Tensor
     examples: dict[int, Tensor]
     domains: Tensor
@@ -50,10 +50,10 @@ def decide(
     check: Check,
     limits: Limits,
     expired: Callable[[], bool],
-) -> Outcome:
+) -> Decided:
     """Decide whether the class of each of n samples, targets (n,), holds in its region.
 
-    goals: (n,), by how much each margin must be proved to exceed 0. expired: whether time is over, asked between batches.
+    goals: (n,), by how much each margin must be verified to exceed 0. expired: whether time is over, asked between batches.
     """
     work = _Work(network, region, targets, goals, check, limits, expired)
     work.quickly()
@@ -113,23 +113,23 @@ class _Work:
             worth = bool(((self._bounds[open_] - known) / missing).amax() > _WORTH_IT)
         self._search(bounded, members, self._limits.domains)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Decided:
         """What is known now."""
         open_ = self._undecided().cpu()
-        proved = ~open_ & ~self._stuck
-        proved[list(self._examples)] = False
+        verified = ~open_ & ~self._stuck
+        verified[list(self._examples)] = False
         bounds = self._bounds.view(len(self._region), -1).cpu()
-        return Outcome(proved, bounds, self._examples, self._domains, open_)
+        return Decided(verified, bounds, self._examples, self._domains, open_)
 
     def _undecided(self) -> Tensor:
-        """(n,) bool: neither proved, nor broken, nor stuck."""
+        """(n,) bool: neither verified, nor broken, nor stuck."""
         open_ = torch.zeros(len(self._region), dtype=torch.bool, device=self._network.device)
         open_[self._sample[self._bounds <= self._goal]] = True
         open_[list(self._examples)] = False
         return open_ & ~self._stuck.to(open_.device)
 
     def _open(self, members: Tensor) -> Tensor:
-        """Indices of the margins of `members` that are still to be proved, of undecided samples only."""
+        """Indices of the margins of `members` that are still to be verified, of undecided samples only."""
         asked = torch.zeros(len(self._region), dtype=torch.bool, device=members.device)
         asked[members] = True
         return ((self._bounds <= self._goal) & (asked & self._undecided())[self._sample]).nonzero().flatten()

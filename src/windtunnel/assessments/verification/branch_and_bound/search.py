@@ -34,7 +34,7 @@ class Search:
     """Which of Q linear functions exceed their goals everywhere in their regions.
 
     bounds: float64 (Q,) of the roots. domains: int64 (n,), subdomains bounded so far for each sample. given_up: bool (n,),
-    samples with a subdomain that cannot be split and is not proved. examples: {sample: point (d,)} where `check` said yes.
+    samples with a subdomain that cannot be split and is not verified. examples: {sample: point (d,)} where `check` said yes.
     """
 
     def __init__(self, bounded: Bounded, roots: Rows, bounds: Tensor, goals: Tensor, limits: Limits) -> None:
@@ -52,7 +52,7 @@ class Search:
 
     @property
     def open_queries(self) -> Tensor:
-        """(Q,) bool: linear functions with a subdomain that is not proved."""
+        """(Q,) bool: linear functions with a subdomain that is not verified."""
         found = self._abandoned.clone()
         found[self._query] = True
         return found
@@ -120,12 +120,12 @@ class Search:
             self._bound_and_add(halves.at(part), owner[part], floor[part])
 
     def _bound_and_add(self, halves: Rows, query: Tensor, floor: Tensor) -> None:
-        """Bound subdomains and add those to the open ones that are not proved; `floor`: their parents' bounds."""
+        """Bound subdomains and add those to the open ones that are not verified; `floor`: their parents' bounds."""
         goal = self._goals[query]
         bound, halves = optimise(self._bounded, halves, self._limits.iterations, 2 * goal.float())
         left = bound <= goal
         hopeful = (~left).nonzero().flatten()
-        if len(hopeful):  # proved is what float64 says
+        if len(hopeful):  # verified is what float64 says
             left[hopeful] = self._bounded.value(halves.at(hopeful)) <= goal[hopeful]
         self._query = torch.cat([self._query, query[left]])
         self._bound = torch.cat([self._bound, torch.maximum(bound, floor)[left]])

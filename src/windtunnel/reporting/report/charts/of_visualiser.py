@@ -11,11 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.binomial import binomial_interval
-from windtunnel.core.contracts import Json, Verdict
-from windtunnel.reporting.report.charts.axes import HALF, plain
-from windtunnel.reporting.report.charts.plots import (
+from windtunnel.assessments.figures.axes import HALF, plain
+from windtunnel.assessments.figures.plots import (
     Bar,
     Series,
     Stack,
@@ -27,7 +24,10 @@ from windtunnel.reporting.report.charts.plots import (
     ranks,
     stacks,
 )
-from windtunnel.reporting.report.charts.scene import Scene
+from windtunnel.assessments.figures.scene import Scene
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.contracts import Json, Verdict
 from windtunnel.reporting.report.words import (
     Row,
     block,
@@ -236,7 +236,7 @@ def _certified_curve(a: Artifacts, _: Children) -> Scene | None:
     x = numbers(m["curve_epsilons"])
     limits = zip(numbers(m["certified_curve_ci_low"]), numbers(m["certified_curve_ci_high"]), strict=True)
     certified = tuple(zip(x, numbers(m["certified_curve"]), strict=True))
-    # What ran out of time is no finding about the model: the curve is what was proved until then.
+    # What ran out of time is no finding about the model: the curve is what was verified until then.
     late = int(number(m, "timeouts"))
     words = (
         f"certified, at least: {late} of {len(a.sample_names)} samples out of time" if late else "certified, 95 % band"
@@ -316,11 +316,11 @@ def _latent_noise(a: Artifacts, _: Children) -> Scene | None:
 
 
 def _latent_sizes(a: Artifacts, _: Children) -> Scene | None:
-    far, made = a.data.get("perturbation_distance"), a.data.get("generated")
-    if not isinstance(far, Tensor) or not isinstance(made, dict):
+    distances, made = a.data.get("perturbation_distance"), a.data.get("generated")
+    if not isinstance(distances, Tensor) or not isinstance(made, dict):
         return None
     sides = [
-        ("clean", "reconstructed (LARS is the mean)", far),
+        ("clean", "reconstructed (LARS is the mean)", distances),
         ("corrupted", "generated (LAGS is the mean)", made["distances"]),
     ]
     found = [(role, words, values[values.isfinite()].tolist()) for role, words, values in sides]
@@ -390,9 +390,9 @@ def _margins(a: Artifacts, _: Children) -> Scene | None:
     known = margins[margins.isfinite()].tolist()
     low, high = min(0.0, *known), max(0.0, *known)
     above = sum(v > 0 for v in known)
-    alt = f"Proved margins of {len(known)} samples, sorted: {above} are above 0, which proves the sample."
-    return ranks([("certified", f"proved margin; above 0 the sample is proved ({above} of {len(known)})", known)],
-                 "smallest margin over the other classes", alt, high, low, (0.0, "proved above this line"))  # fmt: skip
+    alt = f"Verified margins of {len(known)} samples, sorted: {above} are above 0, which proves the sample."
+    return ranks([("certified", f"verified margin; above 0 the sample is verified ({above} of {len(known)})", known)],
+                 "smallest margin over the other classes", alt, high, low, (0.0, "verified above this line"))  # fmt: skip
 
 
 def _corruptions(a: Artifacts, _: Children) -> Scene | None:

@@ -106,7 +106,7 @@ def what_ran(artifacts: Artifacts) -> str:
 
 
 def _bounds(artifacts: Artifacts) -> Iterator[Table]:
-    """What a verifier proved of the logits, class by class: the mean over the samples that it bounded."""
+    """What a verifier verified of the logits, class by class: the mean over the samples that it bounded."""
     ends = [listed(artifacts.metrics, f"mean_{end}_bound") for end in ("lower", "upper")]
     if all(ends):
         names = artifacts.class_names
@@ -114,7 +114,7 @@ def _bounds(artifacts: Artifacts) -> Iterator[Table]:
             (class_name(names, i), short(low), short(high)) for i, (low, high) in enumerate(zip(*ends, strict=True))
         ]
         of = f"{short(artifacts.metrics.get('n_bounded'))} of {len(artifacts.sample_names)} samples have bounds"
-        caption = f"{artifacts.name}: mean proved bounds of the logits; {of}"
+        caption = f"{artifacts.name}: mean verified bounds of the logits; {of}"
         yield Table(caption, ("class", "lower", "upper"), tuple(rows), folded=True)
 
 

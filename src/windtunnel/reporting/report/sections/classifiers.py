@@ -23,7 +23,7 @@ def classifier_tables(artifacts: Artifacts) -> Iterator[Table]:
     if not rows:
         return
     yield _table(f"Classifiers of {artifacts.name}: accuracies and frequencies", rows, _SHARES, _share)
-    yield _table(f"Classifiers of {artifacts.name}: how far away their nearest examples are", rows, _SIZES, _size)
+    yield _table(f"Classifiers of {artifacts.name}: how distant their nearest examples are", rows, _SIZES, _size)
     lines = rows_in(artifacts.metrics, "correlations")
     if lines:
         cells = [

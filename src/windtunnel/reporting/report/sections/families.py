@@ -12,28 +12,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from windtunnel.assessments.figures.axes import HALF
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.params.outcome import Report as Options
-from windtunnel.reporting.report.charts.axes import HALF
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
 from windtunnel.reporting.report.sections.breaks import damage_blocks
-from windtunnel.reporting.report.sections.proofs import proof_blocks
+from windtunnel.reporting.report.sections.certificates import certificate_blocks
 from windtunnel.reporting.report.sections.side_by_side import side_by_side_blocks
 from windtunnel.reporting.report.words import Row, budget, number, percent, region, region_words, semantics, short
 
 BROKEN = "What breaks it, and at what cost?"
-PROVED = "What is proved, and by which method?"
+VERIFIED_SECTION = "What is verified, and by which method?"
 AVERAGE = "How does it do under everyday disturbances?"
 MANIFOLD = "How does it do along the data manifold?"
 _WORST = (
     "An accuracy here is the share of all samples that what ran left unbroken: an upper bound of the true robust accuracy, never "
-    "a proof. Success is the share of the samples right at first that were broken. Compare rows of one budget only."
+    "a certificate. Success is the share of the samples right at first that were broken. Compare rows of one budget only."
 )
 
 
@@ -130,7 +130,7 @@ FAMILIES = (
         ),
     ),
     Family(
-        PROVED, _kind(AssessmentKind.FORMAL_VERIFICATION),
+        VERIFIED_SECTION, _kind(AssessmentKind.FORMAL_VERIFICATION),
         (
             Column("certified", "certified_accuracy", "rate"), Column("falsified", "falsified_rate", "share"),
             Column("unknown", "unknown_rate", "share"), Column("error", "error_rate", "share"),
@@ -154,8 +154,8 @@ FAMILIES = (
 )  # fmt: skip
 QUESTIONS: dict[str, str] = {
     BROKEN: _WORST,
-    PROVED: "Certified: no change within the budget can alter the right answer. Falsified: a counter-example is known, or the clean "
-    "answer is wrong. Unknown says nothing about the model, only about the verifier and its time.",
+    VERIFIED_SECTION: "Certified: no change within the budget can alter the right answer. Falsified: a counter-example is known, or the "
+    "clean answer is wrong. Unknown says nothing about the model, only about the verifier and its time.",
     AVERAGE: "Disturbances drawn at random: an average over them, which bounds no worst case.",
     MANIFOLD: "Changes along the data, as a generative model knows it. These numbers are as good as that model, and no bound of "
     "anything in pixels.",
@@ -179,8 +179,8 @@ def _section(question: str, words: str, mine: Sequence[Artifacts], found: Found,
     blocks: list[Block] = [Text(words), *_overview(mine, found)]
     if question == BROKEN:
         blocks += damage_blocks(mine, found)
-    if question == PROVED:
-        blocks += proof_blocks(mine, found)
+    if question == VERIFIED_SECTION:
+        blocks += certificate_blocks(mine, found)
     essential = [block for a in mine for block in essential_blocks(a, found)]
     # Charts first: two narrow ones stand beside each other, which a grid between them would forbid.
     blocks += sorted(

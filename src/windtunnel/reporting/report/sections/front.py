@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.sandwich import Layer, sandwich
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
@@ -90,7 +90,7 @@ def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
     for label, source, key, meaning, role in (
         ("clean accuracy", summary.metrics, "clean_accuracy", "right without any change", "clean"),
         ("worst-case accuracy", row, "worst_case_accuracy", f"not broken at {where}", "broken"),
-        ("certified accuracy", row, "certified_accuracy", f"proved at {where}", "certified"),
+        ("certified accuracy", row, "certified_accuracy", f"verified at {where}", "certified"),
     ):
         if key in source:
             limits = interval(source, key)
@@ -189,18 +189,18 @@ def _nearest(found: Found, row: Row) -> Iterator[Candidate]:
     """The smallest change that is known to turn an answer."""
     summary = found.summary
     assert summary is not None
-    far, answers = summary.data.get("perturbation_distance"), summary.data.get("perturbed_predictions")
+    distances, answers = summary.data.get("perturbation_distance"), summary.data.get("perturbed_predictions")
     right = summary.tensor("clean_predictions") == summary.tensor("targets")
     broken = right & (summary.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)
-    if not isinstance(far, Tensor) or not isinstance(answers, Tensor) or not bool(broken.any()):
+    if not isinstance(distances, Tensor) or not isinstance(answers, Tensor) or not bool(broken.any()):
         return
-    i = int(far.masked_fill(~broken, float("inf")).argmin())
+    i = int(distances.masked_fill(~broken, float("inf")).argmin())
     names, order = summary.class_names, _assessments_of(summary)
     by = order[int(summary.tensor("worst_by")[i])] if 0 <= int(summary.tensor("worst_by")[i]) < len(order) else ""
     yield (
         f"The smallest change known turns {summary.sample_names[i]} from {class_name(names, int(summary.tensor('targets')[i]))} to "
-        f"{class_name(names, int(answers[i]))} at {row['norm']} {float(far[i]):.2g}{f', found by {by}' if by else ''}; the median over "
-        f"the {int(broken.sum())} broken samples is {float(far[broken].median()):.2g}.",
+        f"{class_name(names, int(answers[i]))} at {row['norm']} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median "
+        f"over the {int(broken.sum())} broken samples is {float(distances[broken].median()):.2g}.",
         None,
     )
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from windtunnel.assessments.figures.axes import plain
+from windtunnel.assessments.figures.plots import Series, lines
 from windtunnel.evaluation.summary.security import SecurityCurve
-from windtunnel.reporting.report.charts.axes import plain
-from windtunnel.reporting.report.charts.plots import Series, lines
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import Row, budget, interval, number, percent, short
 
 _ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
-_CERTIFIED = ("certified", "proof-2", "proof-3", "proof-4")
+_CERTIFIED = ("certified", "certificate-2", "certificate-3", "certificate-4")
 
 
 def budgets_table(found: Found) -> Table:

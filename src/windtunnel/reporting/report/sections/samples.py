@@ -9,12 +9,12 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import Outcome, SampleRow, Samples
+from windtunnel.reporting.report.model import SampleOutcome, SampleRow, Samples
 from windtunnel.reporting.report.pictures import thumbnails_note
 from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import budget, class_name, kwargs, region_words
 
-STATUSES = ("broken", "proved", "not known", "misclassified", "contradiction")
+STATUSES = ("broken", "verified", "not known", "misclassified", "contradiction")
 _VERDICT = {int(v): v.label.replace("_", " ") for v in Verdict}
 
 
@@ -29,7 +29,7 @@ def samples_appendix(found: Found) -> Samples | None:
     statuses = _statuses(found.summary, len(names))
     rows = []
     for i, name in enumerate(names):
-        status, by, far = ("misclassified", "clean", "") if targets[i] != clean[i] else statuses[i]
+        status, by, distance = ("misclassified", "clean", "") if targets[i] != clean[i] else statuses[i]
         rows.append(
             SampleRow(
                 name,
@@ -37,7 +37,7 @@ def samples_appendix(found: Found) -> Samples | None:
                 class_name(classes, clean[i]),
                 status,
                 by,
-                far,
+                distance,
                 tuple(one.get(name) for one in outcomes),
             )
         )
@@ -50,7 +50,7 @@ def samples_appendix(found: Found) -> Samples | None:
 def _note(found: Found, total: int) -> str:
     where = f" The status is that at {budget(layers(found.summary)[0])}." if found.summary else ""
     words = (
-        f"{total} samples.{where} Broken: an input within the budget with another answer is on disk. Proved: a verifier excluded "
+        f"{total} samples.{where} Broken: an input within the budget with another answer is on disk. Verified: a verifier excluded "
         "one. Not known: neither; no attack that ran broke it, which proves nothing."
     )
     return f"{words} {thumbnails_note(found.pictures, total)}".strip()
@@ -63,34 +63,34 @@ def _statuses(summary: Artifacts | None, n: int) -> list[tuple[str, str, str]]:
     names = kwargs(summary)["assessments"]
     assert isinstance(names, list)
     columns = ("verdicts", "certified_verdicts", "worst_by", "certified_by", "perturbation_distance")
-    verdicts, proofs, worst_by, proved_by, distances = (summary.tensor(key).tolist() for key in columns)
+    verdicts, certificates, worst_by, certified_by, distances = (summary.tensor(key).tolist() for key in columns)
 
     def who(index: int) -> str:
         return str(names[index]) if 0 <= index < len(names) else ""
 
     found = []
     for i in range(n):
-        broken, proved = verdicts[i] == Verdict.ATTACK_SUCCEEDED, proofs[i] == Verdict.VERIFIED
-        if broken and proved:
-            found.append(("contradiction", f"{who(worst_by[i])} and {who(proved_by[i])}", f"{distances[i]:.4g}"))
+        broken, verified = verdicts[i] == Verdict.ATTACK_SUCCEEDED, certificates[i] == Verdict.VERIFIED
+        if broken and verified:
+            found.append(("contradiction", f"{who(worst_by[i])} and {who(certified_by[i])}", f"{distances[i]:.4g}"))
         elif broken:
             found.append(("broken", who(worst_by[i]), f"{distances[i]:.4g}"))
         else:
-            found.append(("proved", who(proved_by[i]), "") if proved else ("not known", "", ""))
+            found.append(("verified", who(certified_by[i]), "") if verified else ("not known", "", ""))
     return found
 
 
-def _outcomes(artifacts: Artifacts, classes: list[str]) -> dict[str, Outcome]:
+def _outcomes(artifacts: Artifacts, classes: list[str]) -> dict[str, SampleOutcome]:
     """What one assessment found, by sample name."""
     n = len(artifacts.sample_names)
     verdicts = artifacts.tensor("verdicts").tolist()
     after = _column(artifacts, "perturbed_predictions", n, -1)
-    far = _column(artifacts, "perturbation_distance", n, math.nan)
+    distance = _column(artifacts, "perturbation_distance", n, math.nan)
     return {
-        name: Outcome(
+        name: SampleOutcome(
             _VERDICT.get(verdicts[i], str(verdicts[i])),
             class_name(classes, int(after[i])) if after[i] >= 0 else "",
-            f"{far[i]:.4g}" if math.isfinite(far[i]) else "",
+            f"{distance[i]:.4g}" if math.isfinite(distance[i]) else "",
             by,
         )
         for i, (name, by) in enumerate(zip(artifacts.sample_names, _deciders(artifacts, n), strict=True))

@@ -17,7 +17,7 @@ _GROUPS = {
     "B": "B. After each attack",
     "C": "C. Gradient masking and obfuscation",
     "D": "D. Strength and convergence of the attacks",
-    "E": "E. Attacks, proofs and statistics against each other",
+    "E": "E. Attacks, certificates and statistics against each other",
     "F": "F. Statistics and reporting",
     "G": "G. Provenance",
 }

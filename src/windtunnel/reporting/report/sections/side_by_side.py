@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid
+from windtunnel.assessments.figures.png import png_of
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Text
+from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.pictures import LARGE, Pictures, map_png
-from windtunnel.reporting.report.png import png_of
 from windtunnel.reporting.report.words import class_name, region
 
 ACROSS = 7  # pictures beside each other on a page
@@ -130,8 +131,8 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
     image = pictures.perturbed.get((artifacts.name, i))
     if image is None:
         return None
-    far = artifacts.data.get("perturbation_distance")
-    distance = float(far[_row(artifacts, pictures.names[i])]) if isinstance(far, Tensor) else float("nan")
+    distances = artifacts.data.get("perturbation_distance")
+    distance = float(distances[_row(artifacts, pictures.names[i])]) if isinstance(distances, Tensor) else float("nan")
     words = f"{region(artifacts).get('norm', '')} {distance:.3g}" if distance == distance else ""
     return Picture(
         map_png(image - pictures.clean[i], scale), f"change of {pictures.names[i]} by {artifacts.name}", words

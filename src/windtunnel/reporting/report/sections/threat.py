@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.distances import distance
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.grids import picture
-from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Text
+from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import Row, budget, class_name, number, region, semantics
 
@@ -100,10 +100,10 @@ def _size(found: Found, row: Row) -> PictureGrid | None:
 def _nearest(found: Found, base: Artifacts, i: int, target: str) -> Picture | None:
     pictures = found.pictures
     image = pictures.nearest.get(i) if pictures else None
-    answers, far = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
-    if pictures is None or image is None or not isinstance(answers, Tensor) or not isinstance(far, Tensor):
+    answers, distances = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
+    if pictures is None or image is None or not isinstance(answers, Tensor) or not isinstance(distances, Tensor):
         return None
-    words = f"{target} → {class_name(base.class_names, int(answers[i]))}, {float(far[i]):.2g}"
+    words = f"{target} → {class_name(base.class_names, int(answers[i]))}, {float(distances[i]):.2g}"
     return picture(image, f"nearest known example of {pictures.names[i]}: {words}", words)
 
 

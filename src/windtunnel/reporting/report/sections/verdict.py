@@ -1,7 +1,7 @@
 """The outcome in one or two sentences that someone who is no expert reads correctly; which ones follows from the case.
 
 Every case has its own words, so that none contradicts its numbers: where everything is decided nothing is said to be
-unknown, and where nothing was proved nothing is said to be robust.
+unknown, and where nothing was verified nothing is said to be robust.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _invalid(failures: list[str]) -> str:
     contradictions = sum(" is verified by " in line and " and broken by " in line for line in failures)
     if contradictions:
         samples = "one sample is" if contradictions == 1 else f"{contradictions} samples are"
-        what = f"The evaluation contradicts itself: {samples} both proved and broken."
+        what = f"The evaluation contradicts itself: {samples} both verified and broken."
     else:
         what = f"The evaluation fails {count}."
     return f"{what} Until that is resolved, none of its numbers says anything about the model."
@@ -55,7 +55,7 @@ def _one_sample(summary: Artifacts, row: Row) -> str:
     if not number(row, "worst_case_accuracy", 1.0):
         what = f"is misclassified under a change within {budget(row)} that was found"
     elif number(row, "certified_accuracy"):
-        what = f"is proved to stay so under every change within {budget(row)}"
+        what = f"is verified to stay so under every change within {budget(row)}"
     else:
         what = f"was not broken within {budget(row)}, which proves nothing"
     return f"{start} it is classified correctly without any change, and {what}."
@@ -78,30 +78,30 @@ def _within(summary: Artifacts, row: Row) -> str:
         f"Under every change within {budget(row)}",
         "keeps its answer" if not _labelled(summary) else "stays right",
     )
-    attacked, proved = "worst_case_accuracy" in row, "certified_accuracy" in row
+    attacked, verified = "worst_case_accuracy" in row, "certified_accuracy" in row
     worst, low = number(row, "worst_case_accuracy"), number(row, "certified_accuracy")
     limits = bracket(interval(row, "worst_case_accuracy"))
-    if not attacked and not proved:
-        return f"Nothing was attacked and nothing was proved within {budget(row)}: its robustness is not known."
+    if not attacked and not verified:
+        return f"Nothing was attacked and nothing was verified within {budget(row)}: its robustness is not known."
     if attacked and worst == 0:
         return f"Within {budget(row)} it {right} on none: every sample is misclassified or has a known adversarial example{limits}."
-    if not proved:
+    if not verified:
         return (
-            f"{where} it {right} on at most {worst:.1%}{limits}: the others are broken or misclassified. Nothing was proved, so "
+            f"{where} it {right} on at most {worst:.1%}{limits}: the others are broken or misclassified. Nothing was verified, so "
             f"the true share may be as low as 0%."
         )
     if not attacked:
         return (
-            f"{where} it {right} on at least {low:.1%}{bracket(interval(row, 'certified_accuracy'))}, which is proved. No attack ran "
+            f"{where} it {right} on at least {low:.1%}{bracket(interval(row, 'certified_accuracy'))}, which is verified. No attack ran "
             f"at this budget, so what holds of the others is not known."
         )
     if low == worst:
         return (
-            f"{where} it {right} on {worst:.1%}{limits}: each of these is proved, and each of the others is broken or misclassified. "
+            f"{where} it {right} on {worst:.1%}{limits}: each of these is verified, and each of the others is broken or misclassified. "
             f"Nothing is left open at this budget."
         )
     return (
-        f"{where} it {right} on at least {low:.1%}, which is proved, and on at most {worst:.1%}, which no attack that ran broke; "
+        f"{where} it {right} on at least {low:.1%}, which is verified, and on at most {worst:.1%}, which no attack that ran broke; "
         f"{worst - low:.1%} of the samples are open."
     )
 

@@ -68,9 +68,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
       if (event.target.dataset.tip) return light(event.target);
       const box = svg.getBoundingClientRect(), scale = svg.viewBox.baseVal.width / box.width;
       const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
-      const far = (dot) => Math.hypot(dot.cx.baseVal.value - x, dot.cy.baseVal.value - y);
-      const near = dots.reduce((best, dot) => (best && far(best) <= far(dot) ? best : dot), null);
-      return near && far(near) < 18 ? light(near) : hide();
+      const distance = (dot) => Math.hypot(dot.cx.baseVal.value - x, dot.cy.baseVal.value - y);
+      const near = dots.reduce((best, dot) => (best && distance(best) <= distance(dot) ? best : dot), null);
+      return near && distance(near) < 18 ? light(near) : hide();
     });
     svg.addEventListener("pointerleave", hide);
     svg.addEventListener("blur", hide);
@@ -141,8 +141,8 @@ if (byId("sample-data")) {
     const others = data.outcomes[row.index].map((outcome, a) => {
       const tr = element("tr"), td = element("td"), changed = outcome && thumbnail(a, row.index, 64);
       if (changed) td.append(changed);
-      const [assessment, region] = data.assessments[a], [verdict, answer, far, who] = outcome ? outcome.map(word) : ["not among its samples", "", "", ""];
-      tr.append(td, ...[assessment, region, verdict, answer, far, who].map((t) => element("td", t)));
+      const [assessment, region] = data.assessments[a], [verdict, answer, distance, who] = outcome ? outcome.map(word) : ["not among its samples", "", "", ""];
+      tr.append(td, ...[assessment, region, verdict, answer, distance, who].map((t) => element("td", t)));
       return tr;
     });
     byId("detail-rows").replaceChildren(first, ...others);

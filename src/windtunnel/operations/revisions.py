@@ -16,8 +16,9 @@ from ruamel.yaml import YAML
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
+from windtunnel.core.layout import LOCK
 from windtunnel.core.plugins import families
-from windtunnel.operations.tracking.stages import LOCK, read_stages
+from windtunnel.operations.tracking.stages import read_stages
 from windtunnel.reporting.compare.runs import Run, run_in
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _READ = (DATA_FILE, METADATA_FILE)
 def run_at(name: str, scratch: Path) -> Run | None:
     """The run whose dvc.lock is committed at a git revision or kept by a DVC experiment; None for an unknown name.
 
-    Raises UserError where that commit has no dvc.lock, or where its results are not to be had.
+    Raises UserError where that commit has no dvc.lock, or where its results are unavailable.
     """
     found = _commit(name)
     if found is None:

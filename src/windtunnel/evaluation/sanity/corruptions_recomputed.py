@@ -10,18 +10,18 @@ from torch import Tensor
 
 from windtunnel.core.artifacts import AssessmentResult, read_artifacts
 from windtunnel.core.errors import UserError
-from windtunnel.evaluation.sanity.evidence import Evidence, Piece
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 
 SAMPLES = 8
 
 
-def differing(evidence: Evidence, piece: Piece, pairs: Sequence[tuple[str, int]]) -> list[str]:
+def differing(evidence: Evidence, assessment: Assessment, pairs: Sequence[tuple[str, int]]) -> list[str]:
     """The corruptions of a suite that give other pixels when run twice, or than the suite kept."""
     from windtunnel.assessments.corruptions.assess import assess_suite
 
     lowest = min(severity for _, severity in pairs)
-    entry = evidence.params.corruptions[piece.name].model_copy(update={"severities": [lowest], "workers": 1})
-    subject = evidence.subject.subset(piece.rows[:SAMPLES])
+    entry = evidence.params.corruptions[assessment.name].model_copy(update={"severities": [lowest], "workers": 1})
+    subject = evidence.subject.subset(assessment.rows[:SAMPLES])
 
     def once() -> dict[str, str]:
         # Digests, not the images: the suite overwrites those by the next corruption.
@@ -30,19 +30,19 @@ def differing(evidence: Evidence, piece: Piece, pairs: Sequence[tuple[str, int]]
         def keep(result: AssessmentResult) -> None:
             kept[result.name] = _digest(cast(Tensor, result.data["perturbed_inputs"]))
 
-        assess_suite(f"{piece.name}.again", entry, subject, keep)
+        assess_suite(f"{assessment.name}.again", entry, subject, keep)
         return kept
 
     first, second = once(), once()
-    return [name for name, pixels in first.items() if {second[name], _stored(piece, name) or pixels} != {pixels}]
+    return [name for name, pixels in first.items() if {second[name], _stored(assessment, name) or pixels} != {pixels}]
 
 
 def _digest(images: Tensor) -> str:
     return hashlib.sha256(images.contiguous().numpy().tobytes()).hexdigest()
 
 
-def _stored(piece: Piece, name: str) -> str | None:
+def _stored(assessment: Assessment, name: str) -> str | None:
     try:
-        return _digest(read_artifacts(piece.artifacts.directory / name).tensor("perturbed_inputs")[:SAMPLES])
+        return _digest(read_artifacts(assessment.artifacts.directory / name).tensor("perturbed_inputs")[:SAMPLES])
     except UserError:
         return None

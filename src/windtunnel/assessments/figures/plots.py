@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.reporting.report.charts.axes import HALF, WIDTH, Axes, Format, percent, plain, ticks
-from windtunnel.reporting.report.charts.scene import (
+from windtunnel.assessments.figures.axes import HALF, WIDTH, Axes, Format, percent, plain, ticks
+from windtunnel.assessments.figures.scene import (
     Area,
     Dot,
     Label,

@@ -29,15 +29,15 @@ PALETTE: dict[str, tuple[str, str]] = {
     "corrupted": (style.CORRUPTED, style.CORRUPTED),
     "error": (style.PURPLE, style.PURPLE),
     "invalid": ("#c1121f", "#ff6b6b"),
-    # Curves of one chart: what attacks left is warm, what was proved is cool; the first of each are the roles above.
+    # Curves of one chart: what attacks left is warm, what was verified is cool; the first of each are the roles above.
     "attack-2": ("#a2790a", "#e0b13a"),
     "attack-3": ("#a6336f", "#e58cbd"),
     "attack-4": ("#6b3fa0", "#b79be0"),
     "attack-5": ("#8a4b1f", "#c99a6b"),
     "attack-6": ("#b01e2e", "#f08a92"),
-    "proof-2": (style.BLUE, style.SKY),
-    "proof-3": ("#2f6f7e", "#7cc4d4"),
-    "proof-4": ("#5a7a1e", "#a9c95f"),
+    "certificate-2": (style.BLUE, style.SKY),
+    "certificate-3": ("#2f6f7e", "#7cc4d4"),
+    "certificate-4": ("#5a7a1e", "#a9c95f"),
 }
 
 

@@ -1,17 +1,17 @@
-"""The robustness sandwich: per budget what is proved, what is not known, what is broken, with the intervals of both ends."""
+"""The robustness sandwich: per budget what is verified, what is not known, what is broken, with the intervals of both ends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windtunnel.reporting.report.charts.axes import WIDTH, percent
-from windtunnel.reporting.report.charts.scene import Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
+from windtunnel.assessments.figures.axes import WIDTH, percent
+from windtunnel.assessments.figures.scene import Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
 
 Interval = tuple[float, float]
 _SHARES = (
-    ("certified", "proved: no attack can succeed"),
-    ("unknown", "not known: neither proved nor broken"),
+    ("certified", "verified: no attack can succeed"),
+    ("unknown", "not known: neither verified nor broken"),
     ("broken", "broken by an attack"),
     ("wrong", "misclassified without any attack"),
 )
@@ -30,7 +30,7 @@ class Layer:
 
     @property
     def shares(self) -> tuple[float, float, float, float]:
-        """Proved, not known, broken, misclassified: they add up to 1."""
+        """Verified, not known, broken, misclassified: they add up to 1."""
         return self.certified, self.worst - self.certified, self.clean - self.worst, 1 - self.clean
 
 
@@ -69,7 +69,7 @@ def sandwich(layers: Sequence[Layer]) -> Scene:
 
 
 def _in_words(layers: Sequence[Layer]) -> str:
-    names = ("proved", "not known", "broken", "misclassified")
+    names = ("verified", "not known", "broken", "misclassified")
     return "; ".join(
         f"{layer.budget}: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, layer.shares, strict=True))
         for layer in layers

@@ -1,4 +1,4 @@
-"""The menu of epsilons of a sweep."""
+"""The epsilon grid of a sweep."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from windtunnel.core.errors import UserError
 from windtunnel.params.sweeps import EpsilonRange
 
 
-def menu_of(epsilons: Sequence[float] | EpsilonRange, where: str) -> tuple[list[float], bool]:
-    """(the menu, sorted, with zero; whether zero had to be added).
+def epsilon_grid(epsilons: Sequence[float] | EpsilonRange, where: str) -> tuple[list[float], bool]:
+    """(the grid, sorted, with zero; whether zero had to be added).
 
-    Raises UserError for an empty menu, a negative or a repeated epsilon.
+    Raises UserError for an empty grid, a negative or a repeated epsilon.
     """
     if isinstance(epsilons, EpsilonRange):
         space = np.linspace if epsilons.spacing == "linear" else np.geomspace
@@ -34,6 +34,6 @@ def menu_of(epsilons: Sequence[float] | EpsilonRange, where: str) -> tuple[list[
     return sorted([*values, 0.0] if added else values), added
 
 
-def median_index(menu: Sequence[float]) -> int:
+def median_index(grid: Sequence[float]) -> int:
     """Index of the median epsilon: n // 2, the upper median, as in neural-api's report."""
-    return len(menu) // 2
+    return len(grid) // 2

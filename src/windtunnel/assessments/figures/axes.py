@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.reporting.report.charts.scene import Label, Line, Mark
+from windtunnel.assessments.figures.scene import Label, Line, Mark
 
 Format = Callable[[float], str]
 WIDTH = 480.0

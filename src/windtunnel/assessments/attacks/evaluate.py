@@ -1,4 +1,4 @@
-"""What perturbed inputs are worth: projected, asked about anew, measured. The library's own word is not asked."""
+"""What perturbed inputs are worth: projected, evaluated, measured. The library's own word is not asked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Evaluation:
     """Of n perturbed inputs: float32 (n, ...) as they are stored, logits (n, K), predictions (n,), distances (n,).
 
     reached: whether the objective is met at any distance; succeeded: met within the budget. beyond, repaired: the
@@ -34,7 +34,7 @@ class Judgement:
     repaired: Tensor
 
 
-def judge(
+def evaluate(
     classifier: Classifier,
     row: AttackRow,
     budget: PerturbationBudget,
@@ -42,31 +42,31 @@ def judge(
     returned: Tensor,
     labels: Tensor,
     aims: Tensor | None,
-) -> Judgement:
+) -> Evaluation:
     """Judge what an attack returned for `clean`; all tensors (n, ...) on the CPU.
 
     A value that is not finite makes the sample the clean one again; values outside [0, 1] are clipped. An attack that
-    takes an epsilon is held to it by projection, and asked about again; one that finds its own distance is not, and
+    takes an epsilon is held to it by projection, and evaluated; one that finds its own distance is not, and
     fails where it is further away than the budget.
     """
     finite = returned.flatten(1).isfinite().all(1)
     image = torch.where(_rows(finite, returned), returned, clean).clamp(0, 1)
-    far = distance(budget.norm, image, clean)
+    distances = distance(budget.norm, image, clean)
     beyond = torch.zeros_like(finite)
     if budget.epsilon is not None:
-        inside = within(far, budget.epsilon)
-        beyond = ~within(far, budget.epsilon * (1 + ROUNDING))
+        inside = within(distances, budget.epsilon)
+        beyond = ~within(distances, budget.epsilon * (1 + ROUNDING))
         pulled = ~inside & (~beyond if row.epsilon is None or row.algorithm.minimum_norm else torch.ones_like(inside))
         if pulled.any():
             image = torch.where(_rows(pulled, image), project(budget.norm, budget.epsilon, image, clean), image)
-            far = distance(budget.norm, image, clean)
+            distances = distance(budget.norm, image, clean)
     logits = classifier.logits(image)
     predictions = argmax_or_invalid(logits)
     reached = predictions != labels if aims is None else predictions == aims
-    allowed = torch.ones_like(reached) if budget.epsilon is None else within(far, budget.epsilon)
+    allowed = torch.ones_like(reached) if budget.epsilon is None else within(distances, budget.epsilon)
     if row.algorithm.minimum_norm:  # at any distance is what it is for
         beyond = torch.zeros_like(finite)
-    return Judgement(image, logits, predictions, far, reached, reached & allowed, beyond, ~finite)
+    return Evaluation(image, logits, predictions, distances, reached, reached & allowed, beyond, ~finite)
 
 
 def project(norm: Norm, epsilon: float, perturbed: Tensor, clean: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is proved, compared: verdicts per method, and how far from each sample proofs and examples reach."""
+"""What is verified, compared: verdicts per method, and how far from each sample certificates and examples reach."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.plots import Stack, ranks, stacks
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.reporting.report.charts.plots import Stack, ranks, stacks
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart
 from windtunnel.reporting.report.words import number, region, region_words
@@ -15,7 +15,7 @@ from windtunnel.reporting.report.words import number, region, region_words
 _KEY = (("certified", "verified"), ("broken", "falsified"), ("unknown", "unknown"), ("error", "error"))
 
 
-def proof_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
+def certificate_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
     """The charts that compare the verifiers of a run."""
     rated = [a for a in mine if all(f"{words}_rate" in a.metrics for _, words in _KEY)]
     if rated:
@@ -29,12 +29,12 @@ def proof_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
 
 
 def _reach(a: Artifacts) -> Chart | None:
-    """Sorted over the samples: the largest epsilon proved, and the smallest at which an example is known."""
-    proved, broken = a.data.get("certified_radius"), a.data.get("broken_radius")
-    if not isinstance(proved, Tensor):
+    """Sorted over the samples: the largest epsilon verified, and the smallest at which an example is known."""
+    verified, broken = a.data.get("certified_radius"), a.data.get("broken_radius")
+    if not isinstance(verified, Tensor):
         return None
-    top = float(proved.max())
-    curves = [("certified", "proved up to", proved.tolist())]
+    top = float(verified.max())
+    curves = [("certified", "verified up to", verified.tolist())]
     if isinstance(broken, Tensor):
         known = broken[broken.isfinite()]
         top = max(top, float(known.max()) if len(known) else 0.0)
@@ -42,6 +42,6 @@ def _reach(a: Artifacts) -> Chart | None:
     where = region(a)
     epsilon = number(where, "epsilon")
     line = (epsilon, "budget") if 0 < epsilon <= top else None
-    alt = f"Certified radius of {len(proved)} samples, sorted: median {float(proved.median()):.3g}."
+    alt = f"Certified radius of {len(verified)} samples, sorted: median {float(verified.median()):.3g}."
     scene = ranks(curves, f"epsilon ({where.get('norm')})", alt, top or 1.0, horizontal=line)
-    return Chart(scene, f"{a.name}: how far proofs and examples reach, over the samples")
+    return Chart(scene, f"{a.name}: how far certificates and examples reach, over the samples")

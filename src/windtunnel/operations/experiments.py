@@ -57,7 +57,7 @@ def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
             f"(dvc queue start) or drop them (dvc queue remove --queued) first"
         )
     for experiment in experiments:
-        # Not --force, which would also compute everything anew: what the replaced one computed comes from the cache.
+        # Not --force, which would also recompute everything: what the replaced one computed comes from the cache.
         if is_kept(experiment.name):
             _dvc("exp", "remove", experiment.name)
         sets = [part for key, value in experiment.overrides for part in ("--set-param", f"{key}={value}")]
