@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.kept import take_back
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
-from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
-from windtunnel.core.dataset import Dataset
 from windtunnel.core.digests import write_digests
-from windtunnel.core.endings import user_errors
 from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.plugins import Family
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
-from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
+from windtunnel.params.resolved import FigureSpec, Resolved
 
 E = TypeVar("E", bound=Entry)
-Contra = TypeVar("Contra", bound=Entry, contravariant=True)
-
-
-class Preflight(Protocol[Contra]):
-    """Raises UserError for an entry that cannot run on this model and these samples."""
-
-    def __call__(
-        self, where: str, entry: Contra, budget: Budget, classifier: Classifier, dataset: Dataset, /
-    ) -> Sequence[str] | None:
-        """Check the entry that is named `where` in params.yaml; a line for each thing that will be done otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +39,38 @@ class Task(Generic[E]):
     resolved: Resolved
 
 
-def run_entry(
-    family: str,
-    stage: str,
-    name: str,
-    schema: type[E],
-    preflight: Preflight[E],
-    compute: Callable[[Task[E]], AssessmentResult],
-) -> Artifacts:
+def run_entry(family: Family, resolved: Resolved) -> Artifacts:
     """Run one entry of a family, from its preflight to its figures.
 
     Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed.
     """
     started = time.time()
-    resolved = read_resolved(stage, name)
-    entry = schema.model_validate(resolved.work.entry)
+    task = task_of(family, resolved)
+    directory = ROBUSTNESS / task.name
+    artifacts = take_back(resolved.digest, directory, task.subject)
+    if artifacts is None:
+        family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+        artifacts = write_artifacts(_compute(family, task), directory, task.subject, started=started)
+    write_digests(directory)
+    draw(artifacts, resolved.drawing.figures)
+    if family.finish:
+        family.finish()(artifacts)
+    return artifacts
+
+
+def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
+    """What was resolved for an entry, with the model and the samples that it asks for."""
+    entry: Entry = family.entry().model_validate(resolved.work.entry)
     subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
-    directory = ROBUSTNESS / name
-    artifacts = take_back(resolved.digest, directory, subject)
-    if artifacts is None:
-        task = Task(f"{family}.{name}", name, entry, budget_of(entry), subject, resolved)
-        preflight(task.where, entry, task.budget, subject.classifier, subject.dataset)
-        result = compute(task)
-        result = replace(result, family=family, kwargs={**result.kwargs, "show_sample_names": entry.show_sample_names})
-        artifacts = write_artifacts(result, directory, subject, started=started)
-    write_digests(directory)
-    draw(artifacts, resolved.drawing.figures)
-    return artifacts
+    return Task(f"{family.name}.{resolved.name}", resolved.name, entry, budget_of(entry), subject, resolved)
+
+
+def _compute(family: Family, task: Task[Entry]) -> AssessmentResult:
+    result: AssessmentResult = family.run()(task)
+    shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
+    return replace(result, family=family.name, kwargs=shown)
 
 
 def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
@@ -101,11 +91,3 @@ def budget_of(entry: Entry) -> Budget:
     if norm is None or epsilon is None:
         return Budget.model_construct(norm=norm or Norm.LINF, epsilon=math.nan)
     return Budget(norm=norm, epsilon=epsilon)
-
-
-def stage_main(run: Callable[[str], object]) -> None:
-    """`python -m stages.<stage> NAME`: run one entry, with a user's error as its one line."""
-    if len(sys.argv) != 2:
-        raise SystemExit(f"usage: python -m {sys.modules['__main__'].__spec__.name} NAME, the name of an entry")  # type: ignore[union-attr]
-    with user_errors():
-        run(sys.argv[1])

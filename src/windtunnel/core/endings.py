@@ -19,7 +19,6 @@ from types import FrameType
 
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
-from windtunnel.core.narration import narrated
 
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 # Something may swallow the exception that a signal raises (a destructor, a library's callback): then the process ends
@@ -66,15 +65,12 @@ def handle_signals() -> None:
 def user_errors() -> Iterator[None]:
     """The work of a process: what goes wrong in it becomes one line on stderr and the exit code (SystemExit).
 
-    A stage says a line at its start and one at its end (`narrated`).
-
     That are a UserError, an interruption, a disk that is full or read-only, memory that is short, and whatever the
     user's own modules raise, `sys.exit` among it: code 0 from them would be taken for a result.
     """
     _Ending.working = True
     try:
-        with narrated():
-            yield
+        yield
         if _Ending.signal is not None:  # something swallowed the exception
             raise Interrupted(_Ending.signal)
     except UserError as error:

@@ -46,10 +46,11 @@ class Lazy(Generic[T]):
 class Family:
     """One family of assessments: a key of params.yaml, a DVC stage, and everything that is the family's own.
 
-    name: the key of params.yaml. stage: the DVC stage, and the file below `stages/`. order: place in lists and reports.
-    entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
+    name: the key of params.yaml. stage: the DVC stage (`python -m windtunnel stage <stage> <entry>`). order: place in lists
+    and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
-    assess: (name, entry, budget, subject, ...) -> AssessmentResult.
+    run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
+    finish: Artifacts -> None, what is written beside the artifacts once they are on disk; None for nothing.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
     """
@@ -60,10 +61,17 @@ class Family:
     entry: Lazy[Any]
     algorithms: Lazy[Sequence[Any]]
     preflight: Lazy[Callable[..., None]]
-    assess: Lazy[Callable[..., Any]]
+    run: Lazy[Callable[[Any], Any]]
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
+    finish: Lazy[Callable[[Any], None]] | None = None
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules by which its stage runs one entry, those of its figures not among them."""
+        named = (self.entry, self.preflight, self.run, *((self.finish,) if self.finish else ()))
+        return tuple(reference.module for reference in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +136,15 @@ def library_records(family: str) -> list[str]:
     return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
 
 
+def record_of(family: str) -> list[str]:
+    """The module of ours that holds the record of a family; none for a plug-in's."""
+    return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
+
+
 def family_of(name: str, where: str = "family") -> Family:
     """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
-    if (_ROOT / name / "family.py").is_file():
-        record: Family = import_module(f"{ASSESSMENTS}.{name}.family").FAMILY
+    for module in record_of(name):
+        record: Family = import_module(module).FAMILY
         return record
     if name not in families():
         raise UserError(unknown_word(where, name, families(), what="a family of assessments"))

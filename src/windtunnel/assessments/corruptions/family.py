@@ -11,7 +11,8 @@ FAMILY = Family(
     entry=Lazy("windtunnel.params.corruptions:CorruptionEntry"),
     algorithms=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.corruptions.preflight:preflight"),
-    assess=Lazy("windtunnel.assessments.corruptions.assess:assess_suite"),
+    run=Lazy("windtunnel.assessments.corruptions.run:run"),
+    finish=Lazy("windtunnel.assessments.corruptions.run:finish"),
     figures="windtunnel.assessments.corruptions.figures",
     visualisers=(
         "CorruptionAccuracyVisualiser",

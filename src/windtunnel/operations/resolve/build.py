@@ -13,12 +13,13 @@ from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
-from windtunnel.core.plugins import families
+from windtunnel.core.plugins import families, family_of, record_of
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
 from windtunnel.operations.resolve.closure import Closure, Code
 from windtunnel.operations.resolve.libraries import versions
 from windtunnel.operations.resolve.memory import Memory
+from windtunnel.operations.stages.run import ENTRY
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.load import entries
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
@@ -110,9 +111,9 @@ class Resolver:
         effective = facts.with_budget(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
         modules = [*self.model_code, *(facts.generator_code(self.params.generators) if stage == "latent" else ())]
-        modules += known.code(entry)
+        modules += [*family_of(family).modules, *known.code(entry)]
         found = self._stage(
-            stage, _plain(effective, "visualisers"), reached, modules, files, name=name,
+            stage, _plain(effective, "visualisers"), reached, modules, files, family=family, name=name,
             builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
         )  # fmt: skip
         self.done[label] = found.model_copy(
@@ -147,6 +148,7 @@ class Resolver:
         modules: Iterable[str] = (),
         files: Mapping[str, str] | None = None,
         *,
+        family: str = "",
         name: str = "",
         computes: bool = True,
         builds_on: Mapping[str, str] | None = None,
@@ -155,7 +157,7 @@ class Resolver:
         without_modules, without_libraries = facts.not_reached(options)
         label = f"{stage}@{name}" if name else stage
         own, installed = self._own_modules([*modules, *facts.reached_by(options)])
-        closure = self.code.closure([f"stages.{stage}", *own], without_modules, drawing=draws)
+        closure = self.code.closure([*self._entry_points(stage, family), *own], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
         if stage == "latent":
             inputs["generators"] = _plain(self.params.generators)
@@ -169,7 +171,14 @@ class Resolver:
             libraries=versions((closure.libraries - without_libraries) | installed, label),
             builds_on=dict(builds_on or {}),
         )
-        return Resolved(stage=stage, name=name, work=work)
+        return Resolved(stage=stage, family=family, name=name, work=work)
+
+    def _entry_points(self, stage: str, family: str) -> list[str]:
+        """The modules by which a stage begins; a file of it in the project's own `stages/` is one of them."""
+        own = [f"stages.{stage}"] if self.code.file(f"stages.{stage}") else []
+        if not family:
+            return [_RUN, f"{_STAGES}.{stage}", *own]
+        return [_RUN, f"{_STAGES}.{ENTRY}", *record_of(family), *own]
 
     def _drawing(self, figures: list[FigureSpec], computing: Mapping[str, str]) -> Drawing:
         if not figures:
@@ -207,6 +216,8 @@ class Resolver:
 # Of `model`: what made the weights, which are an output of `train`, and how long `windtunnel check` waits.
 _NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit")
 _IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
+_STAGES = "windtunnel.operations.stages"
+_RUN = f"{_STAGES}.run"
 _DRAW = "windtunnel.assessments.figures.base"
 # Imported by name, when an algorithm is looked up.
 _TABLES = tuple(family.algorithms.module for family in families().values())

@@ -1,0 +1,15 @@
+"""Stage `prepare`: load, convert, check and choose the samples."""
+
+from __future__ import annotations
+
+from windtunnel.core.layout import DATA
+from windtunnel.inputs.data.load import load_dataset, save_datasets
+from windtunnel.params.data import Data
+from windtunnel.params.resolved import read_resolved
+
+
+def main() -> None:
+    """Write reports/data."""
+    resolved = read_resolved("prepare")
+    work = resolved.work
+    save_datasets(*load_dataset(Data.model_validate(work.entry["data"]), resolved.seed), DATA)
