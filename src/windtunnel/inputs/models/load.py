@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import sys
@@ -19,11 +20,12 @@ from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, replacing, write_json
-from windtunnel.core.plugins import plugins
+from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
+from windtunnel.core.view import View
 from windtunnel.core.watched import limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.backends import PredictFunction, copy_graph
+from windtunnel.inputs.models.backends import LogitsOf, PredictFunction, copy_graph
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
@@ -92,8 +94,10 @@ def import_model(
         }
     elif model.source == "function":
         facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
-    elif model.source in plugins("windtunnel.models"):
-        facts |= {"kwargs": dict(model.kwargs), **(_kept_file(model, directory) if model.path else {})}
+    elif model.source in model_sources():
+        keep = model_source(model.source).keep
+        kept_file = _kept_file(model, directory) if model.path and not keep else {}
+        facts |= {"kwargs": dict(model.kwargs), **(keep()(model, directory, seed) if keep else kept_file)}
     elif model.source == "mlflow":
         from windtunnel.inputs.models.from_mlflow import fetch_model
 
@@ -130,7 +134,7 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
     """
     facts = read_json(directory / MODEL_JSON)
-    if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *plugins("windtunnel.models")}:
+    if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *model_sources()}:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
     try:
         loaded = loader_of(str(facts["source"]))(dict(facts), directory, trust)
@@ -153,9 +157,19 @@ def preview_classifier(
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
         return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
-    with tempfile.TemporaryDirectory() as folder:
-        import_model(model, train, 0, device, Path(folder), server, dataset)
-        return load_classifier(Path(folder), device, dataset, trust_of(model))
+    # Until the process ends: a verifier that is tried on the classifier reads its ONNX graph again.
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    import_model(model, train, 0, device, Path(folder.name), server, dataset)
+    return load_classifier(Path(folder.name), device, dataset, trust_of(model))
+
+
+def view_of(model: Model) -> View | None:
+    """How the model's own library sees images; None where params.yaml alone says how they are prepared."""
+    if model.source not in model_sources() or (view := model_source(model.source).view) is None:
+        return None
+    found: View = view()(model)
+    return found
 
 
 def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
@@ -184,6 +198,9 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             f"model: {loaded.source} changes its input in place, so what is measured is not what it was given; let its "
             f"forward pass work on a copy (x = x.clone())"
         )
+    if not isinstance(logits, Tensor) and isinstance(getattr(logits, "logits", None), Tensor):
+        module = LogitsOf(module).eval()
+        logits = module(fed)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise IncompatibleError(

@@ -19,7 +19,7 @@ from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Capability, Caveat, Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
-from windtunnel.core.plugins import load_plugin
+from windtunnel.core.plugins import model_source
 from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
@@ -56,7 +56,7 @@ def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loade
     else:
         shape = cast(list[int], facts["input_shape"])
         module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
-    _load_weights(module, directory / "weights.pt", "the trained weights")
+    load_weights(module, directory / "weights.pt", "the trained weights")
     recipe = cast(dict[str, Json], facts["recipe"])
     return Loaded(module, TORCH, module_digest(module), f"{recipe['recipe']} {facts['architecture']}")
 
@@ -64,7 +64,7 @@ def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loade
 def load_state_dict(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The user's factory with the user's weights."""
     module = own_module(trust, "the model is a state dict")
-    _load_weights(module, directory / str(facts["file"]), str(facts["original"]))
+    load_weights(module, directory / str(facts["file"]), str(facts["original"]))
     return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
 
 
@@ -155,13 +155,16 @@ LOADERS: dict[str, Loader] = {
 
 
 def loader_of(source: str) -> Loader:
-    """The loader of a `model.source`: one of ours, or of a plug-in of the group `windtunnel.models`."""
-    return LOADERS[source] if source in LOADERS else load_plugin("windtunnel.models", source)
+    """The loader of a `model.source`: of a form of ours, of a library's record, or of a plug-in."""
+    return LOADERS[source] if source in LOADERS else cast(Loader, model_source(source).load())
 
 
-def _load_weights(module: nn.Module, path: Path, original: str) -> None:
+def load_weights(module: nn.Module, path: Path, original: str) -> None:
+    """Load a file of weights, or a trainer's checkpoint, into a module. Raises UserError where it is none, or does not fit."""
+    if not path.is_file():
+        raise UserError(f"model.path: {path}: no such file")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _read_weights(path)
     except Exception as error:  # damaged files, and pickles that weights_only refuses
         raise UserError(
             f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
@@ -170,7 +173,15 @@ def _load_weights(module: nn.Module, path: Path, original: str) -> None:
         module.load_state_dict(_state_dict_in(content))
     except Exception as error:  # keys or shapes that do not fit, or no state dict at all
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"model.path: {original} does not fit the factory's module ({reason})") from error
+        raise UserError(f"model.path: {original} does not fit the architecture ({reason})") from error
+
+
+def _read_weights(path: Path) -> object:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _state_dict_in(content: object) -> dict[str, Tensor]:
