@@ -40,9 +40,7 @@ class Recipe(Block):
         return {key: value for key, value in values.items() if only.get(key, self.recipe) in self.recipe}
 
 
-Source = Annotated[
-    str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", more=model_sources)
-]
+Source = Annotated[str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", more=model_sources)]
 
 
 class Model(Block):
@@ -65,14 +63,18 @@ class Model(Block):
     function: str | None = Field(
         None, description="module:function: predict(batch) -> probabilities, forward pass only"
     )
-    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory or function, or of the architecture")
+    kwargs: dict[str, Value] = Field(
+        default_factory=dict, description="arguments of factory or function, or of the architecture"
+    )
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")
     allow_pickle: bool = Field(
         False, description="mlflow, export: the file may be a pickle, which runs code; see docs/security.md"
     )
     time_limit: Number = Field(
-        60, gt=0, description="seconds that windtunnel check gives the factory, and the model for one sample"
+        60,
+        gt=0,
+        description="seconds that windtunnel check gives the factory, and the model for an answer; a stage ten times as long",
     )
 
 

@@ -35,7 +35,13 @@ def load_dataset(data: Data, seed: int, view: View | None = None) -> tuple[Datas
     Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
     finite or out of range, and labels that are out of range or of another number than the samples.
     """
-    assessed, train = source_of(data.source)(data, seed)
+    return convert(data, seed, *source_of(data.source)(data, seed), view)
+
+
+def convert(
+    data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None, view: View | None = None
+) -> tuple[Dataset, Dataset | None]:
+    """What a source holds as `data` asks for it (see `load_dataset`)."""
     parts = [part for part in (assessed, train) if part is not None]
     for part in parts:
         if not len(part.inputs):
@@ -106,9 +112,7 @@ def _read(path: Path, facts: dict[str, Json], ids: tuple[str, ...]) -> Dataset:
     )
 
 
-def _convert(
-    raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tensor, view: View | None = None
-) -> Dataset:
+def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tensor, view: View | None = None) -> Dataset:
     """The samples at `rows` as the model sees them. Values are checked after the choice: files are read only then."""
     if isinstance(raw, Dataset):
         return _checked(raw).subset(rows)
@@ -118,7 +122,15 @@ def _convert(
     if view is not None and data.resize is None and data.crop is None:
         seen = _viewed(raw, data, rows, view)
         facts: dict[str, Json] = {"source": data.source, "channels": view.channels, "prepared_by": view.said}
-        return Dataset(seen, targets[rows], tuple(raw.ids[i] for i in rows.tolist()), names, raw.labels is not None, (0.0, 1.0), facts)
+        return Dataset(
+            seen,
+            targets[rows],
+            tuple(raw.ids[i] for i in rows.tolist()),
+            names,
+            raw.labels is not None,
+            (0.0, 1.0),
+            facts,
+        )
     inputs, ids = _numbers(raw.inputs[rows.numpy()]), tuple(raw.ids[i] for i in rows.tolist())
     _check_finite(inputs, ids)
     is_image = inputs.ndim in {3, 4}
@@ -171,11 +183,15 @@ def _viewed(raw: Raw, data: Data, rows: Tensor, view: View) -> Tensor:
 def _pictures(raw: Raw, data: Data, rows: Tensor, view: View) -> Iterator[Image.Image]:
     inputs = _numbers(np.asarray(raw.inputs)[rows.numpy()])
     if inputs.ndim not in {3, 4}:
-        raise UserError(f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take")
+        raise UserError(
+            f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take"
+        )
     _check_finite(inputs, tuple(raw.ids[i] for i in rows.tolist()))
     low, high = data.value_range or raw.value_range
     inputs = (inputs - low) / (high - low)
-    _check_values(inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span")
+    _check_values(
+        inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
+    )
     inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, view.channels)
     for pixels in (inputs * 255).round().byte().numpy():
         yield Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +23,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
-from windtunnel.core.view import View
-from windtunnel.core.watched import limited
+from windtunnel.core.watched import begin, end, limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import LogitsOf, PredictFunction, copy_graph
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
@@ -83,7 +83,7 @@ def import_model(
     facts: dict[str, Json] = {"source": model.source}
     if model.source == "train":
         split = _labelled(train)
-        build = partial(own_module, trust_of(model), "it is trained") if model.factory else None
+        build = partial(_own_module_to_train, trust_of(model)) if model.factory else None
         module = train_classifier(model.train, split, seed, pick_device(device), build)
         save_tensors(dict(module.state_dict()), directory / "weights.pt")
         facts |= {
@@ -115,6 +115,12 @@ def import_model(
     write_json(facts, directory / MODEL_JSON)
 
 
+def _own_module_to_train(trust: Trust) -> torch.nn.Module:
+    module = own_module(trust, "it is trained")
+    limit_answers(module, trust)
+    return module
+
+
 def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
     """Copy `model.path` into `directory`; what model.json says of it."""
     path = Path(_required(model.path, "path"))
@@ -137,7 +143,7 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *model_sources()}:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
     try:
-        loaded = loader_of(str(facts["source"]))(dict(facts), directory, trust)
+        loaded = loader_of(str(facts["source"]), trust)(dict(facts), directory, trust)
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{directory / MODEL_JSON}: is not what `train` wrote: {error} is missing or damaged"
@@ -156,20 +162,12 @@ def preview_classifier(
         else:
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
-        return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
+        return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset, trust_of(model))
     # Until the process ends: a verifier that is tried on the classifier reads its ONNX graph again.
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     import_model(model, train, 0, device, Path(folder.name), server, dataset)
     return load_classifier(Path(folder.name), device, dataset, trust_of(model))
-
-
-def view_of(model: Model) -> View | None:
-    """How the model's own library sees images; None where params.yaml alone says how they are prepared."""
-    if model.source not in model_sources() or (view := model_source(model.source).view) is None:
-        return None
-    found: View = view()(model)
-    return found
 
 
 def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
@@ -234,9 +232,32 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}
         source = f"{source}, whose forward pass cuts off the gradient (no_grad, detach)"
+    limit_answers(module, trust)
     return Classifier(
         module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path, loaded.caveats
     )
+
+
+def limit_answers(module: torch.nn.Module, trust: Trust) -> None:
+    """Whatever calls the module, a library or we: an answer that never comes is told, and ends `check` or the stage."""
+    answers = _Answers(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit")
+    module.register_forward_pre_hook(answers.asked)
+    module.register_forward_hook(answers.answered, always_call=True)  # an answer that is an exception is one too
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Hooks of a module. They look at no tensor: tracers call them too."""
+
+    what: str
+    seconds: float
+    key: str
+
+    def asked(self, module: torch.nn.Module, args: object) -> None:
+        begin(self.what, self.seconds, self.key)
+
+    def answered(self, module: torch.nn.Module, args: object, output: object) -> None:
+        end()
 
 
 def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str, trust: Trust) -> object:

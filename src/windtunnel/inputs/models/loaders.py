@@ -19,7 +19,7 @@ from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Capability, Caveat, Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
-from windtunnel.core.plugins import model_source
+from windtunnel.core.plugins import model_source, plugins
 from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
@@ -154,9 +154,19 @@ LOADERS: dict[str, Loader] = {
 }
 
 
-def loader_of(source: str) -> Loader:
-    """The loader of a `model.source`: of a form of ours, of a library's record, or of a plug-in."""
-    return LOADERS[source] if source in LOADERS else cast(Loader, model_source(source).load())
+def loader_of(source: str, trust: Trust) -> Loader:
+    """The loader of a `model.source`: of a form of ours, of a library that has a record of ours, or of a plug-in.
+
+    A plug-in is code of somebody else's: raises UserError where model.json alone names it, and params.yaml does not.
+    """
+    if source in LOADERS:
+        return LOADERS[source]
+    if source in plugins("windtunnel.models") and source != trust.plugin and not trust.allow_pickle:
+        raise UserError(
+            f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
+            f"{trust.key}.allow_pickle: true lets it, if you trust them"
+        )
+    return cast(Loader, model_source(source).load())
 
 
 def load_weights(module: nn.Module, path: Path, original: str) -> None:

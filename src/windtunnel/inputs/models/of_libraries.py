@@ -101,7 +101,9 @@ def loaded(network: nn.Module, facts: Mapping[str, Json], directory: Path) -> Lo
     return Loaded(module, TORCH, module_digest(module), name, caveats=(RANDOM_WEIGHTS,) if random else ())
 
 
-def check_folded(view: View, whole: Callable[[Image.Image], Tensor], mean: Sequence[float], std: Sequence[float]) -> None:
+def check_folded(
+    view: View, whole: Callable[[Image.Image], Tensor], mean: Sequence[float], std: Sequence[float]
+) -> None:
     """Hold `view` and a normalisation against the library's whole transforms, on one picture.
 
     Raises UserError where they are not the same: then the transforms do something that is no resize, crop or normalisation.

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from windtunnel.core.plugins import ASSESSMENTS, libraries, library_records
+from windtunnel.core.plugins import ASSESSMENTS, libraries, library_records, model_source, model_sources
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
@@ -39,6 +39,7 @@ OPTIONS: dict[str, Option] = {
     "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
     "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
     "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.inputs.models.onnx_gradients"})),
+    "safetensors": Option(frozenset({"safetensors"})),
     "ONNX gradients": Option(frozenset({"onnx2torch"})),
     "MLflow model": Option(
         frozenset({"mlflow"}),
@@ -235,13 +236,43 @@ def data_options(data: Data) -> frozenset[str]:
 def model_options(model: Model) -> frozenset[str]:
     """What a classifier of `model` reaches, when it is made and when it is asked."""
     known = {"onnx": _ONNX, "mlflow": {"MLflow model", *_ONNX}}
-    return frozenset(known.get(model.source, set()))
+    packed = {"safetensors"} if model.path and model.path.endswith(".safetensors") else set()
+    return frozenset(known.get(model.source, set()) | packed)
 
 
 def model_code(model: Model) -> Iterator[str]:
     """The user's own modules that a classifier of `model` is made of: every assessment executes them."""
     used = {"state_dict": model.factory, "train": model.factory, "function": model.function}.get(model.source)
     yield from _module(used)
+    if model.source in model_sources():
+        yield from model_source(model.source).modules
+
+
+def view_model(model: Model) -> Model | None:
+    """What of `model` decides how its own library sees images; None where it has no say in that."""
+    if model.source not in model_sources() or model_source(model.source).view is None:
+        return None
+    path = model.path if model_source(model.source).view_reads else None
+    return Model(source=model.source, name=model.name, weights=model.weights, kwargs=model.kwargs, path=path)
+
+
+def view_options(model: Model) -> frozenset[str]:
+    """What seeing images as a library does reaches: the library takes pictures."""
+    return frozenset({"image files"} if view_model(model) else set())
+
+
+def view_code(model: Model) -> Iterator[str]:
+    """The modules that see images as a library does."""
+    if view_model(model):
+        yield from model_source(model.source).modules
+
+
+def view_files(model: Model) -> dict[str, str]:
+    """The files below `model.path` that decide how images are seen."""
+    if not view_model(model) or model.path is None:
+        return {}
+    found = {name: Path(model.path) / name for name in model_source(model.source).view_reads}
+    return {f"model.path/{name}": path.as_posix() for name, path in found.items() if path.is_file()}
 
 
 def data_code(data: Data) -> Iterator[str]:

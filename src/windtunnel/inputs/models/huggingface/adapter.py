@@ -75,13 +75,16 @@ def _library() -> ModuleType:
         import transformers
     except Exception as error:
         raise unavailable("huggingface", error) from error
-    return transformers
+    found: ModuleType = transformers
+    return found
 
 
 def _place(model: Model) -> str:
     """The folder, or the hub id."""
     if (model.path is None) == (model.name is None):
-        raise UserError("model.path, a local folder, or model.name, a hub id: one of the two for model.source: huggingface")
+        raise UserError(
+            "model.path, a local folder, or model.name, a hub id: one of the two for model.source: huggingface"
+        )
     if model.weights not in (None, PRETRAINED, RANDOM):
         raise UserError(f"model.weights: {model.weights} is not allowed for huggingface; {PRETRAINED} or {RANDOM}")
     if model.sha256:
@@ -91,7 +94,7 @@ def _place(model: Model) -> str:
     return str(model.path or model.name)
 
 
-def _from(model: Model, kind: str, key: str, missing: str, **options: object) -> Any:  # noqa: ANN401  no types there
+def _from(model: Model, kind: str, key: str, missing: str, **options: object) -> Any:
     place = _place(model)
     try:
         return getattr(_library(), kind).from_pretrained(
@@ -102,7 +105,7 @@ def _from(model: Model, kind: str, key: str, missing: str, **options: object) ->
         raise UserError(f"model.{key}: {place}: {missing} ({first_line(error)}){advice}") from error
 
 
-def _config(model: Model) -> Any:  # noqa: ANN401  as above
+def _config(model: Model) -> Any:
     key = "path" if model.path else "name"
     config = _from(model, "AutoConfig", key, "its configuration is unavailable", **dict(model.kwargs))
     for name in _DROPPED:
@@ -111,28 +114,35 @@ def _config(model: Model) -> Any:  # noqa: ANN401  as above
     return config
 
 
-def _processor(model: Model) -> Any:  # noqa: ANN401  as above
+def _processor(model: Model) -> Any:
     key = "path" if model.path else "name"
     return _from(model, "AutoImageProcessor", key, "its image processor is unavailable; save it beside the weights")
 
 
-def _network(config: Any) -> nn.Module:  # noqa: ANN401  as above
+def _network(config: Any) -> nn.Module:
     try:
         network: nn.Module = _library().AutoModelForImageClassification.from_config(config)
     except ValueError as error:
-        raise UserError(f"model: {config.model_type} of transformers is no image classifier ({first_line(error)})") from error
+        raise UserError(
+            f"model: {config.model_type} of transformers is no image classifier ({first_line(error)})"
+        ) from error
     return network.eval()
 
 
-def _random(config: Any, seed: int) -> nn.Module:  # noqa: ANN401  as above
+def _random(config: Any, seed: int) -> nn.Module:
     with seeded(derive_seed(seed, "model", "random weights")):
         return LogitsOf(_network(config))
 
 
-def _pretrained(model: Model, config: Any) -> nn.Module:  # noqa: ANN401  as above
+def _pretrained(model: Model, config: Any) -> nn.Module:
     key = "path" if model.path else "name"
     network, found = _from(
-        model, "AutoModelForImageClassification", key, "its weights are unavailable", config=config, output_loading_info=True
+        model,
+        "AutoModelForImageClassification",
+        key,
+        "its weights are unavailable",
+        config=config,
+        output_loading_info=True,
     )
     missing = sorted(map(str, [*found.get("missing_keys", ()), *found.get("mismatched_keys", ())]))
     if missing:
@@ -143,12 +153,12 @@ def _pretrained(model: Model, config: Any) -> nn.Module:  # noqa: ANN401  as abo
     return LogitsOf(network.float().eval())
 
 
-def _seen(processor: Any, image: Image, **options: object) -> Tensor:  # noqa: ANN401  as above
+def _seen(processor: Any, image: Image, **options: object) -> Tensor:
     pixels: Tensor = processor(images=image, return_tensors="pt", **options)["pixel_values"][0]
     return pixels
 
 
-def _view(processor: Any, config: Any) -> View:  # noqa: ANN401  as above
+def _view(processor: Any, config: Any) -> View:
     def image(picture: Image) -> Tensor:
         # Without the shift that some processors have, so that the values are in [0, 1].
         plain = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": False}
@@ -165,7 +175,7 @@ def _view(processor: Any, config: Any) -> View:  # noqa: ANN401  as above
     return View(image, int(getattr(config, "num_channels", 3)), said, (distinct(known),) if known else ())
 
 
-def _normalisation(processor: Any, channels: int) -> tuple[list[float], list[float]]:  # noqa: ANN401  as above
+def _normalisation(processor: Any, channels: int) -> tuple[list[float], list[float]]:
     """(mean, std) for values in [0, 1] of what the processor does to 0 to 255: rescale, shift, normalise."""
     rescaled = bool(getattr(processor, "do_rescale", True))
     factor = float(getattr(processor, "rescale_factor", 1 / 255)) if rescaled else 1.0
@@ -177,5 +187,5 @@ def _normalisation(processor: Any, channels: int) -> tuple[list[float], list[flo
     return [(shift + m) / scale for m in mean], [s / scale for s in std]
 
 
-def _per_channel(values: Any, channels: int) -> list[float]:  # noqa: ANN401  as above
+def _per_channel(values: Any, channels: int) -> list[float]:
     return [float(values)] * channels if isinstance(values, int | float) else [float(value) for value in values]

@@ -78,7 +78,8 @@ def _library() -> ModuleType:
         import timm.data
     except Exception as error:  # torchvision below it raises RuntimeError beside another build of torch
         raise unavailable("timm", error) from error
-    return timm
+    found: ModuleType = timm
+    return found
 
 
 def _network(name: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
@@ -104,7 +105,7 @@ def _data_config(network: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _transforms(config: Mapping[str, Any]) -> Any:  # noqa: ANN401  torchvision's transforms have no types
+def _transforms(config: Mapping[str, Any]) -> Any:
     return _library().data.create_transform(**config, is_training=False)
 
 

@@ -82,7 +82,7 @@ def _classifiers() -> list[str]:
     return found
 
 
-def _weights(model: Model) -> Any:  # noqa: ANN401  torchvision has no types
+def _weights(model: Model) -> Any:
     """The row of the weights enumeration that `weights` names; DEFAULT where it names none."""
     name = wanted(model, "name")
     if name not in _classifiers():
@@ -108,7 +108,7 @@ def _network(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
     return network.eval()
 
 
-def _downloaded(name: str, row: Any, kwargs: Mapping[str, Any]) -> nn.Module:  # noqa: ANN401  as above
+def _downloaded(name: str, row: Any, kwargs: Mapping[str, Any]) -> nn.Module:
     try:
         network: nn.Module = _library().get_model(name, weights=row, **kwargs)
     except (TypeError, ValueError) as error:
@@ -121,4 +121,3 @@ def _downloaded(name: str, row: Any, kwargs: Mapping[str, Any]) -> nn.Module:  #
     for prefix in _AUXILIARY.get(name, ()):
         setattr(network, prefix.rstrip("."), None)
     return network.eval()
-
