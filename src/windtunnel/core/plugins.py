@@ -11,7 +11,7 @@ libraries or sources of models.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -55,6 +55,8 @@ class Family:
     finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
+    plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
+    generators: whether its entries read the generative models of the stage `generators`.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Family:
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
     finish: Lazy[Callable[[Any, Any], None]] | None = None
+    plot: Mapping[str, str] | None = None
+    generators: bool = False
 
     @property
     def modules(self) -> tuple[str, ...]:

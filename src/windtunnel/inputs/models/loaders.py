@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from windtunnel.core.contracts import Capability, Caveat, Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
 from windtunnel.core.plugins import model_source, plugins
-from windtunnel.core.references import first_line, resolve, users_code
+from windtunnel.core.references import find_own_modules, first_line, resolve, users_code
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
 from windtunnel.inputs.models.programs import Refused, read_program
@@ -123,8 +122,7 @@ def load_pickle(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded
             f"{trust.key}: {facts.get('uri', facts['file'])} is a pickle, which can run any code when loaded; "
             f"{trust.key}.allow_pickle: true loads it if you trust it"
         )
-    if (here := str(Path.cwd())) not in sys.path:  # where `resolve` finds the user's modules too
-        sys.path.insert(0, here)
+    find_own_modules()
     try:
         module = torch.load(directory / str(facts["file"]), map_location="cpu", weights_only=False)
     except Exception as error:  # a pickle can raise anything, most often that a class of the user's is not importable
@@ -180,7 +178,7 @@ def load_weights(module: nn.Module, path: Path, original: str) -> None:
             f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
         ) from error
     try:
-        module.load_state_dict(_state_dict_in(content))
+        module.load_state_dict(state_dict_in(content))
     except Exception as error:  # keys or shapes that do not fit, or no state dict at all
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"model.path: {original} does not fit the architecture ({reason})") from error
@@ -194,7 +192,7 @@ def _read_weights(path: Path) -> object:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _state_dict_in(content: object) -> dict[str, Tensor]:
+def state_dict_in(content: object) -> dict[str, Tensor]:
     """The state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
     if isinstance(content, dict):
         nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]

@@ -9,7 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from windtunnel.core.plugins import ASSESSMENTS, libraries, library_records, model_source, model_sources
+from windtunnel.assessments.catalogue import CLEAN_FIGURES
+from windtunnel.core.plugins import ASSESSMENTS, families, libraries, library_records, model_source, model_sources
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
@@ -203,6 +204,7 @@ def lazy_imports() -> dict[str, list[str]]:
     return {
         "windtunnel.assessments.attacks.adapters": of_attacks,
         "windtunnel.assessments.attacks.table": [*of_attacks, *rows],
+        "windtunnel.reporting.report.figures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
         **dict.fromkeys(
             ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
         ),
