@@ -6,20 +6,9 @@ import pytest
 import torch
 
 _OPERATORS = [
-    "_deform_conv2d_backward",
-    "_ps_roi_align_backward",
-    "_ps_roi_pool_backward",
-    "_roi_align_backward",
-    "_roi_pool_backward",
-    "deform_conv2d",
-    "nms",
-    "ps_roi_align",
-    "ps_roi_pool",
-    "qnms",
-    "qroi_align",
-    "roi_align",
-    "roi_pool",
-]
+    "_deform_conv2d_backward", "_ps_roi_align_backward", "_ps_roi_pool_backward", "_roi_align_backward", "_roi_pool_backward",
+    "deform_conv2d", "nms", "ps_roi_align", "ps_roi_pool", "qnms", "qroi_align", "roi_align", "roi_pool",
+]  # fmt: skip
 _KEPT = []
 
 
