@@ -162,7 +162,7 @@ def library_of(name: str, family: str) -> Library:
 @functools.cache
 def _all_entry_points() -> EntryPoints:
     # Reads a file of every installed distribution: a twentieth of a second, which each group would cost.
-    return entry_points()
+    return cast("EntryPoints", entry_points())  # Python 3.11 gives another class here, which selects alike
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import METADATA_FILE, plain_json, replacing, write_json
+from windtunnel.core.files import plain_json, replacing
 from windtunnel.core.metadata import FigureRecord
 
 if TYPE_CHECKING:  # matplotlib and torch are slow to import, and params only need the names
@@ -91,7 +91,16 @@ def _draws(visualiser: type[Visualiser], kind: AssessmentKind, family: str) -> b
 
 
 def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[Path]:
-    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory, and list them in metadata.
+    """Draw the figures of an assessment that is on disk, and list them in its metadata; their files."""
+    from windtunnel.core.artifacts import write_metadata
+
+    figures = drawn(artifacts, visualisers)
+    write_metadata(artifacts, figures)
+    return [artifacts.directory / figure.file for figure in figures]
+
+
+def drawn(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[FigureRecord]:
+    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory; what metadata.json says of them.
 
     They show the result as it is in DVC, without what was measured of time: equal results have equal figures.
     """
@@ -102,7 +111,6 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
 
     artifacts = replace(artifacts, data=without_run_times(artifacts.data))
 
-    paths: list[Path] = []
     rows: list[FigureRecord] = []
     for index, visualiser in enumerate(visualisers):
         path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
@@ -112,11 +120,8 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
             with replacing(path) as temporary:
                 figure.savefig(temporary, metadata={"Software": None})
             pyplot.close(figure)
-        paths.append(path)
         rows.append(recorded(visualiser, path, str(figure.get_label())))
-    metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(rows)})
-    write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
-    return paths
+    return rows
 
 
 def recorded(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:

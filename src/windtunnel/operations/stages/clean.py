@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject
-from windtunnel.assessments.run import draw, model_in
+from windtunnel.assessments.run import draw_resolved, model_in
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.digests import write_digests
 from windtunnel.core.layout import CLEAN, DATA, MODEL, PLOTS
@@ -25,7 +26,7 @@ def main() -> None:
         fresh_subject(DATA, MODEL, work.device, resolved.seed, trust_of(model_in(resolved))), resolved=resolved.digest
     )
     result = assess_clean(Clean.model_validate(work.entry["clean"]), subject)
-    artifacts = write_artifacts(result, CLEAN, subject, started=started)
+    draw = partial(draw_resolved, resolved.drawing.figures)
+    artifacts = write_artifacts(result, CLEAN, subject, started=started, draw=draw)
     write_digests(CLEAN)
     write_clean_series(artifacts, subject.dataset.class_names, PLOTS / "clean")
-    draw(artifacts, resolved.drawing.figures)
