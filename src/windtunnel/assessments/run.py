@@ -16,7 +16,7 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifac
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
 from windtunnel.core.digests import write_digests
-from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
 from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.narration import say
 from windtunnel.core.plugins import Family
@@ -33,7 +33,7 @@ E = TypeVar("E", bound=Entry)
 class Task(Generic[E]):
     """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
 
-    subject: the model beside the samples that the entry asks for.
+    subject: the model beside the samples that the entry asks for. place: where the run keeps what it makes.
     """
 
     where: str
@@ -42,6 +42,7 @@ class Task(Generic[E]):
     budget: Budget
     subject: Subject
     resolved: Resolved
+    place: Layout = HERE
 
 
 def run_entry(family: Family, resolved: Resolved) -> Artifacts:
@@ -56,27 +57,33 @@ def run_entry(family: Family, resolved: Resolved) -> Artifacts:
     kept = take_back(resolved.digest, directory, task.subject)
     if kept is None:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-        artifacts = write_artifacts(_compute(family, task), directory, task.subject, started=started, draw=draw)
+        artifacts = write_artifacts(compute(family, task), directory, task.subject, started=started, draw=draw)
     else:
         artifacts = write_metadata(kept, draw(kept))
     write_digests(directory)
     if family.finish:
-        family.finish()(artifacts)
+        family.finish()(artifacts, HERE)
     return artifacts
 
 
 def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
     """What was resolved for an entry, with the model and the samples that it asks for."""
-    entry: Entry = family.entry().model_validate(resolved.work.entry)
     subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
+    return task_on(family, resolved, replace(subject, resolved=resolved.digest))
+
+
+def task_on(family: Family, resolved: Resolved, subject: Subject, place: Layout = HERE) -> Task[Entry]:
+    """An entry as it is run on those samples of `subject` that it asks for."""
+    entry: Entry = family.entry().model_validate(resolved.work.entry)
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     where = f"{family.name}.{resolved.name}"
     say(too_many(where, entry.samples.n, len(subject.dataset)))
-    subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
-    return Task(where, resolved.name, entry, budget_of(entry), subject, resolved)
+    subject = subject.choose(entry.samples.n, entry.samples.selection, seed)
+    return Task(where, resolved.name, entry, budget_of(entry), subject, resolved, place)
 
 
-def _compute(family: Family, task: Task[Entry]) -> AssessmentResult:
+def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
+    """The result of an entry, as it is written. Its preflight is not asked."""
     result: AssessmentResult = family.run()(task)
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
     return replace(result, family=family.name, kwargs=shown)
@@ -84,9 +91,9 @@ def _compute(family: Family, task: Task[Entry]) -> AssessmentResult:
 
 def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequence[FigureRecord]:
     """Draw what was resolved. Only the modules of these figures are imported: others may change without a redraw."""
-    from windtunnel.assessments.figures.base import drawn
+    from windtunnel.assessments.figures.base import save_figures
 
-    return drawn(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
+    return save_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
 
 
 def model_in(resolved: Resolved) -> Model:

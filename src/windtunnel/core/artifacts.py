@@ -221,6 +221,10 @@ def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
     return SemanticsRecord.model_validate(content)
 
 
+# Draws the figures of a result whose tensors are on disk, and says what metadata.json says of them.
+Draw = Callable[[Artifacts], Sequence[FigureRecord]]
+
+
 def no_figures(artifacts: Artifacts) -> Sequence[FigureRecord]:
     """Draws nothing."""
     return ()
@@ -232,11 +236,11 @@ def write_artifacts(
     subject: Subject,
     *,
     started: float,
-    draw: Callable[[Artifacts], Sequence[FigureRecord]] = no_figures,
+    draw: Draw = no_figures,
 ) -> Artifacts:
     """Write robustness_data.pt, the figures, metadata.json and runtime.json into `directory`; what a reader would see.
 
-    `draw` draws the figures of a result whose tensors are there. `started` is time.time() at the start of the assessment. But
+    `started` is time.time() at the start of the assessment. But
     for runtime.json, the bytes depend only on the result: what was measured of time goes there, and how many rows a Python
     `predict` was asked in this process. Raises UserError if the data break the contract, before anything is written.
     """

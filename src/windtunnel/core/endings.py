@@ -15,10 +15,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
+from windtunnel.core.repository import repository
 
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 # Something may swallow the exception that a signal raises (a destructor, a library's callback): then the process ends
@@ -153,6 +154,20 @@ def deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def no_main_module() -> Iterator[None]:
+    """Processes started in here do not import their parent's main module first.
+
+    It brings torch and all, seconds for each process, and a script of the user's without a guard would run again.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 def _on_signal(number: int, frame: FrameType | None) -> None:
     if not _Ending.working or _Ending.signal is not None:  # nothing to tell yet, or any more; or asked a second time
         end_interrupted(number)
@@ -215,7 +230,7 @@ def _last_place(error: BaseException) -> str:
 
 
 def _is_users(filename: str) -> bool:
-    """Whether a file is the user's own: in the current directory, and neither ours nor of an installed package."""
-    path, here = Path(filename), Path.cwd()
+    """Whether a file is the user's own: in the project or its repository, and neither ours nor of an installed package."""
+    path, here = Path(filename), repository() or Path.cwd()
     ours = (Path(__file__).parents[1], here / "stages", here / "pipeline", Path(sys.prefix))
     return path.is_absolute() and path.is_relative_to(here) and not any(path.is_relative_to(top) for top in ours)

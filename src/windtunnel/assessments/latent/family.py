@@ -31,4 +31,5 @@ FAMILY = Family(
         "lara",
         "laga",
     ),
+    generators=True,
 )
