@@ -10,12 +10,13 @@ from torch import Tensor
 
 from pipeline.recompute import Recomputed, differences, of_clean, of_corruption, of_entry, of_sanity, of_summary
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.artifacts import Artifacts, load_tensors, read_artifacts
 from windtunnel.core.contracts import VERDICT_CODES, AssessmentKind, Json
 from windtunnel.core.endings import user_errors
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, file_digest, read_json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
 from windtunnel.core.layout import CLEAN, GATE, METRICS, REPORT, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.run_times import RUN_TIMES
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.load import entries, load_params
 from windtunnel.params.schema import Params
@@ -30,7 +31,7 @@ _SEMANTICS = (
 _PROVENANCE = ("packages", "seed", "device", "dataset_digest", "model_digest")
 _OF_KIND = {
     AssessmentKind.EMPIRICAL_ATTACK: ("perturbed_inputs", "perturbed_predictions", "perturbation_distance"),
-    AssessmentKind.FORMAL_VERIFICATION: ("output_bounds", "runtime_per_sample"),
+    AssessmentKind.FORMAL_VERIFICATION: ("output_bounds", RUN_TIMES),
     AssessmentKind.STATISTICAL_SAMPLING: (),
 }
 
@@ -84,6 +85,8 @@ def _check_contract(artifacts: Artifacts) -> None:
         missing.append("how the samples were selected")
     if missing:
         raise UserError(f"{where}: lacks {', '.join(missing)}")
+    if _has_run_times(artifacts):
+        raise UserError(f"{where}: {DATA_FILE} holds measured run times: no two runs would have equal bytes")
     if empty := [key for key, value in artifacts.metrics.items() if value is None]:
         raise UserError(f"{where}: metrics that are null, not omitted: {', '.join(empty)}")
     if metadata["verdict_codes"] != VERDICT_CODES:
@@ -98,6 +101,11 @@ def _check_contract(artifacts: Artifacts) -> None:
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and not (where / str(row["file"])).is_file():
             raise UserError(f"{where}: metadata.json lists {row['file']}, which is not there")
+
+
+def _has_run_times(artifacts: Artifacts) -> bool:
+    seconds = load_tensors(artifacts.directory / DATA_FILE).get(RUN_TIMES)
+    return isinstance(seconds, Tensor) and bool(seconds.isfinite().any())
 
 
 def _check_manifest(report: Artifacts) -> None:

@@ -17,7 +17,7 @@ RUN, TOOLS, NO_DEPENDENCIES = (
     Path(name) for name in ("requirements.lock", "requirements-dev.lock", "requirements-nodeps.lock")
 )
 PACKAGE = "windtunnel"
-EXTRAS = ("", "postgres")
+EXTRAS = ("", "postgres", "vnnlib")
 # auto-LiRPA declares pytest, which nothing of it that runs here imports.
 NOT_OF_THE_RUN = frozenset({"pytest"})
 

@@ -1,37 +1,6 @@
 """Stage `clean`: the model without any perturbation."""
 
-from __future__ import annotations
-
-import time
-from dataclasses import replace
-
-from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.assessments.clean.series import write_clean_series
-from windtunnel.assessments.clean.subject import fresh_subject
-from windtunnel.assessments.run import draw, model_in
-from windtunnel.core.artifacts import write_artifacts
-from windtunnel.core.digests import write_digests
-from windtunnel.core.endings import user_errors
-from windtunnel.core.layout import CLEAN, DATA, MODEL, PLOTS
-from windtunnel.inputs.models.trust import trust_of
-from windtunnel.params.outcome import Clean
-from windtunnel.params.resolved import read_resolved
-
-
-def main() -> None:
-    """Write reports/robustness/clean and the series of its plots."""
-    started, resolved = time.time(), read_resolved("clean")
-    work = resolved.work
-    subject = replace(
-        fresh_subject(DATA, MODEL, work.device, resolved.seed, trust_of(model_in(resolved))), resolved=resolved.digest
-    )
-    result = assess_clean(Clean.model_validate(work.entry["clean"]), subject)
-    artifacts = write_artifacts(result, CLEAN, subject, started=started)
-    write_digests(CLEAN)
-    write_clean_series(artifacts, subject.dataset.class_names, PLOTS / "clean")
-    draw(artifacts, resolved.drawing.figures)
-
+from windtunnel.operations.stages.run import main
 
 if __name__ == "__main__":
-    with user_errors():
-        main()
+    main("clean")

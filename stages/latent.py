@@ -1,36 +1,6 @@
-"""Stage `latent@<name>`: one entry of `latent`, on the generative models of `generators`."""
+"""Stage `latent@<name>`: one entry of `latent`."""
 
-from __future__ import annotations
-
-from typing import cast
-
-from windtunnel.assessments.latent.assess import assess
-from windtunnel.assessments.latent.models import load_models
-from windtunnel.assessments.latent.preflight import preflight
-from windtunnel.assessments.run import Task, run_entry, stage_main
-from windtunnel.core.artifacts import AssessmentResult
-from windtunnel.core.contracts import Json
-from windtunnel.core.files import read_json
-from windtunnel.core.layout import GENERATORS
-from windtunnel.inputs.generators.load import load_generators
-from windtunnel.params.latent import Generators, LatentEntry
-from windtunnel.params.server import configured_server
-
-
-def latent(task: Task[LatentEntry]) -> AssessmentResult:
-    """Run one entry for this run's classifier and for its `models`."""
-    subject = task.subject
-    others = load_models(task.where, task.entry, task.everyone.dataset, task.resolved.work.device, configured_server())
-    block = Generators.model_validate(task.resolved.work.inputs["generators"])
-    generators = load_generators(GENERATORS, subject.classifier.device, task.everyone.dataset, block)
-    quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
-    return assess(task.name, task.entry, subject, generators, quality, others, task.everyone)
-
-
-def main(name: str) -> None:
-    """Write reports/robustness/<name>."""
-    run_entry("latent", "latent", name, LatentEntry, preflight, latent)
-
+from windtunnel.operations.stages.run import main
 
 if __name__ == "__main__":
-    stage_main(main)
+    main("latent")

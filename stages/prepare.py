@@ -1,21 +1,6 @@
 """Stage `prepare`: load, convert, check and choose the samples."""
 
-from __future__ import annotations
-
-from windtunnel.core.endings import user_errors
-from windtunnel.core.layout import DATA
-from windtunnel.inputs.data.load import load_dataset, save_datasets
-from windtunnel.params.data import Data
-from windtunnel.params.resolved import read_resolved
-
-
-def main() -> None:
-    """Write reports/data."""
-    resolved = read_resolved("prepare")
-    work = resolved.work
-    save_datasets(*load_dataset(Data.model_validate(work.entry["data"]), resolved.seed), DATA)
-
+from windtunnel.operations.stages.run import main
 
 if __name__ == "__main__":
-    with user_errors():
-        main()
+    main("prepare")

@@ -1,31 +1,6 @@
-"""Stage `report`: PDF, HTML and their content as data, from the artifacts of the assessments that params.yaml names."""
+"""Stage `report`: PDF, HTML and their content as data."""
 
-from __future__ import annotations
-
-import time
-from typing import cast
-
-from windtunnel.core.endings import user_errors
-from windtunnel.core.layout import REPORT, REPORTS
-from windtunnel.params.outcome import Report
-from windtunnel.params.resolved import read_resolved
-from windtunnel.reporting.report.build import build_report
-from windtunnel.reporting.report.html import render_html
-from windtunnel.reporting.report.pdf import render_pdf
-from windtunnel.reporting.report.record import write_record
-
-
-def main() -> None:
-    """Write reports/report.pdf, reports/report.html and reports/report."""
-    started, entry = time.time(), read_resolved("report").work.entry
-    names = cast("list[str]", entry["assessments"])
-    report = build_report(REPORTS, Report.model_validate(entry["report"]), names)
-    files = REPORTS / "report.pdf", REPORTS / "report.html"
-    for render, file in zip((render_pdf, render_html), files, strict=True):
-        render(report, file)
-    write_record(REPORTS, names, files, REPORT, started=started)
-
+from windtunnel.operations.stages.run import main
 
 if __name__ == "__main__":
-    with user_errors():
-        main()
+    main("report")

@@ -1,19 +1,6 @@
-"""Stage `resolve`: write what decides each stage's result, and only what changed. Always runs, in a second or two."""
+"""Stage `resolve`: write what decides each stage's result, and only what changed."""
 
-from __future__ import annotations
-
-from windtunnel.core.endings import user_errors
-from windtunnel.operations.resolve.build import resolve_all
-from windtunnel.operations.resolve.write import write_all
-
-
-def main() -> None:
-    """Write reports/resolved."""
-    changed = write_all(resolve_all())
-    if changed:
-        print(f"resolve: {', '.join(changed)}")
-
+from windtunnel.operations.stages.run import main
 
 if __name__ == "__main__":
-    with user_errors():
-        main()
+    main("resolve")

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from windtunnel.assessments.attacks.adapters import Request
     from windtunnel.assessments.attacks.rows import AttackRow, Targeting, algorithm
-    from windtunnel.assessments.figures.base import Visualiser, register
+    from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+    from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
+    from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
+    from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts, AssessmentResult
     from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel, Verdict
     from windtunnel.core.dataset import Dataset
-    from windtunnel.core.plugins import Family, Lazy, Library
+    from windtunnel.core.plugins import Family, Lazy, Library, ModelSource
+    from windtunnel.core.view import View
     from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
     from windtunnel.evaluation.sanity.evidence import Evidence
     from windtunnel.inputs.models.loaders import Loaded
@@ -20,20 +24,26 @@ if TYPE_CHECKING:
 _HOME = {
     "assessments.attacks.adapters": ("Request",),
     "assessments.attacks.rows": ("AttackRow", "Targeting", "algorithm"),
-    "assessments.figures.base": ("Visualiser", "register"),
+    "assessments.figures.base": ("Drawing", "NothingToDraw", "Visualiser", "register"),
+    "assessments.figures.pictures": ("Picture", "PictureGrid", "picture"),
+    "assessments.figures.plots": ("Bar", "Series", "bars", "lines"),
+    "assessments.figures.scene": ("Scene",),
     "core.artifacts": ("Artifacts", "AssessmentResult"),
     "core.contracts": ("Algorithm", "AssessmentKind", "Capability", "Norm", "Randomness", "ThreatModel", "Verdict"),
     "core.dataset": ("Dataset",),
-    "core.plugins": ("Family", "Lazy", "Library"),
+    "core.plugins": ("Family", "Lazy", "Library", "ModelSource"),
+    "core.view": ("View",),
     "evaluation.sanity.check": ("NotApplicable", "NotRun", "Outcome", "Severity", "Tier", "check"),
     "evaluation.sanity.evidence": ("Evidence",),
     "inputs.models.loaders": ("Loaded",),
 }
 
 __all__ = [
-    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Capability", "Dataset", "Evidence",
-    "Family", "Lazy", "Library", "Loaded", "Norm", "NotApplicable", "NotRun", "Outcome", "Randomness", "Request",
-    "Severity", "Targeting", "ThreatModel", "Tier", "Verdict", "Visualiser", "algorithm", "check", "register",
+    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "Dataset",
+    "Drawing", "Evidence", "Family", "Lazy", "Library", "Loaded", "ModelSource", "Norm", "NotApplicable", "NotRun",
+    "NothingToDraw", "Outcome", "Picture", "PictureGrid", "Randomness", "Request", "Scene", "Series", "Severity",
+    "Targeting", "ThreatModel", "Tier", "Verdict", "View", "Visualiser", "algorithm", "bars", "check", "lines", "picture",
+    "register",
 ]  # fmt: skip
 
 

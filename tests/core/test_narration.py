@@ -1,22 +1,20 @@
 """A stage says a line at its start and one at its end, with what was found."""
 
-import sys
-
 import pytest
 
 from windtunnel.core.endings import user_errors
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.narration import narrated
 
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def run(*argv, work=lambda: None):
-        monkeypatch.setattr(sys, "argv", list(argv))
-        with user_errors():
+    def run(*stage, work=lambda: None):
+        with user_errors(), narrated(*stage):
             work()
         return capsys.readouterr().out.splitlines()
 
@@ -33,7 +31,7 @@ def attack(**metrics):
 
 
 def test_an_assessment_says_what_it_found(stage):
-    first, last = stage("stages/attack.py", "pgd", work=lambda: attack(adversarial_accuracy=0.67, clean_accuracy=0.97))
+    first, last = stage("attack", "pgd", work=lambda: attack(adversarial_accuracy=0.67, clean_accuracy=0.97))
     assert first == "attack@pgd: started"
     assert last.startswith("attack@pgd: 67.0% left by the attack, 2 samples, Linf 8/255 (")
     assert last.endswith(" s)")
@@ -47,20 +45,19 @@ def test_sanity_the_summary_and_the_gate_say_theirs_and_others_that_they_are_don
         {"metrics": {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}, "kwargs": {}}, SUMMARY / "metadata.json"
     )
     write_json({"decision": "passed"}, GATE)
-    said = {name: stage(f"stages/{name}.py")[1].split(" (")[0] for name in ("sanity", "summary", "gate", "train")}
+    said = {name: stage(name)[1].split(" (")[0] for name in ("sanity", "summary", "gate", "train")}
     assert said == {
         "sanity": "sanity: 2 pass, 1 warn", "summary": "summary: 66.0% in the worst case, 40.0% certified", "gate": "gate: passed",
         "train": "train: done",
     }  # fmt: skip
 
 
-def test_a_refusal_is_its_own_line_and_another_process_says_nothing(stage, capsys):
+def test_a_refusal_is_its_own_line(stage, capsys):
     def refuse():
         raise UserError("attacks.pgd: no")
 
     with pytest.raises(SystemExit):
-        stage("stages/attack.py", "pgd", work=refuse)
+        stage("attack", "pgd", work=refuse)
     out = capsys.readouterr()
     assert out.out.splitlines() == ["attack@pgd: started"]
     assert "attacks.pgd: no" in out.err
-    assert stage("/usr/bin/windtunnel", "show") == []

@@ -11,16 +11,10 @@ import mlflow
 import numpy as np
 import pytest
 
-import stages.attack
-import stages.clean
-import stages.prepare
-import stages.resolve
-import stages.sanity
-import stages.summary
-import stages.train
 from windtunnel.core.artifacts import load_tensors
 from windtunnel.core.files import read_json
 from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.operations.stages.run import run_stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
@@ -78,12 +72,12 @@ def test_it_gives_the_numbers_and_files_of_the_pipeline(tmp_path, monkeypatch, m
     Path("config.yaml").write_text(CONFIG)
     model = f"data: {{source: npz, path: data.npz}}\nmodel: {{source: mlflow, uri: '{logged.model_uri}'}}\n"
     Path("params.yaml").write_text(model + CONFIG)
-    for stage in (stages.resolve, stages.prepare, stages.train, stages.clean):
-        stage.main()
+    for stage in ("resolve", "prepare", "train", "clean"):
+        run_stage(stage)
     for name in ("pgd", "fgsm"):
-        stages.attack.main(name)
-    stages.sanity.main()
-    stages.summary.main()
+        run_stage("attack", name)
+    run_stage("sanity")
+    run_stage("summary")
 
     path = os.pathsep.join([str(registered), str(ROOT / "src"), str(ROOT)])
     script = SCRIPT.replace("URI", repr(logged.model_uri))

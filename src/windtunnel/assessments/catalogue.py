@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import cast
 
 from windtunnel.assessments.figures.base import Visualiser, make_visualiser
 from windtunnel.core.contracts import Algorithm, AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.plugins import families, family_of, load_modules
+from windtunnel.core.plugins import families, family_of, libraries, load_modules
 from windtunnel.params.entry import Entry
 
 CLEAN_FIGURES = "windtunnel.assessments.clean.figures"  # clean is no family: it has no entries
@@ -24,10 +25,15 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
 
     Raises UserError, naming the key `where`, the word and the nearest match, for an unknown library or algorithm.
     """
+    record = libraries(family).get(library)
+    if record is not None and record.row_of is not None:
+        if ":" not in name:
+            raise UserError(f"{where}.algorithm: '{name}' is not of the form module:function")
+        return cast(Algorithm, record.row_of()(name).algorithm)
     rows = algorithms(family)
-    libraries = sorted({row.library for row in rows})
-    if library not in libraries:
-        raise UserError(unknown_word(f"{where}.library", library, libraries, what=f"a library of {family}"))
+    known = sorted({row.library for row in rows} | {name for name, other in libraries(family).items() if other.row_of})
+    if library not in known:
+        raise UserError(unknown_word(f"{where}.library", library, known, what=f"a library of {family}"))
     by_name = {row.name: row for row in rows if row.library == library}
     if name not in by_name:
         raise UserError(unknown_word(f"{where}.algorithm", name, by_name, what=f"an algorithm of {library}"))

@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.kept import take_back
-from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
-from windtunnel.core.classifier import Classifier
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
 from windtunnel.core.contracts import Norm
-from windtunnel.core.dataset import Dataset
+from windtunnel.core.dataset import too_many
 from windtunnel.core.digests import write_digests
-from windtunnel.core.endings import user_errors
-from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
+from windtunnel.core.metadata import FigureRecord
+from windtunnel.core.narration import say
+from windtunnel.core.plugins import Family
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
-from windtunnel.params.resolved import FigureSpec, Resolved, read_resolved
+from windtunnel.params.resolved import FigureSpec, Resolved
+from windtunnel.params.server import configured_time_limit
 
 E = TypeVar("E", bound=Entry)
-Contra = TypeVar("Contra", bound=Entry, contravariant=True)
-
-
-class Preflight(Protocol[Contra]):
-    """Raises UserError for an entry that cannot run on this model and these samples."""
-
-    def __call__(
-        self, where: str, entry: Contra, budget: Budget, classifier: Classifier, dataset: Dataset, /
-    ) -> Sequence[str] | None:
-        """Check the entry that is named `where` in params.yaml; a line for each thing that will be done otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[E]):
     """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
 
-    subject: the model beside the samples that the entry asks for; everyone: beside all assessed samples.
+    subject: the model beside the samples that the entry asks for; everyone: beside all assessed samples. place: where the
+    run keeps what it makes.
     """
 
     where: str
@@ -51,49 +44,65 @@ class Task(Generic[E]):
     subject: Subject
     everyone: Subject
     resolved: Resolved
+    place: Layout = HERE
 
 
-def run_entry(
-    family: str,
-    stage: str,
-    name: str,
-    schema: type[E],
-    preflight: Preflight[E],
-    compute: Callable[[Task[E]], AssessmentResult],
-) -> Artifacts:
+def run_entry(family: Family, resolved: Resolved) -> Artifacts:
     """Run one entry of a family, from its preflight to its figures.
 
     Where nothing but its figures changed, the result that `resolve` kept is drawn, and nothing is computed.
     """
     started = time.time()
-    resolved = read_resolved(stage, name)
-    entry = schema.model_validate(resolved.work.entry)
-    everyone = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
-    seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
-    subject = replace(everyone, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
-    directory = ROBUSTNESS / name
-    artifacts = take_back(resolved.digest, directory, subject)
-    if artifacts is None:
-        task = Task(f"{family}.{name}", name, entry, budget_of(entry), subject, everyone, resolved)
-        preflight(task.where, entry, task.budget, subject.classifier, subject.dataset)
-        result = compute(task)
-        result = replace(result, family=family, kwargs={**result.kwargs, "show_sample_names": entry.show_sample_names})
-        artifacts = write_artifacts(result, directory, subject, started=started)
+    task = task_of(family, resolved)
+    directory = ROBUSTNESS / task.name
+    draw = partial(draw_resolved, resolved.drawing.figures)
+    kept = take_back(resolved.digest, directory, task.subject)
+    if kept is None:
+        family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+        artifacts = write_artifacts(compute(family, task), directory, task.subject, started=started, draw=draw)
+    else:
+        artifacts = write_metadata(kept, draw(kept))
     write_digests(directory)
-    draw(artifacts, resolved.drawing.figures)
+    if family.finish:
+        family.finish()(artifacts, HERE)
     return artifacts
 
 
-def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
-    """Draw what was resolved. Only the modules of these figures are imported: others may change without a redraw."""
-    from windtunnel.assessments.figures.base import draw_figures
+def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
+    """What was resolved for an entry, with the model and the samples that it asks for."""
+    subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
+    return task_on(family, resolved, replace(subject, resolved=resolved.digest))
 
-    draw_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
+
+def task_on(family: Family, resolved: Resolved, subject: Subject, place: Layout = HERE) -> Task[Entry]:
+    """An entry as it is run on those samples of `subject` that it asks for."""
+    entry: Entry = family.entry().model_validate(resolved.work.entry)
+    seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
+    where = f"{family.name}.{resolved.name}"
+    say(too_many(where, entry.samples.n, len(subject.dataset)))
+    chosen = subject.choose(entry.samples.n, entry.samples.selection, seed)
+    return Task(where, resolved.name, entry, budget_of(entry), chosen, subject, resolved, place)
+
+
+def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
+    """The result of an entry, as it is written. Its preflight is not asked."""
+    result: AssessmentResult = family.run()(task)
+    shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
+    return replace(result, family=family.name, kwargs=shown)
+
+
+def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequence[FigureRecord]:
+    """Draw what was resolved. Only the modules of these figures are imported: others may change without a redraw."""
+    from windtunnel.assessments.figures.base import save_figures
+
+    return save_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
 
 
 def model_in(resolved: Resolved) -> Model:
-    """What params.yaml says of the model: which code of the user's may be called for it."""
-    return Model.model_validate(resolved.work.inputs["model"])
+    """What params.yaml says of the model: which code of the user's may be called for it, and how long it may take."""
+    inputs = resolved.work.inputs["model"]
+    assert isinstance(inputs, dict)
+    return Model.model_validate({**inputs, **configured_time_limit()})
 
 
 def budget_of(entry: Entry) -> Budget:
@@ -102,11 +111,3 @@ def budget_of(entry: Entry) -> Budget:
     if norm is None or epsilon is None:
         return Budget.model_construct(norm=norm or Norm.LINF, epsilon=math.nan)
     return Budget(norm=norm, epsilon=epsilon)
-
-
-def stage_main(run: Callable[[str], object]) -> None:
-    """`python -m stages.<stage> NAME`: run one entry, with a user's error as its one line."""
-    if len(sys.argv) != 2:
-        raise SystemExit(f"usage: python -m {sys.modules['__main__'].__spec__.name} NAME, the name of an entry")  # type: ignore[union-attr]
-    with user_errors():
-        run(sys.argv[1])

@@ -17,13 +17,18 @@ from windtunnel.core.own_source import require_own_source
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
 COMMANDS = {
+    "init": "set up an assessment in a folder of any git repository",
+    "doctor": "what is installed, what is missing, what each would enable, and how to get it",
     "check": "validate params, data, model and every assessment before anything is computed",
     "status": "what `dvc repro` would run, why, and how long that took before",
     "params": "the schema of params.yaml, or the effective values",
     "algorithms": "the catalogue of algorithms",
+    "stage": "run one stage of the pipeline, without DVC",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
     "sanity": "should these numbers be believed?",
+    "verify": "decide one VNN-LIB instance, or audit a verification of the last run",
+    "vnnlib": "write every sample of a verification as a VNN-LIB instance",
     "strengthen": "stronger attacks for what the sanity checks flagged, run on what the others left",
     "gate": "the gate's verdict as an exit code",
     "track": "log to MLflow what is not logged yet",

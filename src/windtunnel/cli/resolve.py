@@ -13,7 +13,7 @@ WORKSPACE = "workspace"
 
 def resolve(name: str, scratch: Path) -> Run:
     """The run called `name`; what has to be fetched is put into `scratch`. Raises UserError for an unknown name."""
-    from pipeline.revisions import known_names, run_at
+    from windtunnel.operations.revisions import known_names, run_at
 
     directory = Path("." if name == WORKSPACE else name)
     if name == WORKSPACE or _has_results(directory):
@@ -36,8 +36,8 @@ def _has_results(directory: Path) -> bool:
 
 
 def _mlflow_run(name: str, scratch: Path) -> Run | None:
-    from pipeline.revisions import run_of_lock
     from windtunnel.inputs.mlflow_server import tracking_uri
+    from windtunnel.operations.revisions import run_of_lock
     from windtunnel.operations.tracking.runs import fetch_run
     from windtunnel.params.load import load_params
 

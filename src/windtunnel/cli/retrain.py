@@ -66,8 +66,7 @@ def run_pipeline(stages: Sequence[str], *, force: bool = False) -> None:
 
 def run_stage(folder: Path, stage: Sequence[str]) -> None:
     """One stage, without DVC, in a folder that has its own params.yaml and reports/."""
-    name, *arguments = stage
-    _run([sys.executable, "-m", f"stages.{name}", *arguments], folder)
+    _run([sys.executable, "-m", "windtunnel", "stage", *stage], folder)
 
 
 def _run(command: list[str], folder: Path) -> None:

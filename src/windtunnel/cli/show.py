@@ -18,6 +18,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.metadata import read_metadata
+from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.headline import accuracy_key, leading
 from windtunnel.evaluation.summary.meanings import MEANING
@@ -198,12 +199,13 @@ def _print_caveats(name: str, metadata: Mapping[str, Json], console: Console) ->
 
 
 def _shown(directory: Path, checks: list[Row]) -> dict[str, Json]:
-    """An assessment's metadata with the caveats of the checks that flagged it, as plain JSON."""
+    """An assessment's metadata with the caveats of the checks that flagged it, and what was measured of time, as plain JSON."""
     if not (directory / METADATA_FILE).is_file():
         raise UserError(
             f"{directory / METADATA_FILE}: no such file. Run dvc repro first, or see windtunnel show for the names there are"
         )
     shown: dict[str, Json] = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
+    shown["metrics"] = {**_block(shown, "metrics"), **run_time_metrics(measured_run_times(directory) or ())}
     return shown
 
 

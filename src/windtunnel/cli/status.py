@@ -9,6 +9,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from windtunnel.core.errors import UserError
+from windtunnel.operations.dvc_files import damaged_files
 from windtunnel.operations.resolve.status import Pending, pending_stages
 
 
@@ -22,6 +24,8 @@ def status(*, as_json: bool) -> None:
       windtunnel status
       windtunnel status --json
     """  # noqa: D301
+    if damaged := damaged_files():
+        raise UserError("\n".join(map(str, damaged)))
     pending = pending_stages()
     if as_json:
         click.echo(json.dumps([asdict(one) for one in pending], indent=2))
@@ -48,5 +52,5 @@ def _estimate(pending: list[Pending]) -> str:
     computed = [one for one in pending if not one.redraws]
     known = [one.seconds for one in computed if one.seconds is not None]
     unknown = len(computed) - len(known)
-    rest = f", and {unknown} stages that have no time yet" if unknown else ""
+    rest = f", and {unknown} stage{'s' if unknown > 1 else ''} without a time yet" if unknown else ""
     return f"{len(pending)} stages; about {sum(known):.0f} s by their last runs{rest}."

@@ -37,9 +37,9 @@ def sweep(
       windtunnel sweep --budget tight,wide --jobs 2
       windtunnel sweep --set model.train.recipe=standard,adversarial --html recipes.html
     """  # noqa: D301
-    from pipeline.revisions import run_at
-    from pipeline.sweep import grid, run_experiments
     from windtunnel.cli.compare import show_comparison
+    from windtunnel.operations.experiments import grid, run_experiments
+    from windtunnel.operations.revisions import run_at
     from windtunnel.reporting.compare.comparison import compare_runs
 
     axes = dict([_axis(text, "budget") for text in budgets] + [_axis(text, "") for text in sets])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.operations.tracking.track import Delivery
+from windtunnel.operations.stages.track import report_outcome
 from windtunnel.operations.tracking.track import track as track_state
 
 
@@ -21,17 +21,3 @@ def track(*, strict: bool) -> None:
       MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel track --strict
     """  # noqa: D301
     report_outcome(track_state(strict=strict))
-
-
-def report_outcome(outcome: Delivery) -> None:
-    """Say in a line or two what became of a call."""
-    if outcome.already:
-        click.echo("track: this state is logged already")
-    elif outcome.run:
-        click.echo(f"track: run {outcome.run}")
-    else:
-        click.echo(f"track: WARNING: not logged, kept in the outbox for the next track: {outcome.reason}", err=True)
-    if outcome.delivered_from_outbox:
-        click.echo(f"track: {outcome.delivered_from_outbox} states delivered from the outbox")
-    for problem in outcome.problems:
-        click.echo(f"track: WARNING: {problem}", err=True)

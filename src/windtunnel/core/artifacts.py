@@ -7,8 +7,8 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -36,9 +36,10 @@ from windtunnel.core.files import (
     plain_json,
     write_json,
 )
-from windtunnel.core.metadata import Metadata, Metrics, SemanticsRecord, read_metadata
+from windtunnel.core.metadata import FigureRecord, Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
+from windtunnel.core.run_times import RUN_TIMES, measured_run_times, run_time_metrics
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -73,7 +74,10 @@ class AssessmentResult:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json."""
+    """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json.
+
+    Where the seconds a sample took are known, `data` has them: robustness_data.pt holds their key alone (`core.run_times`).
+    """
 
     name: str
     directory: Path
@@ -105,6 +109,11 @@ class Artifacts:
     def metrics(self) -> Metrics:
         """The metrics of metadata.json."""
         return self.metadata.metrics
+
+    @property
+    def run_time_metrics(self) -> dict[str, float]:
+        """What the seconds a sample took come to; empty where they are not known."""
+        return run_time_metrics(self.tensor(RUN_TIMES).tolist()) if RUN_TIMES in self.data else {}
 
     @property
     def sample_names(self) -> list[str]:
@@ -212,30 +221,54 @@ def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
     return SemanticsRecord.model_validate(content)
 
 
-def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject, *, started: float) -> Artifacts:
-    """Write robustness_data.pt, metadata.json and runtime.json into `directory`, and return what a reader would see.
+# Draws the figures of a result whose tensors are on disk, and says what metadata.json says of them.
+Draw = Callable[[Artifacts], Sequence[FigureRecord]]
 
-    `started` is time.time() at the start of the assessment. The bytes of the first two files depend only on the
-    result. runtime.json says how many rows a Python `predict` was asked in this
-    process. `visualisers` starts as an empty list: `draw_figures` fills it in.
-    Raises UserError if the data break the contract, before anything is written.
+
+def no_figures(artifacts: Artifacts) -> Sequence[FigureRecord]:
+    """Draws nothing."""
+    return ()
+
+
+def write_artifacts(
+    result: AssessmentResult,
+    directory: Path,
+    subject: Subject,
+    *,
+    started: float,
+    draw: Draw = no_figures,
+) -> Artifacts:
+    """Write robustness_data.pt, the figures, metadata.json and runtime.json into `directory`; what a reader would see.
+
+    `started` is time.time() at the start of the assessment. But
+    for runtime.json, the bytes depend only on the result: what was measured of time goes there, and how many rows a Python
+    `predict` was asked in this process. Raises UserError if the data break the contract, before anything is written.
     """
     check_data(result.data, result.name)
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob("*.png"):
         stale.unlink()
-    save_tensors(result.data, directory / DATA_FILE)
-    metadata = metadata_of(result, subject)
-    write_json(metadata.model_dump(mode="json"), directory / METADATA_FILE)
+    save_tensors(without_run_times(result.data), directory / DATA_FILE)
+    artifacts = Artifacts(result.name, directory, result.data, metadata_of(result, subject))
+    artifacts = write_metadata(artifacts, draw(artifacts))
     seconds = round(time.time() - started, 3)
     runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
+    measured = result.data.get(RUN_TIMES)
+    runtime |= {RUN_TIMES: measured.tolist()} if isinstance(measured, Tensor) else {}
     asked = getattr(subject.classifier.module, "rows_asked", None)
     runtime |= {} if asked is None else {"rows_asked": asked}
     write_json(
         {**runtime, "resolved": subject.resolved, "data_digest": file_digest(directory / DATA_FILE)},
         directory / RUNTIME_FILE,
     )
-    return Artifacts(result.name, directory, result.data, metadata)
+    return artifacts
+
+
+def write_metadata(artifacts: Artifacts, figures: Sequence[FigureRecord]) -> Artifacts:
+    """Write metadata.json of a result with what was drawn of it: the last file of an assessment, which makes it whole."""
+    metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(figures)})
+    write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
+    return replace(artifacts, metadata=metadata)
 
 
 def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
@@ -261,12 +294,27 @@ def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
     return Metadata.model_validate(content)
 
 
-def read_artifacts(directory: Path) -> Artifacts:
-    """Read an assessment directory. Raises UserError, in one line, where a file is missing, damaged or incomplete."""
+def read_artifacts(directory: Path, *, run_times: bool = True) -> Artifacts:
+    """Read an assessment directory. Raises UserError, in one line, where a file is missing, damaged or incomplete.
+
+    `run_times`: with the seconds a sample took, where they are known. Whoever writes an output of DVC reads without them.
+    """
     metadata = read_metadata(directory)
     data = load_tensors(directory / DATA_FILE)
     check_data(data, str(directory))
-    return Artifacts(metadata.name, directory, data, metadata)
+    return Artifacts(metadata.name, directory, with_run_times(data, directory) if run_times else data, metadata)
+
+
+def without_run_times(data: Tensors) -> Tensors:
+    """`data` as robustness_data.pt holds them: of the seconds a sample took the key, all NaN."""
+    seconds = data.get(RUN_TIMES)
+    return {**data, RUN_TIMES: torch.full_like(seconds, torch.nan)} if isinstance(seconds, Tensor) else data
+
+
+def with_run_times(data: Tensors, directory: Path) -> Tensors:
+    """`data`, read from `directory`, with the seconds a sample took where runtime.json has them."""
+    seconds = measured_run_times(directory) if RUN_TIMES in data else None
+    return data if seconds is None else {**data, RUN_TIMES: torch.tensor(seconds)}
 
 
 def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> None:

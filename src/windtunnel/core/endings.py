@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
-from windtunnel.core.narration import narrated
+from windtunnel.core.repository import repository
 
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 # Something may swallow the exception that a signal raises (a destructor, a library's callback): then the process ends
@@ -66,15 +66,12 @@ def handle_signals() -> None:
 def user_errors() -> Iterator[None]:
     """The work of a process: what goes wrong in it becomes one line on stderr and the exit code (SystemExit).
 
-    A stage says a line at its start and one at its end (`narrated`).
-
     That are a UserError, an interruption, a disk that is full or read-only, memory that is short, and whatever the
     user's own modules raise, `sys.exit` among it: code 0 from them would be taken for a result.
     """
     _Ending.working = True
     try:
-        with narrated():
-            yield
+        yield
         if _Ending.signal is not None:  # something swallowed the exception
             raise Interrupted(_Ending.signal)
     except UserError as error:
@@ -123,6 +120,20 @@ def end_interrupted(number: int) -> None:
     os._exit(128 + number)
 
 
+def end_refused(line: str) -> None:
+    """End now, from any thread, as a UserError of this line would; processes that this one started end with it."""
+    _end_children()
+    code = _said(UserError(line))
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def is_working() -> bool:
+    """Whether this process is inside `user_errors`: a command or a stage, which may be ended by a line."""
+    return _Ending.working
+
+
 @contextmanager
 def deaf_children() -> Iterator[None]:
     """Processes started in here do not hear Ctrl-C, which a terminal sends to all of them: their parent ends them.
@@ -141,6 +152,20 @@ def deaf_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def no_main_module() -> Iterator[None]:
+    """Processes started in here do not import their parent's main module first.
+
+    It brings torch and all, seconds for each process, and a script of the user's without a guard would run again.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
@@ -194,7 +219,7 @@ def _end_with_dvc() -> None:
 
 
 def _said(error: UserError) -> int:
-    print(f"windtunnel: {without_credentials(str(error))}", file=sys.stderr)
+    print(f"windtunnel: {without_credentials(str(error))}", file=sys.stderr, flush=True)
     return INFRASTRUCTURE if isinstance(error, InfrastructureError) else USER_ERROR
 
 
@@ -205,7 +230,7 @@ def _last_place(error: BaseException) -> str:
 
 
 def _is_users(filename: str) -> bool:
-    """Whether a file is the user's own: in the current directory, and neither ours nor of an installed package."""
-    path, here = Path(filename), Path.cwd()
+    """Whether a file is the user's own: in the project or its repository, and neither ours nor of an installed package."""
+    path, here = Path(filename), repository() or Path.cwd()
     ours = (Path(__file__).parents[1], here / "stages", here / "pipeline", Path(sys.prefix))
     return path.is_absolute() and path.is_relative_to(here) and not any(path.is_relative_to(top) for top in ours)

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import epsilon_text
@@ -22,18 +21,19 @@ _OF_STAGE = {"clean": CLEAN, "summary": SUMMARY, "sanity": SANITY}
 
 
 @contextmanager
-def narrated() -> Iterator[None]:
-    """The two lines around the work of a stage (`python -m stages.attack pgd`); nothing around that of another process."""
-    script = Path(sys.argv[0])
-    if script.parent.name != "stages":
-        yield
-        return
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    stage = f"{script.stem}@{name}" if name else script.stem
-    print(f"{stage}: started", flush=True)
+def narrated(stage: str, name: str = "") -> Iterator[None]:
+    """The two lines around the work of a stage, for one of a family with the name of its entry."""
+    label = f"{stage}@{name}" if name else stage
+    print(f"{label}: started", flush=True)
     began = time.perf_counter()
     yield
-    print(f"{stage}: {found_words(script.stem, name)} ({time.perf_counter() - began:.1f} s)", flush=True)
+    print(f"{label}: {found_words(stage, name)} ({time.perf_counter() - began:.1f} s)", flush=True)
+
+
+def say(line: str | None) -> None:
+    """A line on stderr about something that is done otherwise than params.yaml has it; nothing where there is none."""
+    if line:
+        print(f"windtunnel: {line}", file=sys.stderr, flush=True)
 
 
 def found_words(stage: str, name: str) -> str:

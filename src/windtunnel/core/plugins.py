@@ -4,24 +4,27 @@ A record holds names, not objects: `Lazy("package.module:name")` is imported whe
 family costs nothing. Ours are `FAMILY` in `windtunnel/assessments/<family>/family.py` and `LIBRARIES` in a
 `libraries.py` below it. Another package registers through the entry-point groups
 `windtunnel.families`, `windtunnel.libraries` (records), `windtunnel.checks`, `windtunnel.figures` (modules that register
-by being imported), `windtunnel.models` and `windtunnel.data` (functions). Nothing else lists families or libraries.
+by being imported), `windtunnel.models` (records or functions) and `windtunnel.data` (functions). Nothing else lists families,
+libraries or sources of models.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.libraries import MODULES, missing
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
 _ROOT = Path(__file__).parents[1] / "assessments"
+_MODELS = Path(__file__).parents[1] / "inputs" / "models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,15 @@ class Lazy(Generic[T]):
 class Family:
     """One family of assessments: a key of params.yaml, a DVC stage, and everything that is the family's own.
 
-    name: the key of params.yaml. stage: the DVC stage, and the file below `stages/`. order: place in lists and reports.
-    entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
+    name: the key of params.yaml. stage: the DVC stage (`python -m windtunnel stage <stage> <entry>`). order: place in lists
+    and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
-    assess: (name, entry, budget, subject, ...) -> AssessmentResult.
+    run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
+    finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
+    plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
+    generators: whether its entries read the generative models of the stage `generators`.
     """
 
     name: str
@@ -59,10 +65,19 @@ class Family:
     entry: Lazy[Any]
     algorithms: Lazy[Sequence[Any]]
     preflight: Lazy[Callable[..., None]]
-    assess: Lazy[Callable[..., Any]]
+    run: Lazy[Callable[[Any], Any]]
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
+    finish: Lazy[Callable[[Any, Any], None]] | None = None
+    plot: Mapping[str, str] | None = None
+    generators: bool = False
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules by which its stage runs one entry, those of its figures not among them."""
+        named = (self.entry, self.preflight, self.run, *((self.finish,) if self.finish else ()))
+        return tuple(reference.module for reference in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +88,8 @@ class Library:
     recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
     adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
-    its algorithms by their name; their signatures are the parameters a user may give.
+    its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
+    functions of the user's, the registry row of one by its reference `module:function`, without importing it.
     """
 
     name: str
@@ -83,16 +99,45 @@ class Library:
     adapter: Lazy[Callable[..., Any]] | None = None
     call: Lazy[Callable[..., Any]] | None = None
     module: str | None = None
+    row_of: Lazy[Callable[[str], Any]] | None = None
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
+        if self.row_of is not None:
+            from windtunnel.core.references import resolve
+
+            return resolve(name, f"library: {self.name}: algorithm")
         try:
             found: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
+            if self.name in MODULES:
+                raise UserError(missing("library", self.name)) from error
             raise UserError(
                 f"library: {self.name} is not installed ({error}); pip install {self.package or self.name}"
             ) from error
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One source of models: a value of `model.source`.
+
+    load: (facts of model.json, directory, trust) -> Loaded. keep: (model, directory, seed) -> the facts, with all that `load`
+    reads written to the directory; without it `model.path` is copied. view: model -> core.view.View, how the
+    model's own library prepares images, and what the classes are called; without it params.yaml says so. view_reads: the files
+    below `model.path` that decide the view.
+    """
+
+    name: str
+    load: Lazy[Callable[..., Any]]
+    keep: Lazy[Callable[..., Any]] | None = None
+    view: Lazy[Callable[..., Any]] | None = None
+    view_reads: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that this source executes."""
+        return tuple(dict.fromkeys(part.module for part in (self.load, self.keep, self.view) if part is not None))
 
 
 @functools.cache
@@ -119,10 +164,15 @@ def library_records(family: str) -> list[str]:
     return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
 
 
+def record_of(family: str) -> list[str]:
+    """The module of ours that holds the record of a family; none for a plug-in's."""
+    return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
+
+
 def family_of(name: str, where: str = "family") -> Family:
     """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
-    if (_ROOT / name / "family.py").is_file():
-        record: Family = import_module(f"{ASSESSMENTS}.{name}.family").FAMILY
+    for module in record_of(name):
+        record: Family = import_module(module).FAMILY
         return record
     if name not in families():
         raise UserError(unknown_word(where, name, families(), what="a family of assessments"))
@@ -137,10 +187,39 @@ def library_of(name: str, family: str) -> Library:
     return known[name]
 
 
+def model_sources() -> tuple[str, ...]:
+    """The names of all sources of models that have a record or are a plug-in; none is imported."""
+    return (*(path.parent.name for path in sorted(_MODELS.glob("*/source.py"))), *plugins("windtunnel.models"))
+
+
+@functools.cache
+def model_source(name: str) -> ModelSource:
+    """The source of this name: ours, or a record or a `load` function of another package.
+
+    Raises UserError for a name that is none, and for a plug-in that does not import.
+    """
+    if (_MODELS / name / "source.py").is_file():
+        ours: ModelSource = import_module(f"windtunnel.inputs.models.{name}.source").SOURCE
+        return ours
+    if name not in plugins("windtunnel.models"):
+        raise UserError(unknown_word("model.source", name, model_sources(), what="a source of models"))
+    point = plugins("windtunnel.models")[name]
+    if isinstance(found := _loaded(point), ModelSource):
+        return found
+    load_plugin("windtunnel.models", name)  # refuses what is no function
+    return ModelSource(name, Lazy(point.value))
+
+
+@functools.cache
+def _all_entry_points() -> EntryPoints:
+    # Reads a file of every installed distribution: a twentieth of a second, which each group would cost.
+    return cast("EntryPoints", entry_points())  # Python 3.11 gives another class here, which selects alike
+
+
 @functools.cache
 def plugins(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group of ours, by name."""
-    return {point.name: point for point in sorted(entry_points(group=group), key=lambda p: p.name)}
+    return {point.name: point for point in sorted(_all_entry_points().select(group=group), key=lambda p: p.name)}
 
 
 def load_plugin(group: str, name: str) -> Callable[..., Any]:

@@ -15,9 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import mlflow
@@ -32,6 +30,7 @@ from windtunnel.core.layout import METRICS
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.validate import validated_params
+from windtunnel.operations.stages.run import run_stage
 from windtunnel.params.load import entries
 
 if TYPE_CHECKING:
@@ -151,23 +150,12 @@ def _temporary_project(raw: Mapping[str, object], inputs: np.ndarray, labels: np
 def _assess(names: Mapping[str, str]) -> dict[str, float]:
     """Run the pipeline's own stages, resolve to summary, in this process; the metrics of metrics.json, flat.
 
-    `names`: the stage of each entry, by its name. Raises UserError where `stages` cannot be imported.
+    `names`: the stage of each entry, by its name.
     """
     for stage in ("resolve", "prepare", "train", "clean"):
-        _stage(stage).main()
+        run_stage(stage)
     for name, stage in names.items():
-        _stage(stage).main(name)
+        run_stage(stage, name)
     for stage in ("sanity", "summary"):
-        _stage(stage).main()
+        run_stage(stage)
     return flatten(cast("dict[str, Json]", read_json(METRICS)))
-
-
-def _stage(name: str) -> ModuleType:
-    # Not an import at the top: the library knows no stages, and a project may have its own.
-    try:
-        return import_module(f"stages.{name}")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"mlflow.models.evaluate: windtunnel runs the pipeline's stages, and {error.name} cannot be imported here; start "
-            f"it in the project's folder, or put that on PYTHONPATH"
-        ) from error

@@ -15,7 +15,7 @@ class On(Block):
 
 
 class AttackEntry(Entry):
-    """An attack of torchattacks or foolbox, or an ensemble (library: windtunnel; quick, standard, exhaustive)."""
+    """An attack of torchattacks or foolbox, an ensemble (library: windtunnel; quick, standard, exhaustive), or a function of yours."""
 
     target_classes: int | str | list[int] | None = Field(
         None, description="targeted: one class, a list (one per sample), or least_likely, random, next"
@@ -28,4 +28,8 @@ class AttackEntry(Entry):
     invoker: str | None = Field(
         None, description="module:function that builds and calls the library's attack itself; see docs/attacks.md"
     )
+    adapt: str | None = Field(
+        None, description="module:function, model -> what is differentiated in its place (BPDA); see docs/attacks.md"
+    )
+    eot: PositiveInt = Field(1, description="gradients are a mean over so many draws of a randomised model (EOT)")
     on: On | None = Field(None, description="run only where other attacks failed")

@@ -51,9 +51,10 @@ class Drawing(Block):
 
 
 class Resolved(Block):
-    """One file of reports/resolved. `name` is that of the entry; empty for a stage that has none."""
+    """One file of reports/resolved. `family` and `name` are those of the entry; empty for a stage that has none."""
 
     stage: str
+    family: str = ""
     name: str = ""
     work: Work
     drawing: Drawing = Drawing()

@@ -69,7 +69,7 @@ def test_algorithm_is_what_the_registry_says(
         return real(classifier, row, budget, clean, raw, *rest)
 
     real = pipeline.evaluate
-    monkeypatch.setattr(pipeline, "judge", spy)
+    monkeypatch.setattr(pipeline, "evaluate", spy)
     entry = cheap_entry(row)
     preflight("attacks.it", entry, GLOBAL, grey.classifier, grey.dataset)
     first, again, other = (assess("it", entry, GLOBAL, replace(grey, seed=seed)) for seed in (0, 0, 1))

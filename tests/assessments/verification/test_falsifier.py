@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from balls import first, subject_with
+from balls import budget, entry, first, subject_with
 from torch import nn
 
+from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.falsifier import confirmed, falsify, falsify_targeted
-from windtunnel.core.contracts import Norm
+from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.distances import distance
 
 
@@ -39,3 +40,8 @@ def test_what_it_finds_lies_in_the_ball_and_is_misclassified_in_both_precisions(
     assert points.min() >= 0
     assert points.max() <= 1
     assert confirmed(subject.classifier, points[found], y[found]).all()
+
+
+def test_the_attack_ends_where_its_first_round_has_broken_every_sample(mlp_subject):
+    result = assess("v", entry("cascade", steps=["attack"]), budget(0.5), first(mlp_subject, 4))
+    assert (result.data["verdicts"] == Verdict.FALSIFIED).all()

@@ -1,22 +1,17 @@
 """The record of outcomes: its rows are the metrics, its protocol is all that decides them beside the model."""
 
 import shutil
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import stages.clean
-import stages.prepare
-import stages.resolve
-import stages.summary
-import stages.train
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import METRICS, SUMMARY
 from windtunnel.core.outcomes import read_record
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.operations.stages.run import run_stage
 from windtunnel.params.load import entries, load_params
 
 PARAMS = """
@@ -48,11 +43,11 @@ def run(tmp_path_factory):
     (folder / "params.yaml").write_text(PARAMS.replace("EPSILON", "0.03"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for stage in (stages.resolve, stages.prepare, stages.train, stages.clean):
-            stage.main()
+        for stage in ("resolve", "prepare", "train", "clean"):
+            run_stage(stage)
         for family, name, _ in entries(load_params()):
-            import_module(f"stages.{families()[family].stage}").main(name)
-        stages.summary.main()
+            run_stage(families()[family].stage, name)
+        run_stage("summary")
     return folder
 
 
@@ -78,7 +73,7 @@ def changed(run: Path, tmp_path: Path, monkeypatch, old: str, new: str) -> set[s
     text = Path("params.yaml").read_text()
     assert old in text
     Path("params.yaml").write_text(text.replace(old, new))
-    stages.summary.main()
+    run_stage("summary")
     before, after = (read_record(folder / SUMMARY / "outcomes.json") for folder in (run, Path()))
     return {name for name, row in before.outcomes.items() if row.protocol != after.outcomes[name].protocol}
 

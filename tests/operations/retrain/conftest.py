@@ -7,15 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import stages.attack
-import stages.clean
-import stages.gate
-import stages.prepare
-import stages.resolve
-import stages.summary
-import stages.train
 from windtunnel.inputs.data.load import load_dataset
 from windtunnel.operations.retrain.flow import retrain
+from windtunnel.operations.stages.run import run_stage
 from windtunnel.operations.tracking import store
 from windtunnel.operations.tracking.registry import open_registry
 from windtunnel.params.data import Data
@@ -65,22 +59,21 @@ class Project:
     def pipeline(self, names, *, force: bool = False) -> None:
         self.ran += names or ["all"]
         if names == ["prepare"]:
-            stages.resolve.main()
-            stages.prepare.main()
+            run_stage("resolve")
+            run_stage("prepare")
         elif names == ["summary"]:
-            for stage in (stages.train, stages.clean):
-                stage.main()
-            stages.attack.main("fgsm")
-            stages.summary.main()
+            for stage in ("train", "clean"):
+                run_stage(stage)
+            run_stage("attack", "fgsm")
+            run_stage("summary")
         else:
-            stages.gate.main()
+            run_stage("gate")
 
     def run_stage(self, folder: Path, stage) -> None:
         self.ran.append(" ".join(["champion", *stage]))
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            name, *arguments = stage
-            getattr(stages, name).main(*arguments)
+            run_stage(*stage)
 
     @property
     def registry(self):

@@ -160,11 +160,11 @@ def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
 
 def test_an_evaluation_that_became_unsound_is_not_green_because_the_weights_are_the_champions(project, monkeypatch):
     """Params that do not touch training give the champion's weights again; the evaluation of today decides all the same."""
-    import stages.gate
     from windtunnel.core.files import read_json, write_json
     from windtunnel.core.layout import GATE
+    from windtunnel.operations.stages import gate
 
-    sound = stages.gate.main
+    sound = gate.main
 
     def unsound():
         sound()
@@ -174,12 +174,12 @@ def test_an_evaluation_that_became_unsound_is_not_green_because_the_weights_are_
     assert project.retrain().status is Status.PROMOTED
     text = Path("params.yaml").read_text()
     Path("params.yaml").write_text(text.replace("epsilon: 0.03", "epsilon: 0.02"))
-    monkeypatch.setattr(stages.gate, "main", unsound)
+    monkeypatch.setattr(gate, "main", unsound)
     for remembered in (False, True):
         found = project.retrain(allow_dirty=True)
         assert (found.status, found.exit_code, found.remembered) == (Status.UNSOUND, 20, remembered)
         assert "the examples are not in the tensors" in summary_markdown(found)
-    monkeypatch.setattr(stages.gate, "main", sound)
+    monkeypatch.setattr(gate, "main", sound)
     Path("params.yaml").write_text(text)
     assert project.retrain().exit_code == 0
     assert number(project.registry, CHAMPION) == "1"

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windtunnel.reporting.report.charts.axes import Axes, ticks
-from windtunnel.reporting.report.charts.plots import Bar, Series, bars, columns, lines, matrix
-from windtunnel.reporting.report.charts.sandwich import Layer, sandwich
-from windtunnel.reporting.report.charts.scene import PALETTE, Dot, Label, Line, Rect
+from windtunnel.assessments.figures.axes import Axes, ticks
+from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines, matrix
+from windtunnel.assessments.figures.scene import PALETTE, Dot, Label, Line, Rect
+from windtunnel.evaluation.summary.sandwich_figure import Layer, sandwich
 
 share = st.floats(0, 1)
 

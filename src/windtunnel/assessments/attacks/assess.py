@@ -6,26 +6,28 @@ that those before it did not break.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb
 from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
 from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
+from windtunnel.assessments.attacks.gradients import adapted, averaged, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import Run, plan_of
 from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of
-from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
-from windtunnel.core.contracts import Json, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import Algorithm, Json, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.files import plain_json
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
@@ -55,73 +57,164 @@ def assess(
     `forward_passes`, `backward_passes` float32 (N,), the mean over the sample's batch; `target_classes` int64 (N,) for
     a targeted attack; `transfer_predictions`, `transfer_clean_predictions` int64 (M, N) of M others. A sample that was
     not attacked keeps its clean input, at distance 0, or the example of `prior`.
+    With `entry.adapt` or `entry.eot` an attack searches on a stand-in's gradient or a mean over draws; what counts is always
+    what the model itself makes of the result.
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
-    where = f"attacks.{name}"
-    algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
-    effective = entry.budget.over(budget)
-    aims = targets_for(where, entry.target_classes, subject, name)
-    runs = plan_of(where, entry, ROWS[algorithm.key], effective)
-    if len(keys := {run.row.algorithm.key for run in runs}) == 1:
-        algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.effective))
-    before = prior_of(where, entry, subject, effective, prior or {})
-    state = _State.start(subject, aims, before)
-    evaluated_budget = runs[0].settings.budget if len(runs) == 1 else effective
-    identity: list[object] = [
-        entry.model_dump(mode="json"),
-        str(effective),
-        subject.dataset.digest(),
-        subject.classifier.digest,
-    ]
-    identity += [subject.seed, str(subject.classifier.device), before.digest()]
-    kept = [Checkpoint(f"{name}.{index}", subject.resolved, identity) for index in range(len(runs))]
-    invoke = invoker_of(where, entry.invoker)
-    calls: list[dict[str, Json]] = []
-    for index, run in enumerate(runs):
-        living = (state.attacked & ~state.succeeded).nonzero().flatten()
-        request = _requests(run, subject, aims, invoke)
-        batches = batches_of(living, entry.batch_size, subject.seed, f"{name}.{run.name}.{index}")
-        calls.append(_first_call(run, batches, request))
-        _run(f"{name}.{run.name}", index, run, batches, request, subject, aims, state, kept[index])
-    for checkpoint in kept:
-        checkpoint.clear()
-    data = _data(subject, state, aims)
-    if others:
-        examples, clean = state.perturbed, subject.dataset.inputs
-        data["transfer_predictions"] = torch.stack([other.predict(examples) for other in others.values()])
-        data["transfer_clean_predictions"] = torch.stack([other.predict(clean) for other in others.values()])
-    region = evaluated_budget if len(keys) == 1 else _region(effective)
-    targeted = aims is not None
+    attack = _attack_of(name, entry, budget, subject, prior or {})
+    state = _State.start(subject, attack.aims, attack.before)
+    calls = attack.search(state)
+    data = {**_data(subject, state, attack.aims), **_tried_on(others or {}, subject, state)}
     return AssessmentResult(
         name=name,
-        semantics=Semantics(
-            algorithm,
-            region,
-            Objective.TARGETED if targeted else Objective.UNTARGETED,
-            target_summary(entry.target_classes),
-        ),
+        semantics=attack.semantics,
         data=data,
         metrics={
-            **attack_metrics(data, effective.norm, algorithm, subject.dataset.num_classes),
+            **attack_metrics(data, attack.budget.norm, attack.algorithm, subject.dataset.num_classes),
             **(transfer_metrics(data, list(others)) if others else {}),
         },
-        caveats=tuple(caveats_of(algorithm, runs, state.beyond, state.repaired, data, subject, before)),
+        caveats=tuple(
+            caveats_of(attack.algorithm, attack.runs, state.beyond, state.repaired, data, subject, attack.before)
+        ),
         kwargs={
             **base_kwargs(subject),
             "batch_size": entry.batch_size,
-            "runs": [run.name for run in runs],
+            "runs": [run.name for run in attack.runs],
             "restarts": entry.restarts,
             **({"invoker": entry.invoker} if entry.invoker else {}),
+            **({"adapt": entry.adapt} if entry.adapt else {}),
+            **({"eot": entry.eot} if entry.eot > 1 else {}),
             **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
-            **({"survivors_of": {key: prior[key].digest() for key in before.by}} if prior and before.by else {}),
+            **(
+                {"survivors_of": {key: prior[key].digest() for key in attack.before.by}}
+                if prior and attack.before.by
+                else {}
+            ),
         },
-        call_kwargs=calls[0] if len(calls) == 1 else {f"{i} {runs[i].name}": call for i, call in enumerate(calls)},
+        call_kwargs=calls[0] if len(calls) == 1 else {f"{i} {attack.runs[i].name}": c for i, c in enumerate(calls)},
         library_package=library_of(entry.library, "attacks").package,
         provenance={
-            "attack_libraries": sorted({run.row.algorithm.library for run in runs}),
+            "attack_libraries": sorted({run.row.algorithm.library for run in attack.runs}),
             "entry": entry_digest(entry, budget),
         },
-        draws=sum(int(str(run.settings.effective.get("n_restarts", 1))) for run in runs),
+        draws=sum(int(str(run.settings.effective.get("n_restarts", 1))) for run in attack.runs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attack:
+    """One entry, settled: its runs, on whom, and on which model they search."""
+
+    name: str
+    entry: AttackEntry
+    algorithm: Algorithm
+    runs: Sequence[Run]
+    budget: PerturbationBudget
+    subject: Subject
+    model: nn.Module
+    aims: Tensor | None
+    before: Prior
+    invoke: Invoke | None
+
+    def search(self, state: _State) -> list[dict[str, Json]]:
+        """Run after run, each on what is left; how the library was called for the first batch of each."""
+        data, classifier = self.subject.dataset, self.subject.classifier
+        identity = self._identity()
+        kept = [Checkpoint(f"{self.name}.{i}", self.subject.resolved, identity) for i in range(len(self.runs))]
+        calls = []
+        for index, (run, checkpoint) in enumerate(zip(self.runs, kept, strict=True)):
+            batches = batches_of(
+                state.living, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}"
+            )
+            calls.append(self._first_call(run, batches))
+            work = functools.partial(self._perturbed, run)
+            for batch, found in each_batch(batches, work, name=f"{self.name}.{run.name}", checkpoint=checkpoint):
+                rows, clean, labels = batch.indices, data.inputs[batch.indices], data.targets[batch.indices]
+                aims = None if self.aims is None else self.aims[rows]
+                worth = evaluate(classifier, run.row, run.settings.budget, clean, found["perturbed"], labels, aims)
+                state.update(index, rows, worth, found["forwards"], found["backwards"])
+        for checkpoint in kept:
+            checkpoint.clear()
+        return calls
+
+    def _perturbed(self, run: Run, batch: Batch) -> dict[str, Tensor]:
+        """What the library makes of one batch, and the passes that it took; all (n, ...)."""
+        counted = CountedModel(self.model)
+        adapter = adapter_of(run.row.algorithm.library)
+        with seeded(batch.seed):
+            found = (
+                perturb(self._request(run, batch), averaged(counted, self.entry.eot), adapter).detach().float().cpu()
+            )
+        n = len(batch.indices)
+        counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
+        return {"perturbed": found, **{key: torch.full((n,), value) for key, value in counts.items()}}
+
+    def _request(self, run: Run, batch: Batch) -> Request:
+        data, device = self.subject.dataset, self.subject.classifier.device
+        return Request(
+            row=run.row,
+            arguments=run.settings.arguments,
+            budget=run.settings.budget,
+            inputs=data.inputs[batch.indices].to(device).contiguous(),
+            labels=data.targets[batch.indices].to(device),
+            aims=None if self.aims is None else self.aims[batch.indices].to(device),
+            pool=(data.inputs, data.targets),
+            num_classes=self.subject.classifier.num_classes,
+            seed=batch.seed,
+            invoke=self.invoke,
+        )
+
+    def _first_call(self, run: Run, batches: Sequence[Batch]) -> dict[str, Json]:
+        """What the library was called with for the first batch; the others differ in their seed and their number of rows."""
+        effective = run.settings.effective
+        summary = plain_json(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
+        assert isinstance(summary, dict)
+        return summary
+
+    def _identity(self) -> list[object]:
+        """What decides the shards beside what was resolved."""
+        dataset, classifier = self.subject.dataset, self.subject.classifier
+        settled = [self.entry.model_dump(mode="json"), str(self.budget)]
+        return [
+            *settled,
+            dataset.digest(),
+            classifier.digest,
+            self.subject.seed,
+            str(classifier.device),
+            self.before.digest(),
+        ]
+
+    @property
+    def semantics(self) -> Semantics:
+        """The region is that of the attack; of several only what they share, the norm and the epsilon."""
+        one = len(self.runs) == 1
+        region = self.runs[0].settings.budget if one else self.budget
+        if len({run.row.algorithm.key for run in self.runs}) > 1:
+            region = PerturbationBudget(self.budget.norm, self.budget.epsilon)
+        objective = Objective.UNTARGETED if self.aims is None else Objective.TARGETED
+        return Semantics(self.algorithm, region, objective, target_summary(self.entry.target_classes))
+
+
+def _attack_of(
+    name: str, entry: AttackEntry, budget: Budget, subject: Subject, prior: Mapping[str, Artifacts]
+) -> _Attack:
+    where, effective = f"attacks.{name}", entry.budget.over(budget)
+    algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
+    aims = targets_for(where, entry.target_classes, subject, name)
+    runs = plan_of(where, entry, row_of(algorithm), effective)
+    if len({run.row.algorithm.key for run in runs}) == 1:
+        algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.effective))
+    return _Attack(
+        name=name,
+        entry=entry,
+        algorithm=algorithm,
+        runs=runs,
+        budget=effective,
+        subject=subject,
+        model=adapted(where, subject.classifier.module, surrogate_of(where, entry.adapt)),
+        aims=aims,
+        before=prior_of(where, entry, subject, effective, prior),
+        invoke=invoker_of(where, entry.invoker),
     )
 
 
@@ -162,6 +255,11 @@ class _State:
             tried=flags[3],
         )
 
+    @property
+    def living(self) -> Tensor:
+        """Indices of the samples that are attacked and not broken yet."""
+        return (self.attacked & ~self.succeeded).nonzero().flatten()
+
     def update(self, index: int, rows: Tensor, found: Evaluation, forwards: Tensor, backwards: Tensor) -> None:
         """Take over what is new: the first try of a sample, a success, or a nearer example that meets the objective."""
         closer = found.reached & (~self.reached[rows] | (found.distances < self.distances[rows]))
@@ -178,66 +276,6 @@ class _State:
         self.tried[rows] = True
         self.forwards[rows] += forwards
         self.backwards[rows] += backwards
-
-
-def _requests(run: Run, subject: Subject, aims: Tensor | None, invoke: Invoke | None) -> Callable[[Batch], Request]:
-    """How each batch of a run is asked of its library."""
-    data, device = subject.dataset, subject.classifier.device
-
-    def request(batch: Batch) -> Request:
-        return Request(
-            row=run.row,
-            arguments=run.settings.arguments,
-            budget=run.settings.budget,
-            inputs=data.inputs[batch.indices].to(device).contiguous(),
-            labels=data.targets[batch.indices].to(device),
-            aims=None if aims is None else aims[batch.indices].to(device),
-            pool=(data.inputs, data.targets),
-            num_classes=subject.classifier.num_classes,
-            seed=batch.seed,
-            invoke=invoke,
-        )
-
-    return request
-
-
-def _first_call(run: Run, batches: Sequence[Batch], request: Callable[[Batch], Request]) -> dict[str, Json]:
-    """What the library was called with for the first batch; the others differ in their seed and their number of rows."""
-    effective = run.settings.effective
-    summary = plain_json(call_of(request(batches[0])).recorded(effective) if batches else effective)
-    assert isinstance(summary, dict)
-    return summary
-
-
-def _run(
-    name: str,
-    index: int,
-    run: Run,
-    batches: Sequence[Batch],
-    request: Callable[[Batch], Request],
-    subject: Subject,
-    aims: Tensor | None,
-    state: _State,
-    checkpoint: Checkpoint,
-) -> None:
-    data, classifier = subject.dataset, subject.classifier
-    adapter = adapter_of(run.row.algorithm.library)
-
-    def work(batch: Batch) -> dict[str, Tensor]:
-        counted = CountedModel(classifier.module)
-        with seeded(batch.seed):
-            perturbed = perturb(request(batch), counted, adapter).detach().float().cpu()
-        n = len(batch.indices)
-        counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
-        return {"perturbed": perturbed, **{key: torch.full((n,), value) for key, value in counts.items()}}
-
-    for batch, found in each_batch(batches, work, name=name, checkpoint=checkpoint):
-        rows = batch.indices
-        wanted = None if aims is None else aims[rows]
-        judgement = evaluate(
-            classifier, run.row, run.settings.budget, data.inputs[rows], found["perturbed"], data.targets[rows], wanted
-        )
-        state.update(index, rows, judgement, found["forwards"], found["backwards"])
 
 
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
@@ -259,5 +297,11 @@ def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     return data
 
 
-def _region(budget: PerturbationBudget) -> PerturbationBudget:
-    return PerturbationBudget(budget.norm, budget.epsilon)
+def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _State) -> Tensors:
+    """What further models answer to the finished examples, and to the clean inputs; int64 (M, N)."""
+    if not others:
+        return {}
+    return {
+        "transfer_predictions": torch.stack([other.predict(state.perturbed) for other in others.values()]),
+        "transfer_clean_predictions": torch.stack([other.predict(subject.dataset.inputs) for other in others.values()]),
+    }

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+
 from windtunnel.assessments.attacks.calls import invoker_of
 from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
+from windtunnel.assessments.attacks.gradients import adapted, surrogate_of
 from windtunnel.assessments.attacks.plan import plan_of
-from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
-from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.assessments.attacks.rows import FUNCTION_ARGUMENTS, AttackRow, Invoker, Targeting
+from windtunnel.assessments.attacks.table import ROWS, row_of
 from windtunnel.assessments.attacks.targets import check_chosen_targets
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Norm
+from windtunnel.core.contracts import Algorithm, Norm, ThreatModel
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.libraries import require_library
+from windtunnel.core.references import resolve
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
@@ -21,7 +25,7 @@ from windtunnel.params.entry import Budget
 def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:
     """Raise UserError or IncompatibleError, in one line, for an attack that cannot run or would mean nothing."""
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
-    row = ROWS[algorithm.key]
+    row = row_of(algorithm)
     for library in _libraries(row):
         require_library(where, library)
     classifier.require(algorithm, where)
@@ -32,14 +36,38 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     if dataset.num_classes < 2:
         raise IncompatibleError(f"{where}: the data has one class; there is no wrong one to reach")
     _check_budget(where, entry, row, budget)
+    if row.invoker is Invoker.FUNCTION:
+        _check_function(where, entry)
     plan_of(where, entry, row, entry.budget.over(budget))
     if entry.invoker and row.invoker is Invoker.ENSEMBLE:
         raise UserError(
             f"{where}.invoker: the profile {row.algorithm.name} runs several attacks; name one of them instead"
         )
     invoker_of(where, entry.invoker)
+    _check_gradients(where, entry, algorithm, classifier)
     _check_data(where, row, dataset)
     _check_objective(where, entry, row, dataset)
+
+
+def _check_function(where: str, entry: AttackEntry) -> None:
+    """The user's own attack is there and takes what it will be called with."""
+    function = resolve(entry.algorithm, f"{where}.algorithm")
+    try:
+        inspect.signature(function).bind(*FUNCTION_ARGUMENTS, **entry.params)
+    except TypeError as error:
+        raise UserError(
+            f"{where}.algorithm: {entry.algorithm} is called with ({', '.join(FUNCTION_ARGUMENTS)}) and params: {error}"
+        ) from error
+
+
+def _check_gradients(where: str, entry: AttackEntry, algorithm: Algorithm, classifier: Classifier) -> None:
+    """A stand-in or a mean over draws is of use to an attack that asks for gradients, of a model that may have none."""
+    for key, given in (("adapt", entry.adapt), ("eot", entry.eot > 1)):
+        if given and algorithm.threat_model is not ThreatModel.WHITE_BOX:
+            raise UserError(
+                f"{where}.{key}: {entry.algorithm} asks for no gradient ({algorithm.threat_model}); remove it"
+            )
+    adapted(where, classifier.module, surrogate_of(where, entry.adapt))
 
 
 def _libraries(row: AttackRow) -> list[str]:

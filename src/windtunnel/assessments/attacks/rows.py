@@ -28,11 +28,14 @@ class Invoker(StrEnum):
     STARTING_POINTS = "starting_points"  # walks from a misclassified point towards the clean one
     UNBOUNDED = "unbounded"  # is no norm-bounded attack and takes no epsilon
     ANY_DISTANCE = "any_distance"  # drops what it finds beyond epsilon, which we keep
+    FUNCTION = "function"  # the user's own: is handed the batch, the whole budget and a seed
     ENSEMBLE = "ensemble"  # ours: members one after another, each on what is left
 
 
 # Where a foolbox attack takes its epsilon: at the call, not at the constructor.
 AT_CALL = "(call)"
+# What a function of the user's is called with, in this order.
+FUNCTION_ARGUMENTS = ("model", "inputs", "labels", "budget", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class AttackRow:
     @property
     def managed(self) -> frozenset[str]:
         """The library's parameters that windtunnel sets, so that nobody may set them in `params`."""
-        return frozenset(key for key in (self.epsilon, self.norm_key, self.classes) if key)
+        called = FUNCTION_ARGUMENTS if self.invoker is Invoker.FUNCTION else ()
+        return frozenset(key for key in (self.epsilon, self.norm_key, self.classes, *called) if key)
 
 
 DISTANCE_NORMS = (Norm.LINF, Norm.L2, Norm.L1, Norm.L0)

@@ -59,7 +59,7 @@ def settle(where: str, row: AttackRow, params: Mapping[str, object], budget: Per
     for name, value in params.items():
         given[name] = _value(where, row, known, name, value)
     for key, parameter, wanted in (("step_size", row.step, budget.step_size), ("steps", row.steps, budget.steps)):
-        if wanted is None:
+        if wanted is None or row.invoker is Invoker.FUNCTION:  # which is handed the whole budget
             continue
         if parameter is None:
             raise UserError(f"{where}.budget.{key}: {row.algorithm.name} has no {key.replace('_', ' ')}; remove it")
@@ -107,6 +107,8 @@ def _value(where: str, row: AttackRow, known: Mapping[str, object], name: str, v
 
 def _search(row: AttackRow, effective: Mapping[str, object], budget: PerturbationBudget) -> PerturbationBudget:
     """The budget with the step size and the effective steps, library defaults included."""
+    if row.invoker is Invoker.FUNCTION:
+        return budget
     step, steps = (effective.get(key) if key else None for key in (row.step, row.steps))
     relative = effective.get("rel_stepsize")
     if step is None and row.step == "abs_stepsize" and isinstance(relative, float) and budget.epsilon is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.plugins import libraries
@@ -9,4 +11,12 @@ from windtunnel.core.plugins import libraries
 ROWS: dict[tuple[str, str], AttackRow] = {
     row.algorithm.key: row for library in libraries("attacks").values() for row in library.rows()
 }
+
+
+def row_of(algorithm: Algorithm) -> AttackRow:
+    """The registry row of an attack, be it of a library's list or a function of the user's."""
+    made = libraries("attacks")[algorithm.library].row_of
+    return cast(AttackRow, made()(algorithm.name)) if made else ROWS[algorithm.key]
+
+
 ALGORITHMS: tuple[Algorithm, ...] = tuple(row.algorithm for row in ROWS.values())

@@ -11,7 +11,8 @@ FAMILY = Family(
     entry=Lazy("windtunnel.params.corruptions:CorruptionEntry"),
     algorithms=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.corruptions.preflight:preflight"),
-    assess=Lazy("windtunnel.assessments.corruptions.assess:assess_suite"),
+    run=Lazy("windtunnel.assessments.corruptions.run:run"),
+    finish=Lazy("windtunnel.assessments.corruptions.run:finish"),
     figures="windtunnel.assessments.corruptions.figures",
     visualisers=(
         "CorruptionAccuracyVisualiser",
@@ -22,4 +23,5 @@ FAMILY = Family(
         "MinimalSeverityVisualiser",
     ),
     headline=("corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce"),
+    plot={"x": "severity", "y": "accuracy", "title": "Severity curve: ${key}"},
 )

@@ -11,7 +11,7 @@ FAMILY = Family(
     entry=Lazy("windtunnel.params.latent:LatentEntry"),
     algorithms=Lazy("windtunnel.assessments.latent.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.latent.preflight:preflight"),
-    assess=Lazy("windtunnel.assessments.latent.assess:assess"),
+    run=Lazy("windtunnel.assessments.latent.run:run"),
     figures="windtunnel.assessments.latent.figures",
     visualisers=(
         "LatentMetricsVisualiser",
@@ -32,4 +32,5 @@ FAMILY = Family(
         "lara",
         "laga",
     ),
+    generators=True,
 )

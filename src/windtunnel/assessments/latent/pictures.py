@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
-from windtunnel.assessments.attacks.figures import bare, show_image, signed_map
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import register
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
 from windtunnel.core.metadata import numbers
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from torch import Tensor
 
+    from windtunnel.assessments.figures.pictures import Picture
     from windtunnel.core.artifacts import Artifacts
+
+Row = tuple[str, "list[Picture | None]"]
 
 
 @register
@@ -29,7 +29,7 @@ class LatentNoiseVisualiser(LatentVisualiser):
 
     max_samples: int = 4
     of: Side = "reconstruction"
-    scope: ClassVar = "per_sample"
+    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
     embeds_clean_input: ClassVar[bool] = True
     title: ClassVar[str] = "Images under latent noise"
 
@@ -37,38 +37,28 @@ class LatentNoiseVisualiser(LatentVisualiser):
         """Refuse a side that does not exist."""
         known_side(self.of)
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A column per sample, a row per level."""
+        from windtunnel.assessments.figures.pictures import picture, sheets
 
         kept = cast("dict[str, Tensor] | None", artifacts.data.get("pictures"))
         if kept is None:
-            return style.placeholder(NOT_IMAGES)
-        side = drawn_side(self.of, artifacts)
-        columns, classes, noisy = _without_noise(artifacts, side)
-        levels = numbers(artifacts.metrics, "noise_levels")
-        rows = kept[f"{side}_rows"][: self.max_samples].tolist()
-        width = len(columns) + len(levels)
-        figure, grid = pyplot.subplots(len(rows), width, figsize=(1.5 * width, 1.75 * len(rows)), squeeze=False)
-        names = artifacts.class_names
-        for place, (index, row) in enumerate(zip(rows, grid, strict=True)):
-            label = int(classes[index])
-            right = (noisy[index] == label).double().mean(1)
-            cells = [(title, images[index], int(said[index]), "") for title, images, said in columns]
-            cells += [
-                (
-                    f"ε {level:g}",
-                    kept[f"{side}_noisy"][place, e],
-                    int(noisy[index, e, 0]),
-                    f", LLNA {float(right[e]):.0%}",
-                )
-                for e, level in enumerate(levels)
-            ]
-            for axes, (title, image, said, words) in zip(row, cells, strict=True):
-                head = f"{title}\n" if not place else ""
-                _cell(axes, image, f"{head}→ {names[said]}{words}", wrong=said != label)
-            row[0].set_ylabel(f"class {names[label]}", fontsize=9)
-        return figure
+            raise NothingToDraw(NOT_IMAGES)
+        side, names = drawn_side(self.of, artifacts), artifacts.class_names
+        stages, classes, noisy = _without_noise(artifacts, side)
+        chosen = kept[f"{side}_rows"][: self.max_samples].tolist()
+        rows = [_row(names, chosen, *stage) for stage in stages]
+        for e, level in enumerate(numbers(artifacts.metrics, "noise_levels")):
+            cells: list[Picture | None] = []
+            for place, i in enumerate(chosen):
+                right = float((noisy[i, e] == classes[i]).double().mean())
+                words = f"answer {names[int(noisy[i, e, 0])]}, LLNA {right:.0%}"
+                cells.append(picture(kept[f"{side}_noisy"][place, e], f"noise of size {level:g}: {words}", words))
+            rows.append((f"\u03b5 {level:g}", cells))
+        caption = (
+            f"{artifacts.name}: one draw of the noise at each size; LLNA is the accuracy of all draws for that image"
+        )
+        return sheets(caption, [f"class {names[int(classes[i])]}" for i in chosen], rows)
 
 
 @register
@@ -84,7 +74,7 @@ class LatentComparisonVisualiser(LatentVisualiser):
     second: str = ""
     of: Side = "reconstruction"
     cmap: str = "RdBu_r"
-    scope: ClassVar = "per_sample"
+    scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
     embeds_clean_input: ClassVar[bool] = True
     embeds_perturbation_map: ClassVar[bool] = True
     title: ClassVar[str] = "Nearest examples of two classifiers"
@@ -93,58 +83,53 @@ class LatentComparisonVisualiser(LatentVisualiser):
         """Refuse a side that does not exist."""
         known_side(self.of)
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder where a classifier is not there, or is the other one."""
-        from matplotlib import pyplot
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A column per sample. Nothing where a classifier is not there."""
+        from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
+        from windtunnel.assessments.figures.pictures import SIDE, Picture, sheets
 
-        names = [str(name) for name in cast("list[str]", artifacts.metadata.kwargs.extra.get("models", []))]
-        second = self.second or next((name for name in names if name != self.first), "")
+        known = [str(name) for name in cast("list[str]", artifacts.metadata.kwargs.extra.get("models", []))]
+        second = self.second or next((name for name in known if name != self.first), "")
         for wanted in (self.first, second):
-            if wanted not in names:
+            if wanted not in known:
                 what = f"'{wanted}' is none of the classifiers" if wanted else "There is one classifier"
-                return style.placeholder(f"{what}: latent.{artifacts.name}.models names further ones.")
-        side = drawn_side(self.of, artifacts)
-        columns, classes, _ = _without_noise(artifacts, side)
-        if columns[0][1].ndim != 4:
-            return style.placeholder(NOT_IMAGES)
+                raise NothingToDraw(f"{what}: latent.{artifacts.name}.models names further ones.")
+        side, names = drawn_side(self.of, artifacts), artifacts.class_names
+        stages, classes, _ = _without_noise(artifacts, side)
+        if stages[0][1].ndim != 4:
+            raise NothingToDraw(NOT_IMAGES)
         data = made(artifacts) if side == "generation" else cast("dict[str, Tensor]", artifacts.data)
-        columns.append(("decayed", data["decayed_inputs"], data["decayed_predictions"]))
-        examples = [(name, *_examples(artifacts, names.index(name), side)) for name in (self.first, second)]
-        both = examples[0][3].isfinite() & examples[1][3].isfinite()
-        rows = sorted(range(len(classes)), key=lambda i: (not both[i], i))[: self.max_samples]
-        width = len(columns) + 3
-        figure, grid = pyplot.subplots(len(rows), width, figsize=(1.6 * width, 1.85 * len(rows)), squeeze=False)
-        shown = artifacts.class_names
-        for place, (index, row) in enumerate(zip(rows, grid, strict=True)):
-            label = int(classes[index])
-            cells = [(title, images[index], int(said[index]), "") for title, images, said in columns]
-            for name, images, said, distances in examples:
-                size = float(distances[index])
-                words = f", ‖δ‖ {size:.2f}" if size < float("inf") else ", none found"
-                cells.append((name[-18:], images[index], int(said[index]), words))
-            for axes, (title, image, answer, words) in zip(row, cells, strict=False):
-                head = f"{title}\n" if not place else ""
-                _cell(axes, image, f"{head}→ {shown[answer]}{words}", wrong=answer != label)
-            change = signed_map(examples[1][1][index] - examples[0][1][index])
+        stages.append(("decayed", data["decayed_inputs"], data["decayed_predictions"]))
+        examples = [_examples(artifacts, known.index(name), side) for name in (self.first, second)]
+        both = examples[0][2].isfinite() & examples[1][2].isfinite()
+        chosen = sorted(range(len(classes)), key=lambda i: (not both[i], i))[: self.max_samples]
+        rows = [_row(names, chosen, *stage) for stage in stages]
+        for name, (images, said, distances) in zip((self.first, second), examples, strict=True):
+            rows.append(_row(names, chosen, name, images, said, distances))
+        cells: list[Picture | None] = []
+        for i in chosen:
+            change = signed_map(examples[1][0][i] - examples[0][0][i])
             scale = max(float(change.abs().max()), 1e-8)
-            row[-1].imshow(change.numpy(), cmap=self.cmap, vmin=-scale, vmax=scale, interpolation="nearest")
-            bare(row[-1])
-            row[-1].set_title(f"{'second less first' if not place else ''}\n± {scale:.2f}".strip(), fontsize=8)
-            row[0].set_ylabel(f"class {shown[label]}", fontsize=9)
-        return figure
+            words = f"at most {scale:.2f}"
+            cells.append(Picture(map_png(change, scale, SIDE, self.cmap), f"second less first, {words}", words))
+        caption = (
+            f"{artifacts.name}: the nearest examples of {self.first} and of {second} from the same decayed code; second less "
+            f"first, {WORDS}"
+        )
+        return sheets(caption, [f"class {names[int(classes[i])]}" for i in chosen], [*rows, ("difference", cells)])
 
 
 def _without_noise(artifacts: Artifacts, side: Side) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:
-    """((title, images, predictions) of each column before any change, classes, predictions under noise (N, E, D))."""
+    """((what, images, predictions) before any change, classes, predictions under noise (N, E, D))."""
     if side == "generation":
         data = made(artifacts)
         return [("generated", data["inputs"], data["predictions"])], data["classes"], data["noisy_predictions"]
     data = cast("dict[str, Tensor]", artifacts.data)
-    columns = [
+    stages = [
         ("clean", data["clean_inputs"], data["clean_predictions"]),
         ("reconstructed", data["reconstructed_inputs"], data["reconstructed_predictions"]),
     ]
-    return columns, data["targets"], data["noisy_predictions"]
+    return stages, data["targets"], data["noisy_predictions"]
 
 
 def _examples(artifacts: Artifacts, index: int, side: Side) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,6 +144,22 @@ def _examples(artifacts: Artifacts, index: int, side: Side) -> tuple[Tensor, Ten
     return data[keys[0]], data[keys[1]], data[keys[2]]
 
 
-def _cell(axes: Axes, image: Tensor, title: str, *, wrong: bool) -> None:
-    show_image(axes, image)
-    axes.set_title(title, fontsize=8, color=style.VERMILION if wrong else "black")
+def _row(
+    names: Sequence[str],
+    chosen: Sequence[int],
+    what: str,
+    images: Tensor,
+    said: Tensor,
+    distances: Tensor | None = None,
+) -> Row:
+    """The images of the samples `chosen`, with what the classifier says of each, and how far its code was moved."""
+    from windtunnel.assessments.figures.pictures import picture
+
+    cells: list[Picture | None] = []
+    for i in chosen:
+        words = f"answer {names[int(said[i])]}"
+        if distances is not None:
+            size = float(distances[i])
+            words += f", \u2016\u03b4\u2016 {size:.2f}" if size < float("inf") else ", none found"
+        cells.append(picture(images[i], f"{what}: {words}", words))
+    return what, cells

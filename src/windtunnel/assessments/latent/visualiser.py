@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser
+from windtunnel.assessments.attacks.figures import NOT_IMAGES as NOT_IMAGES
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser
 from windtunnel.core.contracts import AssessmentKind
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import Tensor
 
     from windtunnel.core.artifacts import Artifacts
 
 NOT_LATENT = "No latent codes on disk: this assessment is not a latent one."
-NOT_IMAGES = "Not images: nothing to draw."
 Side = Literal["reconstruction", "generation"]
 
 
 @dataclass(frozen=True)
 class LatentVisualiser(Visualiser):
-    """A figure of a latent assessment; a placeholder where the artifacts are of another family."""
+    """A figure of a latent assessment."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
     families: ClassVar[frozenset[str]] = frozenset({"latent"})
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder where the artifacts are of another family."""
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """The figure of a latent assessment."""
         if "latents" not in artifacts.data:
-            return style.placeholder(NOT_LATENT)
+            raise NothingToDraw(NOT_LATENT)
         return self.draw_latent(artifacts)
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure of a latent assessment."""
-        raise NotImplementedError
+    @abstractmethod
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """What there is to show."""
 
 
 def known_side(of: str) -> None:

@@ -11,7 +11,8 @@ FAMILY = Family(
     entry=Lazy("windtunnel.params.sweeps:SweepEntry"),
     algorithms=Lazy("windtunnel.assessments.sweeps.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.sweeps.preflight:preflight"),
-    assess=Lazy("windtunnel.assessments.sweeps.assess:assess"),
+    run=Lazy("windtunnel.assessments.sweeps.run:run"),
+    finish=Lazy("windtunnel.assessments.sweeps.run:finish"),
     figures="windtunnel.assessments.sweeps.figures",
     visualisers=(
         "DegradationCurveVisualiser",
@@ -20,4 +21,5 @@ FAMILY = Family(
         "ClassAccuracyVisualiser",
     ),
     headline=("adversarial_accuracy", "attack_success_rate", "area_under_curve", "median_critical_epsilon"),
+    plot={"x": "epsilon", "y": "accuracy", "title": "Degradation curve: ${key}"},
 )

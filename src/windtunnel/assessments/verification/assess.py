@@ -17,7 +17,7 @@ from windtunnel.assessments.verification.canonical.subject import Canonical, can
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
-from windtunnel.assessments.verification.rates import bounds_metrics, runtime_metrics, verdict_rates
+from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.smoothing import assess_smoothing
 from windtunnel.assessments.verification.steps import (
     BOUND_METHODS,
@@ -185,14 +185,12 @@ def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
 def verification_metrics(
     data: Mapping[str, Tensor | dict[str, Tensor]], names: list[str], largest_radius: float | None = None
 ) -> dict[str, Json]:
-    """The contract's rates with their intervals, certified accuracy, who decided, solver times, mean bounds of the logits, and the
-    radii's curves.
+    """The contract's rates with their intervals, certified accuracy, who decided, mean bounds of the logits, and the radii's curves.
 
     `unknown_rate` counts every sample without a verdict, `timeout_rate` those of them for which time was over.
     """
-    verdicts, predictions, targets, seconds, decided, late = (
-        cast(Tensor, data[key])
-        for key in ("verdicts", "clean_predictions", "targets", "runtime_per_sample", "decided_by", "timed_out")
+    verdicts, predictions, targets, decided, late = (
+        cast(Tensor, data[key]) for key in ("verdicts", "clean_predictions", "targets", "decided_by", "timed_out")
     )
     n, correct = len(verdicts), predictions == targets
     metrics: dict[str, Json] = dict(binomial_rate(int(correct.sum()), n).metrics("clean_accuracy"))
@@ -202,7 +200,6 @@ def verification_metrics(
         "decided_by": {name: int((decided == i).sum()) for i, name in enumerate(names)},
         "timeouts": int(late.sum()),
         **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
-        **runtime_metrics(seconds),
     }
     bounds = data.get("output_bounds")
     if isinstance(bounds, dict):

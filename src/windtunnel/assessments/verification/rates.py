@@ -1,4 +1,4 @@
-"""The numbers that every verification has: rates of the verdicts, and times."""
+"""The numbers that every verification has: rates of the verdicts, and bounds of the logits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,6 @@ def verdict_rates(verdicts: Tensor, certified: Tensor) -> dict[str, Json]:
     for key, verdict in _RATES.items():
         metrics |= binomial_rate(int((verdicts == verdict).sum()), n).metrics(key)
     return metrics
-
-
-def runtime_metrics(seconds: Tensor) -> dict[str, Json]:
-    """Mean, median and 95th percentile of the seconds (N,) a sample took."""
-    times = seconds.double()
-    return {
-        "mean_runtime": float(times.mean()),
-        "median_runtime": float(times.quantile(0.5)),
-        "p95_runtime": float(times.quantile(0.95)),
-    }
 
 
 def bounds_metrics(lower: Tensor, upper: Tensor) -> dict[str, Json]:

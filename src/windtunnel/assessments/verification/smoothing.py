@@ -14,7 +14,7 @@ from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
 
 from windtunnel.assessments.verification.radius import curve_metrics
-from windtunnel.assessments.verification.rates import runtime_metrics, verdict_rates
+from windtunnel.assessments.verification.rates import verdict_rates
 from windtunnel.assessments.verification.table import SMOOTHING
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
@@ -105,16 +105,9 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
 
 def smoothing_metrics(data: Tensors, smoothing: Smoothing) -> dict[str, Json]:
     """The contract's rates, the smoothed model's own accuracy and abstentions, and the certified curve."""
-    verdicts, clean, targets, predictions, radii, seconds = (
+    verdicts, clean, targets, predictions, radii = (
         cast(Tensor, data[key])
-        for key in (
-            "verdicts",
-            "clean_predictions",
-            "targets",
-            "smoothed_predictions",
-            "certified_radius",
-            "runtime_per_sample",
-        )
+        for key in ("verdicts", "clean_predictions", "targets", "smoothed_predictions", "certified_radius")
     )
     n, correct = len(verdicts), predictions == targets
     return {
@@ -123,7 +116,6 @@ def smoothing_metrics(data: Tensors, smoothing: Smoothing) -> dict[str, Json]:
         **binomial_rate(int(correct.sum()), n).metrics("smoothed_accuracy"),
         **binomial_rate(int((predictions == ABSTAIN).sum()), n).metrics("abstain_rate"),
         "n_samples": n,
-        **runtime_metrics(seconds),
         **curve_metrics(radii, correct, largest_radius(smoothing)),
     }
 

@@ -110,6 +110,8 @@ def _attack(step: str, ledger: Ledger, task: Task) -> None:
     if step == "attack":
         rounds.append((falsify_targeted, TARGETED_STEPS, TARGETED_RESTARTS))
     for search_for, steps, restarts in rounds:
+        if not len(ledger.undecided):
+            return
         _attack_once(step, ledger, task, search_for, steps, restarts)
 
 

@@ -19,6 +19,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
 from windtunnel.core.metadata import Metadata, SemanticsRecord
+from windtunnel.core.plugins import libraries
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
@@ -106,6 +107,9 @@ class Assessment:
     @property
     def row(self) -> AttackRow | None:
         """The attack's registry row; None for what is no attack of the attacks table."""
+        library = libraries("attacks").get(self.metadata.library)
+        if library is not None and library.row_of is not None:
+            return cast(AttackRow, library.row_of()(self.metadata.algorithm))
         return ROWS.get((self.metadata.library, self.metadata.algorithm))
 
     @property
@@ -302,7 +306,7 @@ def collect(
     for family, name, _ in entries(params):
         families[name] = family
         try:
-            artifacts = read_artifacts(directory / name)
+            artifacts = read_artifacts(directory / name, run_times=False)
             rows = rows_of(artifacts, subject.dataset.ids)
         except UserError as error:
             unusable[name] = str(error)

@@ -9,6 +9,7 @@ MEANING: dict[str, str] = {
     "laga": "share of drawn images whose answer no change of the code within the bound turned (LAGA)",
     "lars": "mean size of the smallest change of a reconstructed image's code that turns the answer; larger is better (LARS)",
     "lags": "mean size of the smallest change of a drawn image's code that turns the answer; larger is better (LAGS)",
+    "mean_runtime": "seconds a sample took on the machine that computed this result; known there alone, and in no output of DVC",
     "mce": "mean corruption error: errors relative to a reference model's, 1 is as many as that one makes (mCE)",
     "relative_mce": "as mCE, of the errors beyond those without corruption",
     "queries_succ_mean": "mean number of queries of a success",

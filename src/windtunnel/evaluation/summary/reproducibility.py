@@ -27,8 +27,6 @@ def reproducibility(
     loose: list[Json] = []
     if late := [a.name for a in assessments if int(str(a.metrics.get("timeouts", 0)))]:
         loose.append(f"{', '.join(late)} ran out of time for some samples, which a faster or idle machine may decide")
-    if timed := [a.name for a in assessments if "runtime_per_sample" in a.data]:
-        loose.append(f"run times, measured by {', '.join(timed)}, differ from run to run")
     if not device.startswith("cpu"):
         loose.append(f"sums on {device} may be rounded in another order, and a sample at the boundary may turn")
     if any(

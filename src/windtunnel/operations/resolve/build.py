@@ -13,12 +13,13 @@ from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
-from windtunnel.core.plugins import families
+from windtunnel.core.plugins import families, family_of, record_of
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
 from windtunnel.operations.resolve.closure import Closure, Code
 from windtunnel.operations.resolve.libraries import versions
 from windtunnel.operations.resolve.memory import Memory
+from windtunnel.operations.stages.run import ENTRY
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.load import entries
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
@@ -45,11 +46,10 @@ class Resolver:
         """Every stage, in the order of the pipeline."""
         p = self.params
         yield self._stage(
-            "prepare", {"data": _plain(p.data)}, facts.data_options(p.data), facts.data_code(p.data),
-            facts.data_files(p.data),
+            "prepare", {"data": _plain(p.data)}, facts.data_options(p.data) | facts.view_options(p.model),
+            (*facts.data_code(p.data), *facts.view_code(p.model)), facts.data_files(p.data) | facts.view_files(p.model),
         )  # fmt: skip
-        weights = {"model.path": p.model.path} if p.model.path else {}
-        yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, weights)
+        yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, self._weights())
         yield self._clean()
         own_generators = {"generators.path": p.generators.path} if p.generators.path else {}
         yield self._stage(
@@ -110,9 +110,9 @@ class Resolver:
         effective = facts.with_budget(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
         modules = [*self.model_code, *(facts.generator_code(self.params.generators) if stage == "latent" else ())]
-        modules += known.code(entry)
+        modules += [*family_of(family).modules, *known.code(entry)]
         found = self._stage(
-            stage, _plain(effective, "visualisers"), reached, modules, files, name=name,
+            stage, _plain(effective, "visualisers"), reached, modules, files, family=family, name=name,
             builds_on={f"{s}@{n}" if n else s: self.entry(s, n).digest for s, n in built if (s, n) in self.entries},
         )  # fmt: skip
         self.done[label] = found.model_copy(
@@ -147,6 +147,7 @@ class Resolver:
         modules: Iterable[str] = (),
         files: Mapping[str, str] | None = None,
         *,
+        family: str = "",
         name: str = "",
         computes: bool = True,
         builds_on: Mapping[str, str] | None = None,
@@ -155,8 +156,10 @@ class Resolver:
         without_modules, without_libraries = facts.not_reached(options)
         label = f"{stage}@{name}" if name else stage
         own, installed = self._own_modules([*modules, *facts.reached_by(options)])
-        closure = self.code.closure([f"stages.{stage}", *own], without_modules, drawing=draws)
+        closure = self.code.closure([*self._entry_points(stage, family), *own], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
+        if stage == "prepare" and (seen := facts.view_model(self.params.model)):
+            inputs["model"] = _plain(seen)
         if stage == "latent":
             inputs["generators"] = _plain(self.params.generators)
         work = Work(
@@ -169,7 +172,14 @@ class Resolver:
             libraries=versions((closure.libraries - without_libraries) | installed, label),
             builds_on=dict(builds_on or {}),
         )
-        return Resolved(stage=stage, name=name, work=work)
+        return Resolved(stage=stage, family=family, name=name, work=work)
+
+    def _entry_points(self, stage: str, family: str) -> list[str]:
+        """The modules by which a stage begins; a file of it in the project's own `stages/` is one of them."""
+        own = [f"stages.{stage}"] if self.code.file(f"stages.{stage}") else []
+        if not family:
+            return [_RUN, f"{_STAGES}.{stage}", *own]
+        return [_RUN, f"{_STAGES}.{ENTRY}", *record_of(family), *own]
 
     def _drawing(self, figures: list[FigureSpec], computing: Mapping[str, str]) -> Drawing:
         if not figures:
@@ -190,6 +200,17 @@ class Resolver:
                 own.append(name)
         return own, installed
 
+    def _weights(self) -> dict[str, str]:
+        """The file of the model, and those in which an ONNX graph keeps its weights."""
+        model = self.params.model
+        if not model.path:
+            return {}
+        files, path = {"model.path": model.path}, self.project / model.path
+        if model.source == "onnx" and path.is_file():
+            for name in self.memory.of("weights beside", path, _weights_beside):
+                files[f"model.path, {name}"] = str(Path(model.path).parent / name)
+        return files
+
     def _digest(self, key: str, place: str) -> str:
         path = self.project / place
         if not path.exists():
@@ -207,6 +228,8 @@ class Resolver:
 # Of `model`: what made the weights, which are an output of `train`, and how long `windtunnel check` waits.
 _NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit")
 _IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
+_STAGES = "windtunnel.operations.stages"
+_RUN = f"{_STAGES}.run"
 _DRAW = "windtunnel.assessments.figures.base"
 # Imported by name, when an algorithm is looked up.
 _TABLES = tuple(family.algorithms.module for family in families().values())
@@ -222,6 +245,13 @@ def resolve_all(params: Path = PARAMS_FILE) -> list[Resolved]:
     found = list(Resolver(validated_params(params), memory).stages())
     memory.keep()
     return found
+
+
+def _weights_beside(path: Path) -> list[str]:
+    # onnxruntime takes half a second to import.
+    from windtunnel.inputs.models.backends import weights_beside
+
+    return weights_beside(path)
 
 
 def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:

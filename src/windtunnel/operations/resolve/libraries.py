@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from functools import cache
 
 from windtunnel.core.errors import UserError
+from windtunnel.core.libraries import MODULES, missing
 from windtunnel.operations.resolve.facts import DISTRIBUTION, WITHOUT_SAY
+
+_LIBRARY = {module: library for library, module in MODULES.items()}
 
 
 def versions(names: Iterable[str], where: str) -> dict[str, str]:
@@ -20,6 +23,8 @@ def versions(names: Iterable[str], where: str) -> dict[str, str]:
     for name in sorted(set(names) - WITHOUT_SAY):
         distribution = DISTRIBUTION.get(name, name)
         version = _version(distribution) or _version(distribution := _distribution_of(name))
+        if version is None and name in _LIBRARY:
+            raise UserError(missing(where, _LIBRARY[name]))
         if version is None:
             raise UserError(f"{where}: needs '{name}', which is neither installed nor a module in this folder")
         found[distribution] = version

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.credentials import without_credentials
+from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import REPORTS, SUMMARY
@@ -178,10 +178,8 @@ class Registry:
         except UserError:
             raise
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "did not answer"
-            reason = " ".join(str(error).split())[:200]
-            raise RegistryError(
-                f"registry: {without_credentials(self.uri)}: {type(error).__name__}: {reason}"
-            ) from error
+            where = without_credentials(self.uri)
+            raise RegistryError(f"registry: {where}: {type(error).__name__}: {reason_of(error)}") from error
 
 
 def open_registry(tracking: Tracking) -> Registry:
@@ -213,11 +211,12 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
     import numpy as np
     import torch
 
-    from windtunnel.inputs.models.loaders import LOADERS
+    from windtunnel.inputs.models.loaders import loader_of
     from windtunnel.inputs.models.trust import trust_of
     from windtunnel.params.load import load_params
 
-    loaded = LOADERS[str(facts["source"])](facts, directory, trust_of(load_params().model))
+    trust = trust_of(load_params().model)
+    loaded = loader_of(str(facts["source"]), trust)(facts, directory, trust)
     # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)

@@ -11,8 +11,6 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-LOCK = Path("dvc.lock")
-
 
 @dataclass(frozen=True, slots=True)
 class StageState:
@@ -23,7 +21,7 @@ class StageState:
     outs: Mapping[str, str]
 
 
-def read_stages(path: Path = LOCK) -> list[StageState]:
+def read_stages(path: Path) -> list[StageState]:
     """The stages of a dvc.lock in the order of the file; none where there is no such file or it is damaged."""
     try:
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ import os
 import subprocess
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -16,25 +16,14 @@ from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block, read_json
-from windtunnel.core.layout import (
-    CLEAN,
-    DATA,
-    GATE,
-    METRICS,
-    MODEL,
-    PARAMS_FILE,
-    REPORT,
-    REPORTS,
-    ROBUSTNESS,
-    SANITY,
-    SUMMARY,
-)
+from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.metadata import read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
+from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
 from windtunnel.operations.tracking.describe import describe
-from windtunnel.operations.tracking.stages import LOCK, StageState, read_stages
+from windtunnel.operations.tracking.stages import StageState, read_stages
 from windtunnel.params.flat import flat_params
 from windtunnel.params.load import entries, load_params
 from windtunnel.params.schema import Params
@@ -45,19 +34,23 @@ MAX_TAG = 4500
 
 @dataclass(frozen=True, slots=True)
 class ChildState:
-    """One assessment as a nested run: its digest decides whether it was logged before."""
+    """One assessment as a nested run: its digest decides whether it was logged before.
+
+    run_times: what the seconds come to that its samples took on the machine that computed it, where that is known.
+    """
 
     name: str
     directory: Path
     metadata: Mapping[str, Json]
     digest: str
     stage: StageState | None = None
+    run_times: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def metrics(self) -> dict[str, float]:
         """Every plain number of the assessment's metrics."""
         metrics = cast(dict[str, Json], self.metadata["metrics"])
-        return flatten({**metrics, **_by_name(metrics)})
+        return flatten({**metrics, **self.run_times, **_by_name(metrics)})
 
     @property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
@@ -109,9 +102,10 @@ class ChildState:
 class State:
     """One pipeline state as a parent run. `digest` is over params and all artifacts that two equal runs share.
 
-    `{run}` in `description` stands for the id of the run that will have it.
+    `{run}` in `description` stands for the id of the run that will have it. `layout`: where its files are.
     """
 
+    layout: Layout
     digest: str
     experiment: str
     params: dict[str, str]
@@ -127,39 +121,39 @@ class State:
     problems: tuple[str, ...] = ()
 
 
-def read_state(*, tensors: bool = True) -> State:
-    """The state of reports/, in the current directory; without `tensors` its digests are left to the caller.
+def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
+    """The state of reports/; without `tensors`, what needs them (digests, run times) is left to the caller.
 
     Raises UserError where a part of it is missing or damaged.
     """
-    params = load_params()
-    stages = [stage for stage in read_stages() if stage.name != "track"]
+    params = load_params(layout.params)
+    stages = [stage for stage in read_stages(layout.lock) if stage.name != "track"]
     names = ["clean", *(name for _, name, _ in entries(params))]
-    checks = rows_in(read_sanity(SANITY))
+    checks = rows_in(read_sanity(layout.sanity))
     children, problems = [], []
     for name in names:
         try:
-            directory = CLEAN if name == "clean" else ROBUSTNESS / name
-            children.append(_child(directory, name, stages, checks, tensors=tensors))
+            children.append(_child(layout, name, stages, checks, tensors=tensors))
         except UserError as error:  # the others are worth logging; the run says that one is missing
             problems.append(f"{name} is not logged: {error}")
-    summary = read_block(SUMMARY / METADATA_FILE, "kwargs", "provenance")
-    metrics = flatten(read_block(METRICS))
-    gate = read_block(GATE)
-    figures = sorted(SUMMARY.glob("*.png"))
-    files = [PARAMS_FILE, METRICS, GATE, SUMMARY / METADATA_FILE, SUMMARY / OUTCOMES_FILE, SANITY / METADATA_FILE,
-             REPORT / METADATA_FILE, LOCK, *(REPORTS / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
+    summary = read_block(layout.summary / METADATA_FILE, "kwargs", "provenance")
+    metrics = flatten(read_block(layout.metrics))
+    gate = read_block(layout.gate)
+    figures = sorted(layout.summary.glob("*.png"))
+    files = [layout.params, layout.metrics, layout.gate, layout.summary / METADATA_FILE, layout.summary / OUTCOMES_FILE,
+             layout.sanity / METADATA_FILE, layout.report / METADATA_FILE, layout.lock,
+             *(layout.reports / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
     digest = hashlib.sha256()
     # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
-    values = json.dumps(flat_params(PARAMS_FILE), sort_keys=True).encode()
-    for part in (values, METRICS.read_bytes(), GATE.read_bytes(), *(c.digest.encode() for c in children)):
+    values = json.dumps(flat_params(layout.params), sort_keys=True).encode()
+    for part in (values, layout.metrics.read_bytes(), layout.gate.read_bytes(), *(c.digest.encode() for c in children)):
         digest.update(hashlib.sha256(part).digest())
     failures = [str(f) for f in cast(list[Json], cast(dict[str, Json], summary["kwargs"])["hard_failures"])]
     caveats = [
         (name, c) for name, m in [("summary", summary), *((c.name, c.metadata) for c in children)] for c in _caveats(m)
     ]
     counted = counts(checks)
-    dataset = cast(dict[str, Json], read_json(DATA / "dataset.json"))
+    dataset = cast(dict[str, Json], read_json(layout.data / "dataset.json"))
     model_digest = str(cast(dict[str, Json], summary["provenance"])["model_digest"])
     tags = {
         "windtunnel.state": digest.hexdigest(),
@@ -178,9 +172,10 @@ def read_state(*, tensors: bool = True) -> State:
     if checks:
         metrics |= {f"sanity/checks_{status}": float(number) for status, number in counted.items()}
     return State(
+        layout=layout,
         digest=digest.hexdigest(),
         experiment=params.tracking.experiment,
-        params=_with_budget(flat_params(PARAMS_FILE), params),
+        params=_with_budget(flat_params(layout.params), params),
         # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
         metrics={**metrics, "epsilon": float(str(params.budget.epsilon))},
@@ -189,7 +184,7 @@ def read_state(*, tensors: bool = True) -> State:
         children=children,
         files=[path for path in files if path.is_file()],
         dataset=dataset,
-        model=cast(dict[str, Json], read_json(MODEL / "model.json")),
+        model=cast(dict[str, Json], read_json(layout.model / "model.json")),
         model_digest=model_digest,
         log_tensors=params.tracking.log_tensors,
         problems=tuple(problems),
@@ -221,10 +216,11 @@ def _git(*arguments: str) -> str:
 
 
 def _child(
-    directory: Path, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
+    layout: Layout, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
 ) -> ChildState:
+    directory = layout.robustness / name
     metadata = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
-    stage = next((s for s in stages if directory.as_posix() in s.outs), None)
+    stage = next((s for s in stages if layout.name_in_dvc(directory) in s.outs), None)
     if not tensors:
         return ChildState(name, directory, metadata, "", stage)
     # Not the digest in runtime.json: that file is no DVC output, so after a checkout it may speak of other tensors.
@@ -233,7 +229,8 @@ def _child(
         raise UserError(f"{path}: is missing or cut; dvc checkout --force {directory} brings it back, or dvc repro")
     data = file_digest(path)
     digest = hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
-    return ChildState(name, directory, metadata, digest, stage)
+    run_times = run_time_metrics(measured_run_times(directory, data) or ())
+    return ChildState(name, directory, metadata, digest, stage, run_times)
 
 
 def _by_name(metrics: Mapping[str, Json]) -> dict[str, Json]:

@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.files import DATA_FILE
-from windtunnel.core.layout import REPORTS
+from windtunnel.core.layout import Layout
 from windtunnel.inputs.mlflow_moved import ARTIFACTS
 from windtunnel.inputs.mlflow_server import connect, main_root, store_lock
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
@@ -127,7 +127,8 @@ def _log_parent(client: MlflowClient, run: str, state: State) -> None:
     origin = _log_subject(client, run, state)
     _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()}, origin)
     for path in state.files:
-        below = path.parent.relative_to(REPORTS).as_posix() if path.is_relative_to(REPORTS) else "."
+        in_reports = path.is_relative_to(state.layout.reports)
+        below = path.parent.relative_to(state.layout.reports).as_posix() if in_reports else "."
         _log_file(client, run, path, None if below == "." else below)
 
 
@@ -153,7 +154,9 @@ def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: Ch
         earlier = _find(client, experiment, f"{same} and tags.`windtunnel.complete` = 'true'")
         # A cached result is linked to the run that first logged it.
         link = {"reused_from": earlier} if earlier else {}
-        run = _create(client, experiment, child.name, {**_child_tags(child), **link, "mlflow.parentRunId": parent})
+        run = _create(
+            client, experiment, child.name, {**_child_tags(child, state.layout), **link, "mlflow.parentRunId": parent}
+        )
     facts = {"library": child.metadata["library"], "algorithm": child.metadata["algorithm"], **_region(child)}
     _log_params(client, run, {key: str(value) for key, value in facts.items()})
     _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
@@ -164,7 +167,7 @@ def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: Ch
     _complete(client, run)
 
 
-def _child_tags(child: ChildState) -> dict[str, str]:
+def _child_tags(child: ChildState, layout: Layout) -> dict[str, str]:
     """By what a nested run is found, and what limits its numbers."""
     semantics = child.metadata["semantics"]
     assert isinstance(semantics, Mapping)
@@ -173,12 +176,12 @@ def _child_tags(child: ChildState) -> dict[str, str]:
         "windtunnel.digest": child.digest,
         "assessment_kind": str(child.metadata["assessment_kind"]),
         "threat_model": str(semantics["threat_model"]),
-        "tensors": f"{child.directory / DATA_FILE} (in DVC)",
+        "tensors": f"{layout.name_in_dvc(child.directory / DATA_FILE)} (in DVC)",
         **{f"metric.{key}": word for key, word in child.words.items()},
         **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
     }
     if child.stage:
-        md5 = child.stage.outs[child.directory.as_posix()]
+        md5 = child.stage.outs[layout.name_in_dvc(child.directory)]
         tags |= {"dvc.stage": child.stage.name, "dvc.stage_hash": child.stage.hash, "dvc.out_md5": md5}
     return tags
 

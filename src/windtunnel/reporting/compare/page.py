@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.axes import plain
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
+from windtunnel.assessments.figures.plots import Change, Series, changes, lines
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
@@ -14,22 +17,8 @@ from windtunnel.reporting.compare.comparison import Against, Comparison
 from windtunnel.reporting.compare.curves import CurvePoint
 from windtunnel.reporting.compare.document import document, title
 from windtunnel.reporting.compare.paired import Pair
-from windtunnel.reporting.report.charts.axes import plain
-from windtunnel.reporting.report.charts.plots import Change, Series, changes, lines
-from windtunnel.reporting.report.grids import picture
 from windtunnel.reporting.report.guard import ODD_METADATA
-from windtunnel.reporting.report.model import (
-    Block,
-    Chart,
-    Finding,
-    Front,
-    Picture,
-    PictureGrid,
-    Report,
-    Section,
-    Table,
-    Text,
-)
+from windtunnel.reporting.report.model import Block, Chart, Finding, Front, Report, Section, Table, Text
 from windtunnel.reporting.report.words import class_name, interval, number, rows_in
 
 MOST_PICTURES = 8  # of one way of flipping: a page that opens at once

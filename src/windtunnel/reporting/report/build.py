@@ -24,12 +24,11 @@ def build_report(
 ) -> Report:
     """The report on the artifacts below `reports`, of the assessments `names` (all where absent; see `collect`).
 
-    `dated`: with the date and the commit of the results, where runtime.json has them; without, equal artifacts give equal files.
+    `dated`: with the date, the commit and the run times of the results, where runtime.json has them; without, equal artifacts
+    give equal files.
     """
     options = options or Options()
-    found = collect(reports, names, named=options.show_sample_names)
-    if not dated:
-        found = replace(found, run=None)
+    found = collect(reports, names, named=options.show_sample_names, measured=dated)
     try:
         return _report(found, options)
     except ODD_METADATA as error:

@@ -69,10 +69,11 @@ class Found:
         return self.summary or self.clean or next(iter(self.assessments), None)
 
 
-def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = True) -> Found:
+def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = True, measured: bool = False) -> Found:
     """Read reports/. `names`: the assessments to show, in order; all there are where absent.
 
     `named`: samples by their names; else by numbers in the order of the summary, else of the clean evaluation.
+    `measured`: with what runtime.json says, of when and how long; without, equal artifacts give equal reports.
     """
     problems: list[str] = []
 
@@ -82,7 +83,7 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
 
     def read(directory: Path, what: str) -> Artifacts | None:
         try:
-            found = read_artifacts(directory)
+            found = read_artifacts(directory, run_times=measured)
             _check_metadata(found)
         except UserError as error:
             problems.append(f"{what} is missing from this report: {shown(error)}")
@@ -102,8 +103,8 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
     wanted = [name for name in wanted if name != "clean"]
     checks = _checks(reports / "sanity" / METADATA_FILE, problems)
     pictures = plan_pictures(summary or clean, len(wanted))
-    run = _run(summary) if summary else None
-    figures = {a.name: figures_of(a, {}) for a in (clean, summary) if a}
+    run = _run(summary) if summary and measured else None
+    figures = {clean.name: figures_of(clean)} if clean else {}
     clean, summary = (_slim(a) if a else None for a in (clean, summary))
     confidence: dict[str, float] = {}
     assessments: list[Artifacts] = []
@@ -118,9 +119,10 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
             if (median := _confidence_when_wrong(found)) is not None:
                 confidence[name] = median
             children[name] = _children(robustness / name, name, problems)
-            figures[name] = figures_of(found, children[name])
-            caveats = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
-            assessments.append(replace(_slim(found), metadata=caveats))
+            figures[name] = figures_of(found)
+            metadata = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
+            metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **found.run_time_metrics}})
+            assessments.append(replace(_slim(found), metadata=metadata))
     facts = {
         what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
     }

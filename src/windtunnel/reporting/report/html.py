@@ -14,11 +14,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from windtunnel.assessments.figures.axes import HALF
+from windtunnel.assessments.figures.png import data_uri
+from windtunnel.assessments.figures.scene import PALETTE
 from windtunnel.core.files import replacing
-from windtunnel.reporting.report.charts.axes import HALF
-from windtunnel.reporting.report.charts.scene import PALETTE
 from windtunnel.reporting.report.model import Report, Samples
-from windtunnel.reporting.report.png import data_uri
 
 
 def render_html(report: Report, path: Path) -> None:

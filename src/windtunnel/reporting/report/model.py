@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from windtunnel.reporting.report.charts.scene import Scene
+from windtunnel.assessments.figures.pictures import PictureGrid
+from windtunnel.assessments.figures.scene import Scene
 
 Severity = Literal["invalid", "warning", "info"]
 
@@ -51,25 +52,6 @@ class Chart:
 
     scene: Scene
     caption: str
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One small picture of a sample: a PNG, what it shows, and what stands below it."""
-
-    png: bytes
-    alt: str
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PictureGrid:
-    """Pictures in rows and columns; None is an empty cell. An empty `header` is none. `small`: to stand beside text."""
-
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Picture | None, ...]], ...]
-    small: bool = False
 
 
 Block: TypeAlias = Text | Finding | Table | Figure | Chart | PictureGrid

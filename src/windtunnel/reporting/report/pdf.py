@@ -24,20 +24,11 @@ from reportlab.platypus import (
 from reportlab.platypus import Table as PdfTable
 from reportlab.platypus.tableofcontents import TableOfContents
 
+from windtunnel.assessments.figures.axes import HALF
+from windtunnel.assessments.figures.pictures import PictureGrid
+from windtunnel.assessments.figures.scene import clipped
 from windtunnel.core.files import replacing
-from windtunnel.reporting.report.charts.axes import HALF
-from windtunnel.reporting.report.charts.scene import clipped
-from windtunnel.reporting.report.model import (
-    Block,
-    Chart,
-    Figure,
-    PictureGrid,
-    Report,
-    SampleRow,
-    Samples,
-    Section,
-    Tile,
-)
+from windtunnel.reporting.report.model import Block, Chart, Figure, Report, SampleRow, Samples, Section, Tile
 from windtunnel.reporting.report.pdf_parts import (
     BODY,
     BOLD,

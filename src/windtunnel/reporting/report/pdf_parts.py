@@ -22,8 +22,9 @@ from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.platypus import CondPageBreak, Flowable, Image, KeepTogether, Paragraph, Spacer, TableStyle
 from reportlab.platypus import Table as PdfTable
 
-from windtunnel.reporting.report.charts.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene
-from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Picture, PictureGrid, Table, Text
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid
+from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene
+from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Table, Text
 
 WIDTH = A4[0] - 36 * mm
 FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from windtunnel.core.artifacts import Tensors, load_tensors
+from windtunnel.core.artifacts import Tensors, load_tensors, with_run_times
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
@@ -81,7 +81,7 @@ def collect(runs: Sequence[Run]) -> Samples:
     for run in runs:
         for name, directory in run.assessments().items():
             metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
-            data = load_tensors(directory / DATA_FILE, mapped=True)
+            data = with_run_times(load_tensors(directory / DATA_FILE, mapped=True), directory)
             options = cast(dict[str, Json], metadata.get("kwargs") or {})
             names, classes = (cast(list[str], options.get(key) or []) for key in ("sample_names", "class_names"))
             if base is None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from windtunnel.assessments.figures.png import pixels_of, png_bytes
 from windtunnel.reporting.compare.runs import Run
-from windtunnel.reporting.report.png import pixels_of, png_bytes
 from windtunnel.reporting.view.columns import Samples, Source, changed_images, collect, column, core, rows_at, tile_of
 
 BLOCK = 256  # samples of a sheet of pictures, 16 across

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from windtunnel.assessments.figures.axes import HALF
+from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.evaluation.summary.headline import ACCURACY
-from windtunnel.reporting.report.charts.axes import HALF
-from windtunnel.reporting.report.charts.plots import Bar, Stack, bars, stacks
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart
 from windtunnel.reporting.report.sections.known import known_against_epsilon

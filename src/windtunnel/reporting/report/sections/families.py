@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from windtunnel.assessments.figures.axes import HALF
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.evaluation.summary.evidence import in_latent_space
 from windtunnel.params.outcome import Report as Options
-from windtunnel.reporting.report.charts.axes import HALF
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text

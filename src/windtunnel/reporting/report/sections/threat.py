@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.distances import distance
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.grids import picture
-from windtunnel.reporting.report.model import Block, Picture, PictureGrid, Text
+from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import Row, budget, class_name, number, region, semantics
 

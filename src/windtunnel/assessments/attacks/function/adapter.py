@@ -1,0 +1,28 @@
+"""How a function of the user's attacks a batch: `my_attack(model, inputs, labels, budget, seed, **params) -> perturbed`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.attacks.adapters import Request
+from windtunnel.core.errors import UserError
+from windtunnel.core.plugins import library_of
+from windtunnel.core.references import users_code
+
+
+def perturb(request: Request, model: nn.Module) -> Tensor:
+    """The function's perturbed inputs, float32 (B, C, H, W).
+
+    Raises UserError, in one line, where it raises or returns anything but a tensor like the inputs.
+    """
+    name = request.row.algorithm.name
+    attack = library_of("function", "attacks").algorithm(name)
+    with users_code(f"attack {name}"):
+        found = attack(
+            model, request.inputs.clone(), request.labels.clone(), request.budget, request.seed, **request.arguments
+        )
+    if not isinstance(found, torch.Tensor) or found.shape != request.inputs.shape:
+        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise UserError(f"attack {name} returned {got}, not a tensor {tuple(request.inputs.shape)}")
+    return found.to(request.inputs)

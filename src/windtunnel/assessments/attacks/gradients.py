@@ -1,0 +1,74 @@
+"""What an attack differentiates where the model's own gradient misleads: a stand-in (BPDA), or a mean over draws (EOT).
+
+Athalye et al. 2018, arXiv 1802.00420. Success is always evaluated on the model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.references import resolve, users_code
+
+# The user's own: from the model to what is differentiated in its place, mapping (n, C, H, W) to logits (n, K).
+Surrogate = Callable[[nn.Module], Callable[[Tensor], Tensor]]
+
+
+class StraightThrough(nn.Module):
+    """The model's logits with a stand-in's derivative: backward pass differentiable approximation (BPDA)."""
+
+    def __init__(self, model: nn.Module, surrogate: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.surrogate = model, surrogate
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits, (n, K)."""
+        smooth = self.surrogate(x)
+        with torch.no_grad():
+            true: Tensor = self.model(x)
+        return smooth + (true - smooth).detach()
+
+
+class MeanOverDraws(nn.Module):
+    """The mean logits of `draws` calls of a randomised model, and so the mean of their gradients (EOT)."""
+
+    def __init__(self, model: nn.Module, draws: int) -> None:
+        super().__init__()
+        self.model, self.draws = model, draws
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits, (n, K)."""
+        total: Tensor = self.model(x)
+        for _ in range(self.draws - 1):
+            total = total + self.model(x)
+        return total / self.draws
+
+
+def surrogate_of(where: str, reference: str | None) -> Surrogate | None:
+    """The function that `adapt: module:function` names; None where there is none. Raises UserError where it is not found."""
+    return None if reference is None else cast(Surrogate, resolve(reference, f"{where}.adapt"))
+
+
+def adapted(where: str, model: nn.Module, surrogate: Surrogate | None) -> nn.Module:
+    """The model with the derivative of its stand-in; itself where there is none.
+
+    Raises UserError, in one line, for a `surrogate` that raises or returns nothing that can be called.
+    """
+    if surrogate is None:
+        return model
+    with users_code(f"{where}.adapt"):
+        standin = surrogate(model)
+    if not callable(standin):
+        raise UserError(f"{where}.adapt: returned a {type(standin).__name__}, not a module or a function of inputs")
+    return StraightThrough(model, standin)
+
+
+def averaged(model: nn.Module, draws: int) -> nn.Module:
+    """The mean over `draws` calls of the model; itself for one."""
+    return MeanOverDraws(model, draws) if draws > 1 else model

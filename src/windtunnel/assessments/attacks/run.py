@@ -1,0 +1,34 @@
+"""One entry of `attacks` as its stage runs it: on what other attacks left, and transferred, where it says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from windtunnel.assessments.attacks.assess import assess
+from windtunnel.assessments.attacks.survivors import read_prior
+from windtunnel.inputs.models.others import named_classifier
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.resolved import read_resolved
+from windtunnel.params.server import configured_server
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.run import Task
+    from windtunnel.core.artifacts import AssessmentResult
+
+
+def run(task: Task[AttackEntry]) -> AssessmentResult:
+    """Run one attack."""
+    before = {n: read_resolved("attack", n).work.entry for n in (task.entry.on.survivors_of if task.entry.on else ())}
+    earlier = {n: AttackEntry.model_validate(entry) for n, entry in before.items()}
+    prior = read_prior(task.where, task.entry, task.place.robustness, earlier, task.budget)
+    others = {
+        key: named_classifier(
+            f"{task.where}.transfer_to.{key}",
+            place,
+            task.subject.dataset,
+            task.resolved.work.device,
+            configured_server(),
+        )
+        for key, place in task.entry.transfer_to.items()
+    }
+    return assess(task.name, task.entry, task.budget, task.subject, prior, others)

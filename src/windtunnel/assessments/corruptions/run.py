@@ -1,0 +1,31 @@
+"""One entry of `corruptions` as its stage runs it: the suite, each corruption under it, and the series of its curves."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from windtunnel.assessments.corruptions.assess import assess_suite
+from windtunnel.assessments.corruptions.series import write_severity_series
+from windtunnel.core.artifacts import write_artifacts
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.run import Task
+    from windtunnel.core.artifacts import Artifacts, AssessmentResult
+    from windtunnel.core.layout import Layout
+    from windtunnel.params.corruptions import CorruptionEntry
+
+
+def run(task: Task[CorruptionEntry]) -> AssessmentResult:
+    """Run one suite. The children are on disk before it: its sample sheet is drawn from them."""
+    started = time.time()
+
+    def keep(child: AssessmentResult) -> None:
+        write_artifacts(child, task.place.robustness / task.name / child.name, task.subject, started=started)
+
+    return assess_suite(task.name, task.entry, task.subject, keep)
+
+
+def finish(artifacts: Artifacts, place: Layout) -> None:
+    """Write the series of its curves."""
+    write_severity_series(artifacts, place.plots / "corrupt" / f"{artifacts.name}.csv")

@@ -1,0 +1,448 @@
+"""The kinds of chart: bars, lines, points, columns, a matrix. Each returns a Scene."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from windtunnel.assessments.figures.axes import HALF, WIDTH, Axes, Format, percent, plain, ticks
+from windtunnel.assessments.figures.scene import (
+    Area,
+    Dot,
+    Label,
+    Line,
+    Mark,
+    Rect,
+    Scene,
+    clipped,
+    hatch,
+    ink_on,
+    legend,
+    text_width,
+    whisker,
+)
+
+Interval = tuple[float, float]
+_MOST_RANKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of `bars`."""
+
+    label: str
+    value: float
+    colour: str
+    interval: Interval | None = None
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve of `lines`: points in x order; `interval` per point, a band or, for points alone (`line` false),
+    whiskers; `named`: whether the legend names it; `hollow`: rings in place of dots.
+    """
+
+    label: str
+    colour: str
+    points: tuple[tuple[float, float], ...]
+    interval: tuple[Interval, ...] = ()
+    dashed: bool = False
+    dots: bool = True
+    line: bool = True
+    thin: bool = False
+    named: bool = True
+    hollow: bool = False
+
+
+def bars(
+    rows: Sequence[Bar],
+    x_label: str,
+    alt: str,
+    reference: tuple[float, str] | None = None,
+    top: float = 1.0,
+    value_format: Format = lambda v: f"{v:.1%}",
+    axis_format: Format = percent,
+    width: float = WIDTH,
+) -> Scene:
+    """Horizontal bars with their values and intervals; `reference`: a dashed line with its label."""
+    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    space = 18 if reference else 4
+    axes = Axes(left, space, width - 46, space + step * len(rows), (0, top), (0, 1))
+    marks = axes.frame(x_label, x_format=axis_format, y_format=None)
+    for i, row in enumerate(rows):
+        y = axes.top + step * i
+        x, _ = axes.at(row.value, 0)
+        tip = row.tip or f"{row.label}: {value_format(row.value)}"
+        marks += [
+            Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"),
+            Rect(left, y + 3, max(0.8, x - left), step - 6, row.colour, tip + _interval(row.interval, value_format)),
+        ]
+        end = x
+        if row.interval:
+            low, high = (axes.at(v, 0)[0] for v in row.interval)
+            marks += whisker((low, y + step / 2), (high, y + step / 2))
+            end = max(end, high)
+        words = value_format(row.value)
+        if reference and end < (line := axes.at(reference[0], 0)[0]) < end + 8 + text_width(words, 8.5):
+            end = line  # not across the reference line
+        marks.append(Label(end + 5, y + 13, words, "soft", 8.5))
+    if reference:
+        x, _ = axes.at(reference[0], 0)
+        marks.append(Line(((x, axes.top - 4), (x, axes.bottom)), "clean", 1.2, dashed=True))
+        marks.append(Label(x, axes.top - 8, reference[1], "clean", 9, "middle"))
+    return Scene(width, axes.bottom + 34, tuple(marks), alt)
+
+
+def lines(
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    alt: str,
+    x_range: Interval | None = None,
+    y_range: Interval = (0, 1),
+    x_ticks: Sequence[float] | None = None,
+    y_format: Format = percent,
+    vertical: Iterable[tuple[float, str]] = (),
+    width: float = HALF,
+) -> Scene:
+    """Curves with bands for their intervals, hover values on their points, and a legend below."""
+    xs = [x for one in series for x, _ in one.points]
+    axes = Axes(44, 24, width - 16, 0.62 * (width - 60) + 24, x_range or (min(xs), max(xs)), y_range)
+    marks = axes.frame(x_label, y_label, x_ticks, y_format=y_format)
+    for one in series:
+        if one.interval and not one.line:
+            for (x, _), (low_y, high_y) in zip(one.points, one.interval, strict=True):
+                marks += whisker(axes.at(x, low_y), axes.at(x, high_y), one.colour)
+        elif one.interval:
+            high = [axes.at(x, b) for (x, _), (_, b) in zip(one.points, one.interval, strict=True)]
+            low = [axes.at(x, a) for (x, _), (a, _) in zip(one.points, one.interval, strict=True)]
+            marks.append(Area((*high, *reversed(low)), one.colour))
+    for value, words in vertical:
+        x, _ = axes.at(value, 0)
+        marks.append(Line(((x, axes.top), (x, axes.bottom)), "clean", 1, dashed=True))
+        marks.append(Label(x + 4, axes.top + 9, words, "clean", 8.5))
+    for one in series:
+        drawn = tuple(axes.at(x, y) for x, y in one.points)
+        if one.line and len(drawn) > 1:
+            marks.append(Line(drawn, one.colour, 0.8 if one.thin else 1.8, one.dashed))
+    for one in series:
+        for i, (x, y) in enumerate(one.points if one.dots else ()):
+            tip = f"{one.label}: {y_format(y) if y_format is not percent else f'{y:.1%}'} at {plain(x)}"
+            if one.interval:
+                tip += _interval(one.interval[i], lambda v: f"{v:.1%}")
+            marks.append(Dot(*axes.at(x, y), 1.8 if one.thin else 3.2 if one.line else 2.6, one.colour, tip))
+            if one.hollow:
+                marks.append(Dot(*axes.at(x, y), 1.3, "paper"))
+    entries = list(dict.fromkeys((one.colour, one.label) for one in series if one.label and one.named))
+    key, height = legend(entries, axes.left, axes.bottom + 38, axes.right - axes.left)
+    return Scene(width, axes.bottom + 40 + height, (*marks, *key), alt)
+
+
+def columns(
+    counts: Sequence[float],
+    edges: Interval,
+    x_label: str,
+    alt: str,
+    colour: str = "broken",
+    extra: tuple[str, float, str] | None = None,
+    width: float = HALF,
+    named: str = "flips",
+) -> Scene:
+    """A histogram of equal bins between the edges; `extra`: one more column, (words, count, colour), after a gap."""
+    bin_ = (edges[1] - edges[0]) / len(counts)
+    right = edges[1] + (2 * bin_ if extra else 0)
+    top = max(1.0, *counts, extra[1] if extra else 0) * 1.12
+    axes = Axes(44, 24, width - 16, 0.5 * (width - 60) + 24, (edges[0], right), (0, top))
+    marks = axes.frame(x_label, "samples", ticks(*edges), y_format=plain)
+    places = [(edges[0] + i * bin_, count, colour, f"{plain(edges[0] + i * bin_)} to {plain(edges[0] + (i + 1) * bin_)}")
+              for i, count in enumerate(counts)]  # fmt: skip
+    if extra:
+        places.append((edges[1] + bin_, extra[1], extra[2], extra[0]))
+    for start, count, paint, words in places:
+        (x0, y0), (x1, y1) = axes.at(start + 0.06 * bin_, count), axes.at(start + 0.94 * bin_, 0)
+        if count:
+            marks.append(Rect(x0, y0, x1 - x0, y1 - y0, paint, f"{words}: {plain(count)} samples"))
+    below: tuple[Mark, ...] = ()
+    height = 0.0
+    if extra:
+        below, height = legend(
+            [(colour, named), (extra[2], extra[0])], axes.left, axes.bottom + 38, axes.right - axes.left
+        )
+        if extra[1]:
+            (x0, y0), (x1, y1) = axes.at(edges[1] + 1.06 * bin_, extra[1]), axes.at(edges[1] + 1.94 * bin_, 0)
+            marks += hatch(x0, y0, x1 - x0, y1 - y0, "white")
+    return Scene(width, axes.bottom + 40 + height, (*marks, *below), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of `changes`: a difference of two shares with its interval; `sure`: whether it is beyond chance."""
+
+    label: str
+    value: float
+    interval: Interval
+    sure: bool
+    tip: str = ""
+
+
+def changes(rows: Sequence[Change], x_label: str, alt: str, width: float = WIDTH) -> Scene:
+    """Bars to the left (worse) and to the right (better) of 0, with their intervals; grey where chance explains them."""
+    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    reach = max(0.01, *(abs(v) for r in rows for v in (*r.interval, r.value)))
+    axes = Axes(left, 4, width - 50, 4 + step * len(rows), (-reach, reach), (0, 1))
+    marks = axes.frame(x_label, x_format=lambda v: f"{100 * v:+.3g}", y_format=None)
+    zero, _ = axes.at(0, 0)
+    marks.append(Line(((zero, axes.top), (zero, axes.bottom)), "ink", 1))
+    for i, row in enumerate(rows):
+        y = axes.top + step * i
+        x, _ = axes.at(row.value, 0)
+        colour = "unknown" if not row.sure else "broken" if row.value < 0 else "certified"
+        low, high = (axes.at(v, 0)[0] for v in row.interval)
+        marks += [
+            Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"),
+            Rect(min(x, zero), y + 3, max(0.8, abs(x - zero)), step - 6, colour, row.tip or row.label),
+            *whisker((low, y + step / 2), (high, y + step / 2)),
+            Label(width - 46, y + 13, f"{100 * row.value:+.1f}", "soft", 8.5),
+        ]
+    return Scene(width, axes.bottom + 34, tuple(marks), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One row of `stacks`: its label, and its shares in the order of the key."""
+
+    label: str
+    shares: tuple[float, ...]
+    note: str = ""
+
+
+def stacks(
+    rows: Sequence[Stack],
+    key: Sequence[tuple[str, str]],
+    x_label: str,
+    alt: str,
+    top: float = 1.0,
+    width: float = HALF,
+    value_format: Format = lambda v: f"{v:.1%}",
+) -> Scene:
+    """Horizontal bars of shares side by side, each share with its value where it has room; `key`: (colour, words)."""
+    step, left = 21.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    axes = Axes(left, 4, width - 14, 4 + step * len(rows), (0, top), (0, 1))
+    marks = axes.frame(x_label, x_format=percent, y_format=None)
+    for i, row in enumerate(rows):
+        y, start = axes.top + step * i, 0.0
+        marks.append(Label(left - 5, y + 14, clipped(row.label), "ink", 9, "end"))
+        for (colour, words), share in zip(key, row.shares, strict=True):
+            (x0, _), (x1, _) = axes.at(start, 0), axes.at(start + share, 0)
+            start += share
+            if x1 - x0 < 0.3:
+                continue
+            tip = f"{row.label}, {words}: {value_format(share)}{row.note}"
+            marks.append(Rect(x0, y + 3, x1 - x0, step - 6, colour, tip))
+            if colour == "unknown":
+                marks += hatch(x0, y + 3, x1 - x0, step - 6, "#a3a9b3")
+            if x1 - x0 > 6 + text_width(value_format(share), 8):
+                marks.append(Label((x0 + x1) / 2, y + 14, value_format(share), f"on-{colour}", 8, "middle", bold=True))
+    below, height = legend(list(key), 8, axes.bottom + 36, width - 16)
+    return Scene(width, axes.bottom + 38 + height, (*marks, *below), alt)
+
+
+def ranks(
+    curves: Sequence[tuple[str, str, Sequence[float]]],
+    y_label: str,
+    alt: str,
+    top: float,
+    low: float = 0.0,
+    horizontal: tuple[float, str] | None = None,
+    width: float = HALF,
+) -> Scene:
+    """Values of many samples, each curve (colour, words, values) sorted: what share of the samples is below what.
+
+    More than 200 values are drawn at 200 evenly spaced ranks.
+    """
+    axes = Axes(44, 24, width - 16, 0.62 * (width - 60) + 24, (0, 1), (low, top))
+    marks = axes.frame("share of the samples, sorted", y_label, x_format=percent, y_format=plain)
+    if horizontal:
+        _, y = axes.at(0, horizontal[0])
+        marks.append(Line(((axes.left, y), (axes.right, y)), "clean", 1, dashed=True))
+        marks.append(Label(axes.left + 4, y - 4, horizontal[1], "clean", 8.5))
+    for colour, _, values in curves:
+        ordered = sorted(values)
+        n = len(ordered)
+        places = range(n) if n <= _MOST_RANKS else [round(k * (n - 1) / (_MOST_RANKS - 1)) for k in range(_MOST_RANKS)]
+        steps = [(i / n, (i + 1) / n, min(top, max(low, ordered[i]))) for i in places]
+        stairs = tuple(axes.at(x, y) for start, end, y in steps for x in (start, end))
+        marks.append(Line(stairs, colour, 1.8))
+    below, height = legend(
+        [(colour, words) for colour, words, _ in curves], axes.left, axes.bottom + 38, axes.right - axes.left
+    )
+    return Scene(width, axes.bottom + 40 + height, (*marks, *below), alt)
+
+
+def intervals(
+    panels: Sequence[tuple[str, Sequence[tuple[str, float, float, str]]]], y_label: str, alt: str, width: float = WIDTH
+) -> Scene:
+    """Small panels beside each other, on one scale: a title, and per name the bar from low to high in a colour."""
+    every = [v for _, rows in panels for _, low, high, _ in rows for v in (low, high)]
+    edges = (min(every), max(every))
+    gap, space = 12.0, (width - 40) / len(panels)
+    marks: list[Mark] = []
+    for i, (title, rows) in enumerate(panels):
+        left = 36 + i * space
+        axes = Axes(left, 36, left + space - gap, 160, (0, max(1, len(rows))), edges)
+        marks += axes.frame("", y_label if i == 0 else "", [], y_format=plain if i == 0 else None)
+        marks.append(Label(left, 12, clipped(title, int(space / 5.4)), "ink", 8.5))
+        for j, (name, low, high, colour) in enumerate(rows):
+            (x0, y0), (x1, y1) = axes.at(j + 0.15, high), axes.at(j + 0.85, low)
+            marks.append(Rect(x0, y0, x1 - x0, max(0.8, y1 - y0), colour, f"{name}: {low:.3g} to {high:.3g}"))
+            if x1 - x0 > 4:
+                marks.append(Label((x0 + x1) / 2, 171, clipped(name, max(1, int((x1 - x0) / 4))), "soft", 7, "middle"))
+    return Scene(width, 178, tuple(marks), alt)
+
+
+def matrix(
+    grid: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    header: Sequence[str],
+    x_label: str,
+    y_label: str,
+    alt: str,
+    colours: Sequence[str],
+    cell_format: Format,
+    tips: Sequence[Sequence[str]] | None = None,
+    width: float = HALF,
+    edges: Interval | None = None,
+    row_height: float | None = None,
+) -> Scene:
+    """A heat map with its values in the cells; `colours`: a ramp for the values between the edges, from 0 to their maximum
+    where none are given. What is not finite is grey. `row_height`: of rows too low for words.
+    """
+    left = 24 + max(text_width(clipped(r), 9) for r in rows)
+    cell = min(64.0, (width - left - 10) / len(header))
+    height = row_height or min(24.0, max(17.0, cell))
+    low, high = edges or (0.0, max(max(map(max, grid)), 1e-12))
+    marks: list[Mark] = [Label(4, 12, y_label, "soft", 9)]
+    for i, (name, values) in enumerate(zip(rows, grid, strict=True)):
+        y = 20 + i * height
+        marks.append(Label(left - 5, y + height / 2 + 3, clipped(name), "ink", 9, "end"))
+        for j, value in enumerate(values):
+            known = math.isfinite(value)
+            share = (value - low) / ((high - low) or 1) if known else 0.0
+            paint = colours[round(min(1.0, max(0.0, share)) * (len(colours) - 1))] if known else "line"
+            tip = tips[i][j] if tips else f"{name}, {header[j]}: {cell_format(value)}"
+            gap = 1 if row_height is None else 0
+            marks.append(Rect(left + j * cell, y, cell - 1, height - gap, paint, tip))
+            if row_height is None and (text := cell_format(value)):
+                marks.append(Label(left + (j + 0.5) * cell, y + height / 2 + 3, text, ink_on(paint), 8.5, "middle"))
+    bottom = 20 + len(grid) * height
+    for j, name in enumerate(header):
+        shown = clipped(name, max(1, int((cell - 3) / 5.4)))
+        marks.append(Label(left + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
+    marks.append(Label(left + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
+    return Scene(min(width, left + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
+
+
+def histogram(
+    groups: Sequence[tuple[str, str, Sequence[float]]], bins: int, x_label: str, alt: str, width: float = HALF
+) -> Scene:
+    """How often values fall into equal bins, each group (colour, words, values) an outline; all on one scale."""
+    every = [value for _, _, values in groups for value in values]
+    low, high = min(every), max(every)
+    high = high if high > low else low + 1e-6
+    step = (high - low) / bins
+    counts = []
+    for _, _, values in groups:
+        places = [min(bins - 1, int((value - low) / step)) for value in values]
+        counts.append([places.count(i) for i in range(bins)])
+    axes = Axes(44, 24, width - 16, 0.5 * (width - 60) + 24, (low, high), (0, 1.12 * max(1, *map(max, counts))))
+    marks = axes.frame(x_label, "samples", y_format=plain)
+    for (colour, _, _), column in zip(groups, counts, strict=True):
+        corners = [(low + (i + side) * step, n) for i, n in enumerate(column) for side in (0, 1)]
+        stairs = tuple(axes.at(x, y) for x, y in [(low, 0.0), *corners, (high, 0.0)])
+        marks += [Area(stairs, colour), Line(stairs, colour, 1.4)]
+    key = [(colour, words) for colour, words, _ in groups if words]
+    below, tall = legend(key, axes.left, axes.bottom + 38, axes.right - axes.left)
+    return Scene(width, axes.bottom + 40 + tall, (*marks, *below), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box of `boxes`: quartiles, the ends of its whiskers, and what lies beyond them."""
+
+    label: str
+    quartiles: tuple[float, float, float]
+    whiskers: Interval
+    outliers: tuple[float, ...] = ()
+
+
+def boxes(rows: Sequence[Box], x_label: str, alt: str, width: float = HALF) -> Scene:
+    """A horizontal box per row: the middle half of the values, the median, whiskers, and dots beyond them."""
+    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    every = [v for r in rows for v in (*r.whiskers, *r.outliers)]
+    axes = Axes(left, 4, width - 14, 4 + step * len(rows), (min(0.0, *every), max(every)), (0, 1))
+    marks = axes.frame(x_label, y_format=None)
+    for i, row in enumerate(rows):
+        y = axes.top + step * i
+        (low, high), (first, middle, third) = row.whiskers, row.quartiles
+        x0, x1 = axes.at(first, 0)[0], axes.at(third, 0)[0]
+        marks.append(Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"))
+        for ends in ((low, first), (third, high)):
+            marks.append(Line(tuple((axes.at(v, 0)[0], y + step / 2) for v in ends), "soft", 1.1))
+        tip = f"{row.label}: median {middle:.3g}, half of them {first:.3g} to {third:.3g}"
+        marks.append(Rect(x0, y + 4, max(0.8, x1 - x0), step - 8, "clean", tip))
+        at = axes.at(middle, 0)[0]
+        marks.append(Line(((at, y + 4), (at, y + step - 4)), "paper", 1.6))
+        marks += [Dot(axes.at(v, 0)[0], y + step / 2, 1.6, "soft") for v in row.outliers]
+    return Scene(width, axes.bottom + 34, tuple(marks), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """One panel of `clouds`: its title, its axes in words, and a point (x, y) per name where both are known."""
+
+    title: str
+    x_label: str
+    y_label: str
+    points: tuple[tuple[str, float, float], ...]
+
+
+def clouds(panels: Sequence[Cloud], colours: dict[str, str], across: int, alt: str, width: float = WIDTH) -> Scene:
+    """Small panels of points, `across` beside each other, each on its own scale; `colours`: of each name."""
+    across = min(across, len(panels))
+    space, tall = width / across, 0.8 * width / across + 34
+    marks: list[Mark] = []
+    for i, panel in enumerate(panels):
+        left, top = (i % across) * space + 34, (i // across) * tall + 16
+        xs, ys = [x for _, x, _ in panel.points], [y for _, _, y in panel.points]
+        axes = Axes(left, top, left + space - 46, top + tall - 56, _padded(xs), _padded(ys))
+        corners = ((axes.left, axes.top), (axes.left, axes.bottom), (axes.right, axes.bottom))
+        marks += [Line(corners, "soft", 0.8), Label(left - 4, top - 5, panel.title, "ink", 7.5)]
+        room = int((space - 20) / (7 * 0.56))
+        marks.append(
+            Label((axes.left + axes.right) / 2, axes.bottom + 22, clipped(panel.x_label, room), "soft", 7, "middle")
+        )
+        marks.append(Label(left - 4, top + 5, clipped(panel.y_label, room), "soft", 7))
+        marks += [
+            Label(axes.left, axes.bottom + 11, plain(min(xs)), "soft", 7),
+            Label(axes.right, axes.bottom + 11, plain(max(xs)), "soft", 7, "end"),
+        ]
+        marks += [
+            Label(axes.left - 3, axes.at(0, v)[1] + 3, f"{v:.3g}", "soft", 7, "end")
+            for v in dict.fromkeys((min(ys), max(ys)))
+        ]
+        marks += [Dot(*axes.at(x, y), 3, colours[name], f"{name}: {x:.4g}, {y:.4g}") for name, x, y in panel.points]
+    bottom = -(-len(panels) // across) * tall
+    below, height = legend([(colour, name) for name, colour in colours.items()], 8, bottom + 8, width - 16)
+    return Scene(width, bottom + 12 + height, (*marks, *below), alt)
+
+
+def _padded(values: Sequence[float]) -> Interval:
+    low, high = min(values), max(values)
+    pad = 0.12 * (high - low) or 0.1 * abs(high) or 0.1
+    return low - pad, high + 2 * pad
+
+
+def _interval(interval: Interval | None, how: Format) -> str:
+    return f" [{how(interval[0])}, {how(interval[1])}]" if interval else ""

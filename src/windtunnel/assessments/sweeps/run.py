@@ -1,0 +1,26 @@
+"""One entry of `sweeps` as its stage runs it, with its curve as a series and its histogram as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from windtunnel.assessments.sweeps.assess import assess
+from windtunnel.assessments.sweeps.report import print_report
+from windtunnel.assessments.sweeps.series import write_curve_series
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.run import Task
+    from windtunnel.core.artifacts import Artifacts, AssessmentResult
+    from windtunnel.core.layout import Layout
+    from windtunnel.params.sweeps import SweepEntry
+
+
+def run(task: Task[SweepEntry]) -> AssessmentResult:
+    """Run one sweep."""
+    return assess(task.name, task.entry, task.budget, task.subject)
+
+
+def finish(artifacts: Artifacts, place: Layout) -> None:
+    """Write the series of its curve, and print its page."""
+    write_curve_series(artifacts, place.plots / "sweep" / f"{artifacts.name}.csv")
+    print_report(artifacts.plain)

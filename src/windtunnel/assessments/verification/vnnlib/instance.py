@@ -1,0 +1,134 @@
+"""One instance, an ONNX graph and a specification, decided by the steps that verifications are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.vnnlib.specification import (
+    Specification,
+    counter_example,
+    read_specifications,
+)
+from windtunnel.core.classifier import Classifier, module_digest
+from windtunnel.core.contracts import Capability, Norm, Verdict
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.subject import subject_of
+from windtunnel.inputs.models.backends import OnnxModule
+from windtunnel.inputs.models.onnx_network import OnnxNetwork
+from windtunnel.params.entry import Budget
+from windtunnel.params.verification import VerificationEntry
+
+_AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may differ on one graph
+_COMPARED = 4  # points of the box
+_ROOM = 1e-7  # of an end of the box: half a step of float32
+_HALF = 0.5  # the box is the Linf ball of this radius around the middle of the unit cube
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`sat`, `unsat`, `timeout` or `unknown`; for sat a point (d,) of the box and the graph's outputs (K,) there, float64."""
+
+    word: str
+    inputs: Tensor | None = None
+    outputs: Tensor | None = None
+
+    def text(self) -> str:
+        """As the competition writes it: the word, and below `sat` the counter-example."""
+        if self.inputs is None or self.outputs is None:
+            return self.word
+        return f"{self.word}\n{counter_example(self.inputs, self.outputs)}"
+
+
+class _Margins(nn.Module):
+    """The margins of a specification as logits over the unit cube of its box: class 0 leads where no row holds.
+
+    Any box becomes the whole domain [0, 1] this way, and any linear inequality a class that draws level. The box is widened by
+    what rounding to float32 can cut off of it.
+    """
+
+    def __init__(
+        self, network: nn.Module, asked: Specification, shape: tuple[int, ...], inner: tuple[int, ...]
+    ) -> None:
+        super().__init__()
+        self.network, self._inner = network, inner
+        low, high = (end + side * _ROOM * end.abs() for end, side in ((asked.low, -1), (asked.high, 1)))
+        nothing = torch.zeros(1, asked.rows.shape[1], dtype=torch.float64)
+        self.low: Tensor
+        self.width: Tensor
+        self.weight: Tensor
+        self.bias: Tensor
+        self.register_buffer("low", low.view(shape).float())
+        self.register_buffer("width", (high - low).view(shape).float())
+        self.register_buffer("weight", torch.cat([nothing, -asked.rows]).float())
+        self.register_buffer("bias", torch.cat([asked.limits.new_zeros(1), asked.limits]).float())
+
+    def forward(self, unit: Tensor) -> Tensor:
+        """(N, 1 + m)."""
+        x = unit * self.width + self.low
+        if x.shape[1:] != self._inner:
+            x = x.reshape(x.shape[0], *self._inner)
+        return F.linear(self.network(x), self.weight, self.bias)
+
+
+def decide_instance(onnx: Path, specification: Path, entry: VerificationEntry, seed: int = 0) -> Decision:
+    """Decide one instance. `entry`: which steps, with which limits.
+
+    Raises UserError for files that are no instance, IncompatibleError for a graph that no step has bounds for.
+    """
+    network, reference = OnnxNetwork(onnx).eval().requires_grad_(False), OnnxModule(onnx)
+    words: list[str] = []
+    for asked in read_specifications(specification):
+        _check(onnx, network, reference, asked)
+        found = _decide(network, reference, asked, entry, seed)
+        if found.word == "sat":
+            return found
+        words.append(found.word)
+    return Decision(next((word for word in ("timeout", "unknown") if word in words), "unsat"))
+
+
+def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, asked: Specification) -> None:
+    """Raise for a specification of other sizes, and for a graph that torch computes otherwise than onnxruntime."""
+    shape, inputs = "x".join(map(str, network.input_shape)), math.prod(network.input_shape)
+    if len(asked.low) != inputs:
+        raise UserError(f"{onnx}: takes {shape}, {inputs} numbers; the specification declares {len(asked.low)} inputs")
+    generator = torch.Generator().manual_seed(0)
+    places = torch.rand(_COMPARED, inputs, generator=generator, dtype=torch.float64)
+    points = torch.lerp(asked.low.expand_as(places), asked.high.expand_as(places), places).float()
+    points = points.view(-1, *network.input_shape)
+    theirs, ours = reference(points).flatten(1), network(points)
+    if ours.shape[1] != asked.rows.shape[1]:
+        raise UserError(f"{onnx}: gives {ours.shape[1]} outputs; the specification declares {asked.rows.shape[1]}")
+    apart = float((theirs - ours).abs().max())
+    if not apart <= _AGREEMENT * max(1.0, float(theirs.abs().max())):
+        raise IncompatibleError(f"{onnx}: torch and onnxruntime differ by {apart:.3g} in an output of this graph")
+
+
+def _decide(
+    network: OnnxNetwork, reference: OnnxModule, asked: Specification, entry: VerificationEntry, seed: int
+) -> Decision:
+    inner = network.input_shape
+    shape = inner if len(inner) == 3 else (1, 1, len(asked.low))  # verifiers take images
+    module = _Margins(network, asked, shape, inner).eval().requires_grad_(False)
+    names = tuple(str(i) for i in range(1 + len(asked.rows)))
+    classifier = Classifier(module, len(names), shape, frozenset(Capability), module_digest(module), "the graph")
+    middle = Dataset(torch.full((1, *shape), _HALF), torch.zeros(1, dtype=torch.int64), ("middle",), names)
+    result = assess("vnnlib", entry, Budget(norm=Norm.LINF, epsilon=_HALF), subject_of(classifier, middle, seed))
+    verdict = int(cast(Tensor, result.data["verdicts"])[0])
+    if verdict == Verdict.VERIFIED:
+        return Decision("unsat")
+    if verdict == Verdict.FALSIFIED:
+        unit = cast(Tensor, result.data["perturbed_inputs"]).double().flatten()
+        x = torch.lerp(asked.low, asked.high, unit).clamp(asked.low, asked.high)
+        # The competition's judge runs the graph in float32, and so does the last word here.
+        outputs = reference(x.float().view(1, *inner)).flatten()
+        return Decision("sat", x, outputs) if asked.holds_at(outputs) else Decision("unknown")
+    return Decision("timeout" if bool(cast(Tensor, result.data["timed_out"])[0]) else "unknown")

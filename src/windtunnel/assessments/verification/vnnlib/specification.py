@@ -1,0 +1,134 @@
+"""Reading and writing VNN-LIB: a box of inputs, and the outputs that none of its points may have.
+
+The parser is `vnnlib` (PyPI), which reads version 2; the files of the competitions up to 2025 are of version 1, whose
+variables X_0, X_1, ... are elements of one tensor, and are rewritten before. Source: www.vnnlib.org.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.errors import UserError
+
+_COMMENT = re.compile(r";[^\n]*")
+_DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
+_VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
+_NUMBER = re.compile(r"(?<![\w.\[,<])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.\],>])")
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """What is asked: is there an x with low <= x <= high and, for some row r, rows[r] @ y <= limits[r]?
+
+    low, high: float64 (d,). rows: float64 (m, K). limits: float64 (m,). That x is a counter-example, `sat`.
+    """
+
+    low: Tensor
+    high: Tensor
+    rows: Tensor
+    limits: Tensor
+
+    def holds_at(self, logits: Tensor) -> bool:
+        """Whether the outputs (K,) are among those asked for."""
+        return bool((self.rows @ logits.double() <= self.limits).any())
+
+
+def read_specifications(path: Path) -> list[Specification]:
+    """The boxes of a file, each with its outputs: the file is `sat` where one of them is.
+
+    Raises UserError, in one line, for a file that is no VNN-LIB, or asks for more than boxes of inputs and single linear
+    inequalities of outputs.
+    """
+    try:
+        import vnnlib
+        import vnnlib.compat
+    except ImportError as error:
+        raise UserError(
+            f"{path}: reading VNN-LIB needs the package vnnlib: pip install 'windtunnel[vnnlib]'"
+        ) from error
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        query = vnnlib.parse_query_string(_as_version_2(path.read_text()))
+        cases = vnnlib.compat.transform(query)
+    except vnnlib.VNNLibException as error:
+        raise UserError(
+            f"{path}: not VNN-LIB of boxes and linear outputs ({' '.join(str(error).split())[:200]})"
+        ) from error
+    if not cases:
+        raise UserError(f"{path}: asks nothing: no point of the inputs is allowed")
+    return [_specification(path, case) for case in cases]
+
+
+def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
+    low, high = torch.tensor(case.input_box, dtype=torch.float64).unbind(1)
+    if not bool((low.isfinite() & high.isfinite()).all()):
+        variable = int((~(low.isfinite() & high.isfinite())).nonzero()[0])
+        raise UserError(f"{path}: input {variable} has no bound below or above; every input needs both")
+    if bool((low > high).any()):
+        raise UserError(f"{path}: the lower bound of input {int((low > high).nonzero()[0])} exceeds the upper one")
+    wide = [polytope for polytope in case.output_constraints if len(polytope.rhs) != 1]
+    if wide or not case.output_constraints:
+        what = f"{len(wide[0].rhs)} inequalities at once" if wide else "no inequality"
+        raise UserError(
+            f"{path}: asks for outputs with {what}; the robustness form is understood: one inequality, or an `or` of "
+            f"single ones such as (>= Y_1 Y_0)"
+        )
+    rows = torch.tensor([polytope.coeff_matrix[0] for polytope in case.output_constraints], dtype=torch.float64)
+    limits = torch.tensor([polytope.rhs[0] for polytope in case.output_constraints], dtype=torch.float64)
+    return Specification(low, high, rows, limits)
+
+
+def _as_version_2(text: str) -> str:
+    """Version 1 as version 2, and every number without an exponent, which vnnlib 1.0.2 does not read."""
+    text = _COMMENT.sub("", text)
+    found = _DECLARED.findall(text)
+    if found:
+        sizes = {
+            letter: 1 + max(int(i) for name, i in found if name == letter) for letter in {name for name, _ in found}
+        }
+        declared = (
+            f"(vnnlib-version <2.0>)\n(declare-network N\n(declare-input X float32 [{sizes.get('X', 0)}])\n"
+            f"(declare-output Y float32 [{sizes.get('Y', 0)}]))\n"
+        )
+        body = _NUMBER.sub(_plain, _DECLARED.sub("", text))
+        return declared + _VARIABLE.sub(r"\1[\2]", body)
+    return _NUMBER.sub(lambda match: _plain(match) if "e" in match[0].lower() else match[0], text)
+
+
+def _plain(number: re.Match[str]) -> str:
+    text = format(Decimal(number[0]), "f")
+    return text if "." in text else f"{text}.0"
+
+
+def robustness(low: Tensor, high: Tensor, target: int, num_classes: int, title: str) -> Iterator[str]:
+    """The lines of a version 1 file: does some other class reach the target anywhere in the box? low, high: (d,)."""
+    yield f"; {title}"
+    for letter, count in (("X", len(low)), ("Y", num_classes)):
+        yield from (f"(declare-const {letter}_{i} Real)" for i in range(count))
+    for i, (least, most) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+        yield f"(assert (>= X_{i} {_written(least)}))"
+        yield f"(assert (<= X_{i} {_written(most)}))"
+    yield "(assert (or"
+    yield from (f"    (and (>= Y_{other} Y_{target}))" for other in range(num_classes) if other != target)
+    yield "))"
+
+
+def _written(value: float) -> str:
+    """All digits of a float64, without an exponent."""
+    return format(Decimal(repr(value)), "f")
+
+
+def counter_example(inputs: Tensor, outputs: Tensor) -> str:
+    """The competition's form: `((X_0 0.1) ... (Y_0 2.3) ...)`, a pair a line; inputs (d,), outputs (K,)."""
+    pairs = [f"({letter}_{i} {value!r})" for letter, values in (("X", inputs), ("Y", outputs))
+             for i, value in enumerate(values.double().tolist())]  # fmt: skip
+    return "(" + "\n".join(pairs) + ")"

@@ -1,0 +1,83 @@
+"""`windtunnel doctor`: what this installation has and lacks, and how to get it."""
+
+from __future__ import annotations
+
+import shutil
+
+import click
+
+from windtunnel.cli.tables import Column, print_table, table_console
+from windtunnel.core.errors import UserError
+from windtunnel.operations.doctor import (
+    COMPANIONS,
+    PACKAGE,
+    Companion,
+    chosen,
+    installed,
+    lacking,
+    machine,
+    run,
+    shown,
+    steps,
+)
+
+_COLUMNS = (Column("package", typed=True), Column("version"), Column("enables"), Column("to get it", typed=True))
+_CORE = ("torch", "dvc", "mlflow", "onnxruntime")
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--install", is_flag=True, help="Install what is missing, or the packages NAME.")
+@click.option("--yes", is_flag=True, help="Ask nothing.")
+def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
+    """What is installed, in which version, what is missing, and what each would enable. Exit code 2 where it cannot work.
+
+    torchattacks and auto-LiRPA declare versions that no resolver can satisfy; --install shows the exact commands that bring them all
+    the same, and why, and runs them.
+
+    \b
+    Examples:
+      windtunnel doctor
+      windtunnel doctor --install
+      windtunnel doctor --install auto-LiRPA --yes
+    """  # noqa: D301
+    if install:
+        _install(names, yes=yes)
+        return
+    if names or yes:
+        raise click.UsageError("NAME and --yes go with --install")
+    click.echo(f"{PACKAGE} {installed(PACKAGE)}, {machine()}")
+    needed = [(name, installed(name) or "missing", "needed", "") for name in _CORE]
+    git = ("git", "found" if shutil.which("git") else "missing", "needed", "")
+    rows = [_row(companion) for companion in COMPANIONS]
+    print_table(table_console(), _COLUMNS, [("", [*needed, git]), ("", rows)])
+    mistakes = [f"doctor: {line} is needed; pip install '{line}'" for line in lacking()]
+    mistakes += [] if shutil.which("git") else ["doctor: git is needed; DVC keeps its results beside a git repository"]
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    if left := chosen(()):
+        click.echo(f"Everything works but what needs {', '.join(c.name for c in left)}: windtunnel doctor --install")
+
+
+def _row(companion: Companion) -> tuple[str, str, str, str]:
+    if companion.fits:
+        return companion.name, str(companion.version), companion.enables, ""
+    if not companion.has_wheel:
+        return companion.name, "no build for this Python", companion.enables, ""
+    version = f"{companion.version}, unfit" if companion.version else "missing"
+    return companion.name, version, companion.enables, f"windtunnel doctor --install {companion.name}"
+
+
+def _install(names: tuple[str, ...], *, yes: bool) -> None:
+    """Show the commands, ask, and run them."""
+    todo = steps(chosen(names))
+    if not todo:
+        click.echo("doctor: nothing to install")
+        return
+    for step in todo:
+        click.echo(f"{shown(step.command)}\n    {step.why}")
+    if not yes and not click.confirm("Run it?", default=True):
+        return
+    for step in todo:
+        run(step)
+    click.echo(f"doctor: installed {', '.join(c.name for c in COMPANIONS if c.fits)}")

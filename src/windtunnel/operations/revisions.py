@@ -1,0 +1,142 @@
+"""Results of a git revision, a DVC experiment, or any dvc.lock: from DVC's cache, or from its remote.
+
+Nothing is checked out: what a comparison reads is linked into a scratch folder.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ruamel.yaml import YAML
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import DATA_FILE, METADATA_FILE
+from windtunnel.core.layout import LOCK
+from windtunnel.core.plugins import families
+from windtunnel.operations.tracking.stages import read_stages
+from windtunnel.reporting.compare.runs import Run, run_in
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+_READ = (DATA_FILE, METADATA_FILE)
+
+
+def run_at(name: str, scratch: Path) -> Run | None:
+    """The run whose dvc.lock is committed at a git revision or kept by a DVC experiment; None for an unknown name.
+
+    Raises UserError where that commit has no dvc.lock, or where its results are unavailable.
+    """
+    found = _commit(name)
+    if found is None:
+        return None
+    commit, origin = found
+    scratch.mkdir(parents=True, exist_ok=True)
+    for file in ("params.yaml", str(LOCK)):
+        done = subprocess.run(["git", "show", f"{commit}:./{file}"], capture_output=True, check=False)
+        if done.returncode:
+            raise UserError(f"compare: {name}: there is no {file} at commit {commit[:8]}, so it has no results")
+        (scratch / file).write_bytes(done.stdout)
+    return run_of_lock(scratch, name, f"{origin} {commit[:8]}")
+
+
+def run_of_lock(folder: Path, label: str, origin: str) -> Run:
+    """The run that the params.yaml and dvc.lock in `folder` tell of; its artifacts are linked into folder/reports.
+
+    Raises UserError where they are neither in DVC's cache nor on its remote.
+    """
+    from dvc.repo import Repo
+
+    raw = YAML(typ="safe", pure=True).load((folder / "params.yaml").read_text(encoding="utf-8"))
+    outs = {path: md5 for stage in read_stages(folder / LOCK) for path, md5 in stage.outs.items()}
+    names = ["clean", *(name for family in families() for name in raw.get(family) or {})]
+    wanted = ["reports/metrics.json", "reports/summary", *(f"reports/robustness/{name}" for name in names)]
+    missing = [path for path in wanted if path not in outs]
+    if "reports/robustness/clean" in missing:
+        raise UserError(f"compare: {label}: its dvc.lock tells of no results; run dvc repro and commit dvc.lock")
+    with Repo() as repo:
+        for path in wanted:
+            if path in outs and not (folder / path).exists():
+                _link(repo, outs[path], folder / path, label)
+    notes = [f"no results of {', '.join(missing)}"] if missing else []
+    if stale := sorted(set(_stale(folder / LOCK, raw))):
+        notes.append(f"computed with other params than its params.yaml says: {', '.join(stale)}")
+    return run_in(folder, label, origin, tuple(notes))
+
+
+def known_names() -> list[str]:
+    """Branches, tags and DVC experiments, for the nearest match."""
+    from dvc.exceptions import NotDvcRepoError
+    from dvc.repo import Repo
+
+    done = subprocess.run(
+        ["git", "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    experiments: list[str] = []
+    with suppress(NotDvcRepoError), Repo() as repo:
+        experiments = [name for block in repo.experiments.ls(all_commits=True).values() for name, _ in block]
+    return [*experiments, *done.stdout.split()]
+
+
+def _commit(name: str) -> tuple[str, str] | None:
+    from dvc.exceptions import NotDvcRepoError
+    from dvc.repo import Repo
+    from dvc.repo.experiments.utils import resolve_name
+    from dvc.scm import RevError, resolve_rev
+
+    try:
+        with Repo() as repo:
+            commit = str(resolve_rev(repo.scm, name))
+            experiment = bool(resolve_name(repo.scm, name).get(name))
+    except (RevError, NotDvcRepoError):
+        return None
+    return commit, "DVC experiment" if experiment else "git revision"
+
+
+def _link(repo: Repo, md5: str, target: Path, label: str) -> None:
+    """Link one output, of a directory only what a comparison reads."""
+    blob = _cached(repo, md5, label)
+    if not md5.endswith(".dir"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(blob)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for row in json.loads(blob.read_text(encoding="utf-8")):
+        if row["relpath"] in _READ:
+            (target / row["relpath"]).symlink_to(_cached(repo, row["md5"], label))
+
+
+def _cached(repo: Repo, md5: str, label: str) -> Path:
+    """The file of DVC's cache, fetched from the remote where it is not there."""
+    from dvc.exceptions import DvcException
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    path = Path(repo.cache.local.oid_to_path(md5))
+    if not path.is_file():
+        try:
+            repo.cloud.pull([HashInfo("md5", md5)])
+        except DvcException as error:
+            raise UserError(
+                f"compare: {label}: its results are not in DVC's cache ({error}); dvc repro there"
+            ) from error
+    if not path.is_file():
+        raise UserError(f"compare: {label}: its results are neither in DVC's cache nor on the remote; dvc repro there")
+    return path.resolve()
+
+
+def _stale(lock: Path, raw: Mapping[str, object]) -> Iterator[str]:
+    """The keys that a stage was run with at other values than params.yaml has now."""
+    content = YAML(typ="safe", pure=True).load(lock.read_text(encoding="utf-8"))
+    for stage in content["stages"].values():
+        for key, value in (stage.get("params", {}).get("params.yaml") or {}).items():
+            found: object = raw
+            for part in key.split("."):
+                found = found.get(part) if isinstance(found, Mapping) else None
+            if found is not None and found != value:
+                yield key

@@ -1,0 +1,38 @@
+"""Stage `clean`: the model without any perturbation."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.assessments.clean.series import write_clean_series
+from windtunnel.assessments.clean.subject import fresh_subject
+from windtunnel.assessments.run import draw_resolved, model_in
+from windtunnel.core.artifacts import Artifacts, Draw, no_figures, write_artifacts
+from windtunnel.core.digests import write_digests
+from windtunnel.core.layout import CLEAN, DATA, HERE, MODEL, Layout
+from windtunnel.core.subject import Subject
+from windtunnel.inputs.models.trust import trust_of
+from windtunnel.params.outcome import Clean
+from windtunnel.params.resolved import read_resolved
+
+
+def main() -> None:
+    """Write reports/robustness/clean and the series of its plots."""
+    started, resolved = time.time(), read_resolved("clean")
+    work = resolved.work
+    subject = replace(
+        fresh_subject(DATA, MODEL, work.device, resolved.seed, trust_of(model_in(resolved))), resolved=resolved.digest
+    )
+    draw = partial(draw_resolved, resolved.drawing.figures)
+    write_clean(Clean.model_validate(work.entry["clean"]), subject, HERE, started, draw)
+    write_digests(CLEAN)
+
+
+def write_clean(settings: Clean, subject: Subject, place: Layout, started: float, draw: Draw = no_figures) -> Artifacts:
+    """Assess the model without any perturbation, and write what the report and `dvc plots` read of it."""
+    artifacts = write_artifacts(assess_clean(settings, subject), place.clean, subject, started=started, draw=draw)
+    write_clean_series(artifacts, subject.dataset.class_names, place.plots / "clean")
+    return artifacts

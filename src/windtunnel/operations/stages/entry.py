@@ -1,0 +1,13 @@
+"""Stage `<stage>@<name>` of every family: one entry of params.yaml, as the family's record says."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.run import run_entry
+from windtunnel.core.plugins import family_of
+from windtunnel.params.resolved import read_resolved
+
+
+def main(stage: str, name: str) -> None:
+    """Write reports/robustness/<name>."""
+    resolved = read_resolved(stage, name)
+    run_entry(family_of(resolved.family), resolved)

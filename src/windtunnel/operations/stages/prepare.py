@@ -1,0 +1,23 @@
+"""Stage `prepare`: load, convert, check and choose the samples."""
+
+from __future__ import annotations
+
+from windtunnel.core.dataset import too_many
+from windtunnel.core.layout import DATA
+from windtunnel.core.narration import say
+from windtunnel.inputs.data.load import load_dataset, save_datasets
+from windtunnel.inputs.models.views import view_of
+from windtunnel.params.data import Data
+from windtunnel.params.model import Model
+from windtunnel.params.resolved import read_resolved
+
+
+def main() -> None:
+    """Write reports/data."""
+    resolved = read_resolved("prepare")
+    work = resolved.work
+    data = Data.model_validate(work.entry["data"])
+    view = view_of(Model.model_validate(work.inputs["model"])) if "model" in work.inputs else None
+    assessed, train = load_dataset(data, resolved.seed, view)
+    say(too_many("data", data.samples.n, len(assessed)))
+    save_datasets(assessed, train, DATA)

@@ -1,0 +1,56 @@
+"""The one way a stage is run: `python -m windtunnel stage attack pgd`, by DVC, by a file in `stages/`, or by hand."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from windtunnel.core.endings import handle_signals, user_errors
+from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.narration import narrated
+from windtunnel.core.own_source import require_own_source
+
+# Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
+STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")
+ENTRY = "entry"
+
+
+def main(*words: str) -> None:
+    """A process that runs one stage, and says so. `main("attack")` in a file of `stages/` takes the name from the command."""
+    handle_signals()  # before anything slow is imported
+    with user_errors():
+        # No stage may record numbers that other code made than the one that was resolved.
+        require_own_source()
+        stage, name = stage_of(*words, *sys.argv[1:])
+        with narrated(stage, name):
+            run_stage(stage, name)
+
+
+def run_stage(stage: str, name: str = "") -> None:
+    """Run a stage in the current directory; of a family, the entry `name`.
+
+    Only the module of this stage is imported: what others execute decides nothing here. Raises UserError for what the
+    stage refuses.
+    """
+    if stage in STAGES:
+        import_module(f"{__package__}.{stage}").main()
+    else:
+        import_module(f"{__package__}.{ENTRY}").main(stage, name)
+
+
+def stage_of(stage: str = "", name: str = "", *more: str) -> tuple[str, str]:
+    """(stage, name of an entry or nothing) from the words of a command. Raises UserError for what cannot be run."""
+    from windtunnel.params.resolved import resolved_file  # pydantic is slow to import, and Ctrl-C is handled before
+
+    if not more and (not name if stage in STAGES else resolved_file(stage, name).is_file()):
+        return stage, name
+    from windtunnel.core.plugins import families
+
+    of_families = {family.stage: family.name for family in families().values()}
+    if stage in STAGES:
+        raise UserError(f"stage {stage}: takes no name of an entry, not {shown(' '.join((name, *more)))}")
+    if stage not in of_families:
+        raise UserError(unknown_word("stage", stage, [*STAGES, *of_families], what="a stage"))
+    if more or not name:
+        raise UserError(f"stage {stage}: takes the name of one entry of `{of_families[stage]}` in params.yaml")
+    return stage, name  # of what was not resolved, reading it says how it is

@@ -1,0 +1,40 @@
+"""Stage `track`: log to MLflow what is not logged yet. Cheap, always runs, idempotent."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from windtunnel.operations.tracking.recall import logged_before
+
+if TYPE_CHECKING:
+    from windtunnel.operations.tracking.track import Delivery
+
+
+def main() -> None:
+    """Log the state of reports/, unless it is logged already."""
+    if logged_before():
+        print("track: this state is logged already")
+        return
+    # Slow to import, which nobody should wait for where there is nothing to log.
+    from windtunnel.operations.tracking.track import track
+
+    report_outcome(track())
+
+
+def report_outcome(outcome: Delivery) -> None:
+    """Say in a line or two what became of a call of `track`."""
+    if outcome.already:
+        print("track: this state is logged already")
+    elif outcome.run:
+        print(f"track: run {outcome.run}")
+    else:
+        _warn(f"not logged, kept in the outbox for the next track: {outcome.reason}")
+    if outcome.delivered_from_outbox:
+        print(f"track: {outcome.delivered_from_outbox} states delivered from the outbox")
+    for problem in outcome.problems:
+        _warn(problem)
+
+
+def _warn(text: str) -> None:
+    print(f"track: WARNING: {text}", file=sys.stderr)

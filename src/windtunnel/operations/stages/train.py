@@ -1,0 +1,21 @@
+"""Stage `train`: train the embedded default, or import the user's model."""
+
+from __future__ import annotations
+
+from windtunnel.core.layout import DATA, MODEL
+from windtunnel.inputs.data.load import read_assessed, read_train
+from windtunnel.inputs.models.load import import_model, load_classifier
+from windtunnel.inputs.models.trust import trust_of
+from windtunnel.params.model import Model
+from windtunnel.params.resolved import read_resolved
+from windtunnel.params.server import configured_server
+
+
+def main() -> None:
+    """Write reports/model, and load it once so that a model that does not fit the data ends here."""
+    resolved = read_resolved("train")
+    work = resolved.work
+    model = Model.model_validate(work.entry["model"])
+    assessed = read_assessed(DATA)
+    import_model(model, read_train(DATA), resolved.seed, work.device, MODEL, configured_server(), assessed)
+    load_classifier(MODEL, work.device, assessed, trust_of(model))

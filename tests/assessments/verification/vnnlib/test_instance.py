@@ -1,0 +1,129 @@
+"""Exported samples, decided one by one, have the verdicts of the assessment; counter-examples are inside and wrong."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from click.testing import CliRunner
+from onnx import helper, numpy_helper
+from torch import nn
+
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.vnnlib.export import export_instances
+from windtunnel.assessments.verification.vnnlib.instance import decide_instance
+from windtunnel.assessments.verification.vnnlib.specification import read_specifications
+from windtunnel.cli.verify import verify
+from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.inputs.models.backends import OnnxModule
+from windtunnel.inputs.models.onnx_network import OnnxNetwork
+from windtunnel.params.entry import Budget
+from windtunnel.params.verification import VerificationEntry
+
+ENTRY = VerificationEntry(library="windtunnel", algorithm="cascade", steps=("attack", "crown", "branch-and-bound"))
+EPSILON = 0.06
+WORD = {int(Verdict.VERIFIED): "unsat", int(Verdict.FALSIFIED): "sat", int(Verdict.UNKNOWN): "unknown"}
+
+
+@pytest.mark.slow
+def test_every_exported_sample_is_decided_as_the_assessment_decides_it(mlp_subject, tmp_path):
+    subject = mlp_subject.subset(torch.arange(5))
+    paths = export_instances("proof", subject, Norm.LINF, EPSILON, None, tmp_path / "out")
+    expected = assess("proof", ENTRY, Budget(norm=Norm.LINF, epsilon=EPSILON), subject).data["verdicts"].tolist()
+    lines = (tmp_path / "out" / "instances.csv").read_text().splitlines()
+    assert lines == [f"model.onnx,vnnlib/{path.name},60" for path in paths]
+    found = [decide_instance(tmp_path / "out" / "model.onnx", path, ENTRY) for path in paths]
+    assert [decision.word for decision in found] == [WORD[code] for code in expected]
+    assert {"sat", "unsat"} <= {decision.word for decision in found}
+    graph = OnnxModule(tmp_path / "out" / "model.onnx")
+    for decision, path in zip(found, paths, strict=True):
+        if decision.inputs is not None:
+            (asked,) = read_specifications(path)
+            assert ((decision.inputs >= asked.low) & (decision.inputs <= asked.high)).all()
+            assert asked.holds_at(graph(decision.inputs.float().view(1, *subject.classifier.input_shape))[0])
+
+
+@pytest.fixture
+def column(tmp_path):
+    """A graph that takes 1x6x1, as those of the competition take 1x784x1, and gives the sums of both halves."""
+    weight = np.array([[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]], dtype=np.float32)
+    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("Gemm", ["flat", "w"], ["y"], transB=1)]
+    given, made = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 6, 1]), ("y", [1, 2]))
+    )
+    graph = helper.make_graph(nodes, "column", [given], [made], [numpy_helper.from_array(weight, "w")])
+    path = tmp_path / "column.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    return path
+
+
+def specification(tmp_path, low, high):
+    names = [*(f"X_{i}" for i in range(6)), "Y_0", "Y_1"]
+    lines = [f"(declare-const {name} Real)" for name in names]
+    for i in range(6):
+        a, b = (low, high) if i < 3 else (-1.0, 0.5)
+        lines += [f"(assert (>= X_{i} {a}))", f"(assert (<= X_{i} {b}))"]
+    path = tmp_path / "spec.vnnlib"
+    path.write_text("\n".join([*lines, "(assert (>= Y_1 Y_0))"]))
+    return path
+
+
+def test_the_command_understands_the_graphs_own_shape_and_boxes_beyond_images(column, tmp_path):
+    """Of the sums 3 x at least and 1.5 at most: x = 0.6 holds, x = 0.4 does not."""
+    answer = tmp_path / "answer.txt"
+    for low, word in ((0.6, "unsat"), (0.4, "sat")):
+        given = ["--vnnlib", str(specification(tmp_path, low, 2.0)), "--onnx", str(column), "--result", str(answer)]
+        run = CliRunner().invoke(verify, given)
+        assert run.exit_code == 0, run.output
+        assert run.output.splitlines()[0] == answer.read_text().splitlines()[0] == word
+    values = [float(line.strip("()").split()[1]) for line in answer.read_text().splitlines()[1:]]
+    assert len(values) == 8
+    assert sum(values[3:6]) >= sum(values[:3])
+
+
+def test_a_specification_of_another_size_is_refused(column, tmp_path):
+    path = specification(tmp_path, 0.4, 0.5)
+    path.write_text(
+        path.read_text().replace("(assert (>= Y_1 Y_0))", "(declare-const Y_2 Real)\n(assert (>= Y_1 Y_0))")
+    )
+    with pytest.raises(UserError, match="gives 2 outputs; the specification declares 3"):
+        decide_instance(column, path, ENTRY)
+
+
+def test_a_norm_that_is_no_box_cannot_be_exported(mlp_subject, tmp_path):
+    with pytest.raises(IncompatibleError, match="VNN-LIB describes boxes"):
+        export_instances("proof", mlp_subject, Norm.L2, 0.5, None, tmp_path / "out")
+
+
+class Convolutions(nn.Module):
+    """What exported classifiers are made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.LeakyReLU(0.1))
+        self.head = nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3), nn.Softmax(1))
+
+    def forward(self, x):
+        x = self.stem((x - 0.5) / 0.25)
+        x = torch.cat([x, self.block(x) + x], 1)
+        return self.head(x.clamp(-1, 6).view(x.shape[0], 8, 4, 4))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the legacy exporter says that it is one
+def test_torch_computes_a_graph_as_onnxruntime_does(tmp_path):
+    torch.manual_seed(0)
+    module, path = Convolutions().eval(), tmp_path / "net.onnx"
+    torch.onnx.export(module, (torch.zeros(1, 1, 8, 8),), str(path), dynamo=False, opset_version=13)
+    network, x = OnnxNetwork(path), torch.rand(5, 1, 8, 8)
+    assert network.input_shape == (1, 8, 8)
+    assert torch.allclose(network(x), OnnxModule(path)(x), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_operator_without_a_row_is_named(tmp_path):
+    path = tmp_path / "net.onnx"
+    torch.onnx.export(nn.Sequential(nn.Flatten(), nn.ELU()), (torch.zeros(1, 1, 2, 2),), str(path), dynamo=False)
+    with pytest.raises(IncompatibleError, match="operator Elu"):
+        OnnxNetwork(path)

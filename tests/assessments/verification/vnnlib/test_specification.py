@@ -1,0 +1,77 @@
+"""What is read of a VNN-LIB file, of both versions, and what is refused."""
+
+import pytest
+import torch
+
+from windtunnel.assessments.verification.vnnlib.specification import (
+    counter_example,
+    read_specifications,
+    robustness,
+)
+from windtunnel.core.errors import UserError
+
+VERSION_1 = """; a comment (with brackets)
+(declare-const X_0 Real)
+(declare-const X_1 Real)
+(declare-const Y_0 Real)
+(declare-const Y_1 Real)
+(declare-const Y_2 Real)
+(assert (<= X_0 1))
+(assert (>= X_0 -2.5e-05))
+(assert (<= X_1 .5))
+(assert (>= X_1 0.25))
+(assert (or (and (>= Y_0 Y_2)) (and (>= Y_1 Y_2))))
+"""
+VERSION_2 = """(vnnlib-version <2.0>)
+(declare-network N (declare-input X float32 [1,2]) (declare-output Y float32 [1,3]))
+(assert (<= X[0,0] 1.0))
+(assert (>= X[0,0] -2.5e-05))
+(assert (<= X[0,1] 0.5))
+(assert (>= X[0,1] 0.25))
+(assert (or (>= Y[0,0] Y[0,2]) (>= Y[0,1] Y[0,2])))
+"""
+
+
+def read(tmp_path, text):
+    path = tmp_path / "spec.vnnlib"
+    path.write_text(text)
+    return read_specifications(path)
+
+
+@pytest.mark.parametrize("text", [VERSION_1, VERSION_2], ids=["version 1", "version 2"])
+def test_both_versions_are_read_as_one_box_and_the_margins(tmp_path, text):
+    (found,) = read(tmp_path, text)
+    assert found.low.tolist() == [-2.5e-05, 0.25]
+    assert found.high.tolist() == [1.0, 0.5]
+    assert found.rows.tolist() == [[-1.0, 0.0, 1.0], [0.0, -1.0, 1.0]]
+    assert found.limits.tolist() == [0.0, 0.0]
+    assert found.holds_at(torch.tensor([1.0, 3.0, 2.0]))
+    assert not found.holds_at(torch.tensor([1.0, 1.0, 2.0]))
+
+
+def test_what_is_written_is_read_back_to_the_last_digit(tmp_path):
+    low = torch.tensor([0.1, 1 / 3, 1e-17], dtype=torch.float64)
+    high = low + torch.tensor([0.0, 0.1, 2e-9], dtype=torch.float64)
+    (found,) = read(tmp_path, "\n".join(robustness(low, high, 1, 3, "a title")))
+    assert torch.equal(found.low, low)
+    assert torch.equal(found.high, high)
+    assert found.rows.tolist() == [[-1.0, 1.0, 0.0], [0.0, 1.0, -1.0]]
+
+
+def test_a_counter_example_is_written_in_the_form_of_the_competition():
+    text = counter_example(torch.tensor([0.5, 0.25]), torch.tensor([2.0]))
+    assert text == "((X_0 0.5)\n(X_1 0.25)\n(Y_0 2.0))"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("(assert", "not VNN-LIB"),
+        (VERSION_1.replace("(assert (<= X_1 .5))\n", ""), "input 1 has no bound"),
+        (VERSION_1.replace("(and (>= Y_0 Y_2))", "(and (>= Y_0 Y_2) (>= Y_1 Y_0))"), "2 inequalities at once"),
+    ],
+)
+def test_what_is_not_the_robustness_form_is_refused_in_one_line(tmp_path, text, words):
+    with pytest.raises(UserError, match=words) as raised:
+        read(tmp_path, text)
+    assert "\n" not in str(raised.value)

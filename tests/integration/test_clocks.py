@@ -1,0 +1,92 @@
+"""What DVC knows of a run depends on no clock: equal verdicts are equal bytes, on any machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.hostile.harness import params, stage, write_params
+from tests.hostile.random_kills import digests
+from windtunnel.core.artifacts import load_tensors, read_artifacts
+
+VERIFICATION = {
+    "crown": {"library": "auto-LiRPA", "algorithm": "crown"},
+    "cascade": {
+        "library": "windtunnel",
+        "algorithm": "cascade",
+        "samples": {"n": 8},
+        "timeout": 100,
+        "time_budget": 1000,
+    },
+    "smoothed": {
+        "library": "windtunnel",
+        "algorithm": "smoothing",
+        "budget": {"norm": "L2", "epsilon": 0.2},
+        "params": {"sigma": 0.25, "n0": 10, "n": 100},
+        "samples": {"n": 5},
+    },
+}
+STAGES = (
+    ("prepare",),
+    ("train",),
+    ("clean",),
+    ("attack", "fgsm"),
+    *(("verify", name) for name in VERIFICATION),
+    *((stage,) for stage in ("sanity", "summary", "gate", "report")),
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Path]:
+    """The same run twice, on a machine whose clocks are 20 times as fast the second time."""
+    folders = []
+    for clock in (1.0, 20.0):
+        folders.append(tmp_path_factory.mktemp("run"))
+        content = params(verification=VERIFICATION, sanity={"profile": "standard"})
+        write_params(folders[-1], content)
+        for name in STAGES:
+            ended = stage(*name, cwd=folders[-1], seconds=120, clock=clock)
+            assert ended.code == 0, ended.err
+    return folders
+
+
+def run_times(folder: Path, name: str) -> torch.Tensor:
+    return read_artifacts(folder / "reports" / "robustness" / name).tensor("runtime_per_sample")
+
+
+@pytest.mark.slow
+def test_two_runs_with_other_clocks_are_equal_bytes_for_dvc(runs):
+    one, two = (digests(folder) for folder in runs)
+    assert {"robustness/crown/metadata.json", "sanity/robustness_data.pt", "report.pdf", "report/metadata.json"} <= set(
+        one
+    )
+    assert {name for name in one.keys() | two.keys() if one.get(name) != two.get(name)} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VERIFICATION)
+def test_the_times_that_were_measured_are_read_beside_the_result(runs, name):
+    slow, fast = (run_times(folder, name) for folder in runs)
+    assert slow.dtype == torch.float32
+    assert (
+        slow.shape == fast.shape == read_artifacts(runs[0] / "reports" / "robustness" / name).tensor("verdicts").shape
+    )
+    assert fast.sum() > 2 * slow.sum() > 0
+
+
+@pytest.mark.slow
+def test_times_of_other_tensors_are_not_believed_and_older_results_keep_theirs(runs, tmp_path):
+    made = runs[0] / "reports" / "robustness" / "crown"
+    for name in ("metadata.json", "robustness_data.pt"):
+        (tmp_path / name).write_bytes((made / name).read_bytes())
+    assert read_artifacts(tmp_path).tensor("runtime_per_sample").isnan().all()  # as after dvc pull
+    facts = json.loads((made / "runtime.json").read_text())
+    (tmp_path / "runtime.json").write_text(json.dumps({**facts, "data_digest": "of others"}))
+    assert read_artifacts(tmp_path).run_time_metrics == {}
+    older = load_tensors(made / "robustness_data.pt")
+    older["runtime_per_sample"] = torch.linspace(0, 1, len(older["verdicts"]))
+    torch.save(older, tmp_path / "robustness_data.pt")
+    assert read_artifacts(tmp_path).run_time_metrics == pytest.approx(
+        {"mean_runtime": 0.5, "median_runtime": 0.5, "p95_runtime": 0.95}
+    )

@@ -1,0 +1,108 @@
+"""What `windtunnel doctor` says and would run; nothing is installed here."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from packaging.requirements import Requirement
+
+from windtunnel.cli.doctor import doctor
+from windtunnel.core.errors import UserError
+from windtunnel.core.libraries import MODULES
+from windtunnel.operations import doctor as operations
+from windtunnel.operations.doctor import COMPANIONS, chosen, lacking, shown, steps
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def missing(monkeypatch):
+    """Makes distributions missing, by name."""
+    hidden: set[str] = set()
+    real = operations.installed
+    monkeypatch.setattr(operations, "installed", lambda name: None if name in hidden else real(name))
+    return hidden
+
+
+def test_the_versions_without_dependencies_are_those_of_the_lock_file():
+    lines = [line for line in (ROOT / "requirements-nodeps.lock").read_text().splitlines() if line[:1] not in ("", "#")]
+    assert sorted(lines) == sorted(companion.requirement for companion in COMPANIONS if companion.alone)
+
+
+def test_every_library_that_runs_algorithms_can_be_asked_for_by_its_name():
+    assert set(MODULES) <= {companion.name for companion in COMPANIONS}
+
+
+def test_the_markers_of_companions_are_those_of_the_declared_dependencies():
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = {r.name: r for r in map(Requirement, [line.strip(' ",') for line in text.splitlines() if ">=" in line and line.startswith('    "')])}  # noqa: E501  # fmt: skip
+    for companion in (c for c in COMPANIONS if not c.alone and not c.asked):
+        assert declared[companion.distribution].specifier == Requirement(companion.requirement).specifier
+        assert declared[companion.distribution].marker == Requirement(companion.requirement).marker
+
+
+def test_where_all_is_there_nothing_is_lacking_and_nothing_is_run():
+    assert lacking() == []
+    said = CliRunner().invoke(doctor, ["--install", "torchattacks", "--yes"])
+    assert said.output == "doctor: nothing to install\n"
+
+
+def test_stale_pins_go_without_dependencies_and_the_rest_with_them(missing):
+    missing.update({"torchattacks", "auto-LiRPA", "appdirs", "foolbox"})
+    alone, plain = steps(chosen(()))
+    assert alone.command[-3:] == ("--no-deps", "torchattacks==3.5.1", "auto-LiRPA==0.3")
+    assert "requests" in alone.why
+    assert "torch <1.13" in alone.why
+    assert plain.command == (sys.executable, "-m", "pip", "install", "foolbox>=3.3.4", "appdirs")
+
+
+def test_one_is_installed_by_its_name_in_any_case(missing):
+    missing.update({"torchattacks", "auto-LiRPA"})
+    (step,) = steps(chosen(["AUTO-lirpa"]))
+    assert shown(step.command).endswith("-m pip install --no-deps auto-LiRPA==0.3")
+
+
+def test_a_name_that_is_none_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'torchattacks'"):
+        chosen(["torchatacks"])
+
+
+def test_no_build_for_this_python_is_one_line_and_nothing_is_tried(missing, monkeypatch):
+    missing.add("maraboupy")
+    monkeypatch.setattr(operations.Companion, "has_wheel", property(lambda self: self.name != "Marabou"))
+    with pytest.raises(UserError, match=r"Marabou has no build for Python 3\.\d+\.\d+ on"):
+        chosen(["Marabou"])
+    assert all(companion.name != "Marabou" for companion in chosen(()))
+
+
+def test_in_an_environment_of_uv_which_has_no_pip_uv_installs(missing, monkeypatch):
+    missing.update({"torchattacks", "pip"})
+    monkeypatch.setattr(operations.shutil, "which", lambda name: "/bin/uv" if name == "uv" else None)
+    (step,) = steps(chosen(["torchattacks"]))
+    assert step.command[:5] == ("/bin/uv", "pip", "install", "--python", sys.executable)
+    monkeypatch.setattr(operations.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="neither pip nor uv"):
+        steps(chosen(["torchattacks"]))
+
+
+def test_install_shows_the_commands_and_why_and_asks_before_it_runs_them(missing, monkeypatch):
+    missing.add("torchattacks")
+    ran = []
+    monkeypatch.setattr("windtunnel.cli.doctor.run", ran.append)
+    said = CliRunner().invoke(doctor, ["--install"], input="n\n").output
+    assert "-m pip install --no-deps torchattacks==3.5.1" in said
+    assert "mlflow needs 2.28" in said
+    assert ran == []
+    CliRunner().invoke(doctor, ["--install", "--yes"])
+    assert len(ran) == 1
+
+
+def test_what_is_missing_is_named_with_what_it_would_enable(missing):
+    missing.add("auto-LiRPA")
+    said = CliRunner().invoke(doctor, []).output
+    (line,) = [line for line in said.splitlines() if line.startswith("auto-LiRPA")]
+    assert "missing" in line
+    assert "verification by bounds" in line
+    assert "windtunnel doctor --install auto-LiRPA" in line
+    assert "Everything works but what needs auto-LiRPA" in said
