@@ -23,7 +23,10 @@ U = TypeVar("U")
 class Worker:
     """An actor: the work, opened once."""
 
-    def __init__(self, parcel: Parcel) -> None:
+    def __init__(self, box: list[Any]) -> None:
+        import ray
+
+        parcel: Parcel = ray.get(box[0])  # in a box Ray leaves a reference alone, and does not warn of restarts
         self.work = parcel.open()
 
     def versions(self) -> dict[str, str]:
@@ -49,14 +52,14 @@ class OnRay:
         ray = _connected()
         workers = min(self.workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(todo))
         try:
-            parcel = ray.put(packed(work, workers))
+            parcel = ray.put(packed(work))
         except StaysHereError as error:
             say(f"{name}: is done in one process: {error}")
             yield from (work(unit) for _, unit in todo)
             return
         # An actor that dies is made anew by Ray, here or on another node, and its unit is done again.
         kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=KILLS)(Worker)
-        actors = [kind.remote(parcel) for _ in range(workers)]
+        actors = [kind.remote([parcel]) for _ in range(workers)]
         try:
             mine = versions()
             for theirs in ray.get([actor.versions.remote() for actor in actors]):

@@ -35,7 +35,7 @@ class Processes:
         if not todo:
             return
         try:
-            parcel = packed(work, self.workers)
+            parcel = packed(work)
         except StaysHereError as error:
             say(f"{name}: is done in one process: {error}")
             yield from map(work, todo)

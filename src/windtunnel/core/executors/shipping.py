@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,28 +23,27 @@ class StaysHereError(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Work, where modules are found, and how many threads a worker has for it."""
+    """Work, and where modules are found."""
 
     path: tuple[str, ...]
     content: bytes
-    threads: int
 
     def open(self) -> Callable[[Any], Any]:
         """The work, in a worker."""
         for place in reversed(self.path):
             if place not in sys.path:
                 sys.path.insert(0, place)
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(1)  # sums differ in their last bits with the number of threads
         return cast(Callable[[Any], Any], cloudpickle.loads(self.content))
 
 
-def packed(work: Callable[[Any], Any], workers: int) -> Parcel:
-    """`work` with all it holds, for one of `workers` on this machine. Raises StaysHereError for what only this process can do."""
+def packed(work: Callable[[Any], Any]) -> Parcel:
+    """`work` with all it holds. Raises StaysHereError for what only this process can do."""
     try:
         content = cloudpickle.dumps(work)
     except Exception as error:  # whatever a model of the user's raises when it is pickled
         raise StaysHereError(str(error) or type(error).__name__) from error
-    return Parcel(tuple(sys.path), content, max(1, (os.cpu_count() or 1) // workers))
+    return Parcel(tuple(sys.path), content)
 
 
 def versions() -> dict[str, str]:
