@@ -1,10 +1,11 @@
-"""Executors: the same attacks in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
+"""Executors: an attack in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
     python benchmarks/scale.py [--workers 2] [--n 2000] [--ray]
 
-PGD of 20 steps and EvoBA on n samples: in this process, over `workers` processes, with --ray over as many Ray actors, and over one of either (what
-handing over costs), one thread each; and in this process with as many threads. Starting the workers counts. Wanted: at least 1.7
-times with 2 workers on 2 cores, and at most 1.1 times the time with one. No ratio where any tensor differs.
+PGD of 20 steps on n samples: in this process, over `workers` processes, with --ray over as many Ray actors, and over one of
+either (what handing over costs), one thread each; and in this process with as many threads. Starting the workers counts.
+Wanted: at least 1.7 times with 2 workers on 2 cores, and at most 1.1 times the time with one. No ratio where any
+tensor differs.
 
 MNIST and a LeNet5 where ../shared (WINDTUNNEL_SHARED) is; else digits, repeated, and a CNN.
 """
@@ -20,16 +21,13 @@ import torch
 
 from benchmarks.attacks import subjects
 from windtunnel.assessments.attacks.assess import assess as assess_attack
-from windtunnel.assessments.queries.assess import assess as assess_queries
 from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.executors import VARIABLE
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.queries import QueryEntry
 
 PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.02}, "batch_size": 100}
-EVOBA = {"library": "windtunnel", "algorithm": "EvoBA", "max_queries": 300}
 
 
 def timed(where: str, threads: int, work: Callable[[], AssessmentResult]) -> tuple[float, AssessmentResult]:
@@ -70,10 +68,8 @@ def main() -> None:
     allowed = Budget(norm="Linf", epsilon=epsilons[-1])
     kinds = ["processes", "ray"] if options.ray else ["processes"]
     places = [f"{kind}:{number}" for kind in kinds for number in (options.workers, 1)]
-    pgd, evoba = AttackEntry.model_validate(PGD), QueryEntry.model_validate(EVOBA)
+    pgd = AttackEntry.model_validate(PGD)
     compare(f"PGD, {name}", it, options.workers, places, lambda: assess_attack("pgd", pgd, allowed, it))
-    few = it.subset(torch.arange(min(options.n, 400)))
-    compare(f"EvoBA, {name}", few, options.workers, places, lambda: assess_queries("evoba", evoba, allowed, few))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator
 
@@ -25,7 +24,6 @@ from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
-from windtunnel.core.executors import Here, executor
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
@@ -33,7 +31,6 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.queries import QueryEntry
 
 KEEP_EVERY = 10.0  # seconds between writes of what is finished, for a run that is killed
-TOGETHER = 16  # images in a unit of work, where there are several workers
 _KEPT = ("row", "image", "logits", "queries", "succeeded")
 
 # Attacks the images at the given rows and hands over what is done, in any order.
@@ -172,32 +169,9 @@ def _collect(name: str, runner: Runner, task: Task, rows: Tensor, checkpoint: Ch
                 checkpoint.put(len(shards) - 1, shards[-1])
                 fresh, written = [], time.monotonic()
 
-        left = rows[~torch.isin(rows, before)]
-        where = executor()
-        if isinstance(where, Here):
-            runner(task, left, finished)
-        else:
-            for state in where.results(functools.partial(_group, runner, task), _groups(left), name):
-                finished(state)
+        runner(task, rows[~torch.isin(rows, before)], finished)
     checkpoint.clear()
     return [*shards, *fresh]
-
-
-def _groups(rows: Tensor) -> list[Tensor]:
-    """Units of work for several workers: hard and easy images in each, so that none takes much longer than another."""
-    count = -(-len(rows) // TOGETHER)
-    return [rows[i::count] for i in range(count)]
-
-
-def _group(runner: Runner, task: Task, rows: Tensor) -> State:
-    """What `runner` finds of `rows`; an image's own result is the same in any company."""
-    found: list[State] = []
-
-    def finished(state: State) -> None:
-        found.append({key: state[key] for key in _KEPT})
-
-    runner(task, rows, finished)
-    return _joined(found)
 
 
 def _shards(checkpoint: Checkpoint) -> Iterator[State]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,10 +23,7 @@ U = TypeVar("U")
 class Worker:
     """An actor: the work, opened once."""
 
-    def __init__(self, box: list[Any]) -> None:
-        import ray
-
-        parcel: Parcel = ray.get(box[0])  # in a box Ray leaves a reference alone, and does not warn of restarts
+    def __init__(self, parcel: Parcel) -> None:
         self.work = parcel.open()
 
     def versions(self) -> dict[str, str]:
@@ -57,43 +54,62 @@ class OnRay:
             say(f"{name}: is done in one process: {error}")
             yield from (work(unit) for _, unit in todo)
             return
-        # An actor that dies is made anew by Ray, here or on another node, and its unit is done again.
-        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=KILLS)(Worker)
-        actors = [kind.remote([parcel]) for _ in range(workers)]
+        kind = ray.remote(num_cpus=1)(Worker)
+        crew = _Crew(ray, lambda: kind.remote(parcel), workers, name)
         try:
             mine = versions()
-            for theirs in ray.get([actor.versions.remote() for actor in actors]):
+            for theirs in ray.get([actor.versions.remote() for actor in crew.actors]):
                 require_equal(mine, theirs, "a worker of the Ray cluster")
-            yield from self._each(ray, actors, todo, name)
+            yield from crew.results(todo)
         finally:
-            for actor in actors:
+            for actor in crew.actors:
                 ray.kill(actor)
 
-    def _each(self, ray: Any, actors: list[Any], todo: deque[tuple[int, Any]], name: str) -> Iterator[dict[str, Any]]:
-        idle, following = deque(actors), 0
-        running: dict[Any, tuple[int, Any]] = {}
+
+class _Crew:
+    """Actors and what they have in hand. One that dies is replaced, and its unit is done again."""
+
+    def __init__(self, ray: Any, hire: Callable[[], Any], workers: int, name: str) -> None:
+        self._ray, self._hire, self._name = ray, hire, name
+        self.actors = [hire() for _ in range(workers)]
+        self._idle, self._lost = deque(self.actors), Counter[int]()
+        self._running: dict[Any, tuple[int, Any, Any]] = {}
+
+    def results(self, todo: deque[tuple[int, Any]]) -> Iterator[dict[str, Any]]:
+        """The result of each unit, in order; never more than `AHEAD` for each actor in memory."""
         ready: dict[int, bytes] = {}
-        while todo or running or ready:
-            while todo and idle and todo[0][0] - following < AHEAD * len(actors):
+        following = 0
+        while todo or self._running or ready:
+            while todo and self._idle and todo[0][0] - following < AHEAD * len(self.actors):
                 place, unit = todo.popleft()
-                actor = idle.popleft()
-                running[actor.done.remote(unit)] = (place, actor)
+                actor = self._idle.popleft()
+                self._running[actor.done.remote(unit)] = (place, unit, actor)
             if following in ready:
                 yield pickle.loads(ready.pop(following))
                 following += 1
                 continue
-            (finished, *_), _ = ray.wait(list(running), num_returns=1)
-            place, actor = running.pop(finished)
+            (finished, *_), _ = self._ray.wait(list(self._running), num_returns=1)
+            place, unit, actor = self._running.pop(finished)
             try:
-                ready[place] = ray.get(finished)
-            except ray.exceptions.RayTaskError as error:  # what the work raised, as the work raised it
+                ready[place] = self._ray.get(finished)
+                self._idle.append(actor)
+            except self._ray.exceptions.RayTaskError as error:  # what the work raised, as the work raised it
                 raise error.cause from error
-            except ray.exceptions.RayError as error:
-                raise UserError(
-                    f"{name}: its batch {place} was in hand {KILLS + 1} times when a worker of the Ray cluster died "
-                    f"({str(error).splitlines()[0]}). What is finished is kept: run it again"
-                ) from error
-            idle.append(actor)
+            except self._ray.exceptions.RayError as error:
+                self._replace(actor, place, error)
+                todo.appendleft((place, unit))
+
+    def _replace(self, actor: Any, place: int, error: Exception) -> None:
+        """Raises UserError for a unit that was in hand too often when its actor died."""
+        self._lost[place] += 1
+        if self._lost[place] >= KILLS:
+            raise UserError(
+                f"{self._name}: its batch {place} was in hand {KILLS} times when a worker of the Ray cluster died "
+                f"({str(error).splitlines()[0]}). What is finished is kept: run it again"
+            ) from error
+        self.actors.remove(actor)
+        self.actors.append(self._hire())
+        self._idle.append(self.actors[-1])
 
 
 def _connected() -> Any:
