@@ -22,8 +22,9 @@ ROOT = Path(__file__).parents[2]
 def environment(tmp_path_factory):
     """The environment of a user: a virtual environment with the wheel, and the dependencies of this one behind it."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("environment") / "venv"
-    files = subprocess.run(["git", "ls-files", "-z", "src", "pyproject.toml", "README.md"], cwd=ROOT, capture_output=True, check=True)  # fmt: skip
-    for name in filter(None, files.stdout.decode().split("\0")):
+    listed = ["git", "ls-files", "-z", "src", "pyproject.toml", "README.md"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, files.split("\0")):
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, source / name)
@@ -33,7 +34,17 @@ def environment(tmp_path_factory):
     )
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], **run)
     (wheel,) = source.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(made / "bin" / "python"), "install", "--no-deps", str(wheel)], **run)  # fmt: skip
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(made / "bin" / "python"),
+        "install",
+        "--no-deps",
+        str(wheel),
+    ]
+    subprocess.run(install, **run)
     (packages,) = made.glob("lib/python*/site-packages")
     # Behind what is installed in it: the wheel comes before the windtunnel that this environment may have.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
