@@ -28,6 +28,8 @@ from windtunnel.params.verification import VerificationEntry
 
 LATE = frozenset({"time-out", "time budget"})
 
+_LEAST = 1.0  # seconds that are worth a query: Marabou counts whole ones
+
 
 def solve(
     step: str,
@@ -44,11 +46,16 @@ def solve(
     """
     subject = canonical.subject
     data = subject.dataset
+    indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
+    late = left < min(_LEAST, entry.solver_timeout)
+    ledger.timed_out[indices[late]] = True
+    indices, left = indices[~late], left[~late]
     with tempfile.TemporaryDirectory() as folder:
         onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         asked = queries_of(
-            subject, epsilon, ledger.undecided, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
+            subject, epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
+        asked = [replace(query, seconds=seconds) for query, seconds in zip(asked, left.tolist(), strict=True)]
         if entry.output_bounds:
             asked = [replace(query, bounds=True) for query in asked]
         queries = {query.index: query for query in asked}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from windtunnel.core.plugins import ASSESSMENTS, libraries, library_records
+from windtunnel.assessments.catalogue import CLEAN_FIGURES
+from windtunnel.core.plugins import ASSESSMENTS, families, libraries, library_records, model_source, model_sources
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
@@ -37,7 +39,9 @@ OPTIONS: dict[str, Option] = {
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
     "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
-    "ONNX model": Option(frozenset({"onnxruntime"})),
+    "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.inputs.models.onnx_gradients"})),
+    "safetensors": Option(frozenset({"safetensors"})),
+    "ONNX gradients": Option(frozenset({"onnx2torch"})),
     "MLflow model": Option(
         frozenset({"mlflow"}),
         frozenset({"windtunnel.inputs.models.from_mlflow", "windtunnel.inputs.mlflow_server"}),
@@ -56,6 +60,10 @@ DISTRIBUTION = {
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
 }
+
+
+# A graph has gradients where onnx2torch is installed, which need not be.
+_ONNX = frozenset({"ONNX model", *(["ONNX gradients"] if find_spec("onnx2torch") else [])})
 
 
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
@@ -117,7 +125,7 @@ def _latent_options(entry: Entry, params: Params) -> frozenset[str]:
 
 
 def _remote(places: Iterable[str | OtherModel]) -> set[str]:
-    return {"MLflow model", "ONNX model"} if any(":/" in OtherModel.of(place).model for place in places) else set()
+    return {"MLflow model", *_ONNX} if any(":/" in OtherModel.of(place).model for place in places) else set()
 
 
 def _survivors(entry: Entry) -> tuple[tuple[str, str], ...]:
@@ -196,6 +204,7 @@ def lazy_imports() -> dict[str, list[str]]:
     return {
         "windtunnel.assessments.attacks.adapters": of_attacks,
         "windtunnel.assessments.attacks.table": [*of_attacks, *rows],
+        "windtunnel.reporting.report.figures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
         **dict.fromkeys(
             ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
         ),
@@ -228,14 +237,44 @@ def data_options(data: Data) -> frozenset[str]:
 
 def model_options(model: Model) -> frozenset[str]:
     """What a classifier of `model` reaches, when it is made and when it is asked."""
-    known = {"onnx": {"ONNX model"}, "mlflow": {"MLflow model", "ONNX model"}}
-    return frozenset(known.get(model.source, set()))
+    known = {"onnx": _ONNX, "mlflow": {"MLflow model", *_ONNX}}
+    packed = {"safetensors"} if model.path and model.path.endswith(".safetensors") else set()
+    return frozenset(known.get(model.source, set()) | packed)
 
 
 def model_code(model: Model) -> Iterator[str]:
     """The user's own modules that a classifier of `model` is made of: every assessment executes them."""
     used = {"state_dict": model.factory, "train": model.factory, "function": model.function}.get(model.source)
     yield from _module(used)
+    if model.source in model_sources():
+        yield from model_source(model.source).modules
+
+
+def view_model(model: Model) -> Model | None:
+    """What of `model` decides how its own library sees images; None where it has no say in that."""
+    if model.source not in model_sources() or model_source(model.source).view is None:
+        return None
+    path = model.path if model_source(model.source).view_reads else None
+    return Model(source=model.source, name=model.name, weights=model.weights, kwargs=model.kwargs, path=path)
+
+
+def view_options(model: Model) -> frozenset[str]:
+    """What seeing images as a library does reaches: the library takes pictures."""
+    return frozenset({"image files"} if view_model(model) else set())
+
+
+def view_code(model: Model) -> Iterator[str]:
+    """The modules that see images as a library does."""
+    if view_model(model):
+        yield from model_source(model.source).modules
+
+
+def view_files(model: Model) -> dict[str, str]:
+    """The files below `model.path` that decide how images are seen."""
+    if not view_model(model) or model.path is None:
+        return {}
+    found = {name: Path(model.path) / name for name in model_source(model.source).view_reads}
+    return {f"model.path/{name}": path.as_posix() for name, path in found.items() if path.is_file()}
 
 
 def data_code(data: Data) -> Iterator[str]:
