@@ -10,8 +10,8 @@ by being imported), `windtunnel.models` and `windtunnel.data` (functions). Nothi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -79,11 +79,14 @@ class Library:
     """One library whose algorithms a family offers.
 
     name: as `library:` of an entry says it. family: whose algorithms they are. package: the distribution whose version is
-    recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
+    recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow; for
+    verification: VerifierRow).
     adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
     its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
-    functions of the user's, the registry row of one by its reference `module:function`, without importing it.
+    functions of the user's, the registry row of one by its reference `module:function`, without importing it. steps: for
+    verification, what its algorithms and cascades are made of, by name (assessments.verification.step.Step).
+    uses: other libraries of the family that its steps may ask.
     """
 
     name: str
@@ -94,6 +97,8 @@ class Library:
     call: Lazy[Callable[..., Any]] | None = None
     module: str | None = None
     row_of: Lazy[Callable[[str], Any]] | None = None
+    steps: Mapping[str, Lazy[Any]] = field(default_factory=dict)
+    uses: tuple[str, ...] = ()
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""

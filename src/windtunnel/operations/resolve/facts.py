@@ -102,14 +102,29 @@ def _sweep_options(entry: Entry, params: Params) -> frozenset[str]:
     return frozenset() if entry.library == "windtunnel" else frozenset({entry.library, "any attack"})
 
 
+def _verification_steps(entry: Entry) -> tuple[str, ...]:
+    """The steps that decide an entry; none for an algorithm that goes its own way."""
+    from windtunnel.assessments.verification.table import ROWS
+
+    row = ROWS[entry.library, entry.algorithm]
+    return cast(VerificationEntry, entry).steps if row.of_entry else row.steps
+
+
 def _verification_options(entry: Entry, params: Params) -> frozenset[str]:
-    if entry.library != "windtunnel":
-        return frozenset({entry.library})
-    if entry.algorithm != "cascade":
-        return frozenset()
-    steps = set(cast(VerificationEntry, entry).steps)
-    solver = {"Marabou"} if "marabou" in steps else set()
-    return frozenset({*solver, *({"auto-LiRPA"} if steps - {"marabou", "attack", "quick-attack"} else set())})
+    from windtunnel.assessments.verification.step import library_of_step
+
+    asked = [library_of_step(step) for step in _verification_steps(entry)]
+    return frozenset(name for library in asked for name in (library.name, *library.uses)) - {"windtunnel"}
+
+
+def _verification_code(entry: Entry) -> Iterator[str]:
+    from windtunnel.assessments.verification.step import library_of_step
+    from windtunnel.assessments.verification.table import ROWS
+
+    yield from (library_of_step(step).steps[step].module for step in _verification_steps(entry))
+    assess = ROWS[entry.library, entry.algorithm].assess
+    if assess is not None:
+        yield assess.module
 
 
 def _latent_options(entry: Entry, params: Params) -> frozenset[str]:
@@ -163,7 +178,9 @@ _FACTS: dict[str, FamilyFacts] = {
     ),
     "queries": FamilyFacts(_query_options, own_budget=lambda entry: entry.library == "windtunnel"),
     "sweeps": FamilyFacts(_sweep_options),
-    "verification": FamilyFacts(_verification_options, own_budget=lambda entry: False, builds_on=_examples),
+    "verification": FamilyFacts(
+        _verification_options, own_budget=lambda entry: False, code=_verification_code, builds_on=_examples
+    ),
     "corruptions": FamilyFacts(lambda entry, params: frozenset(), files=_reference),
     "latent": FamilyFacts(
         _latent_options,
@@ -192,10 +209,16 @@ def lazy_imports() -> dict[str, list[str]]:
     """What a module imports by reference, as a record has it: module -> modules."""
     of_attacks = library_records("attacks")
     records = [f"{ASSESSMENTS}.{name}.family" for name in _FACTS]
-    rows = [library.rows.module for library in libraries("attacks").values()]
     return {
-        "windtunnel.assessments.attacks.adapters": of_attacks,
-        "windtunnel.assessments.attacks.table": [*of_attacks, *rows],
+        f"{ASSESSMENTS}.attacks.adapters": of_attacks,
+        f"{ASSESSMENTS}.verification.step": library_records("verification"),
+        **{
+            f"{ASSESSMENTS}.{family}.table": [
+                *library_records(family),
+                *(library.rows.module for library in libraries(family).values()),
+            ]
+            for family in ("attacks", "verification")
+        },
         **dict.fromkeys(
             ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
         ),
