@@ -1,4 +1,4 @@
-"""windtunnel: robustness assessment of image classifiers as a DVC pipeline with MLflow tracking.
+"""windtunnel: robustness assessment of image classifiers as a DVC pipeline with MLflow tracking, or with one call.
 
 The public names; everything else may change between releases.
 """
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.errors import UserError
     from windtunnel.core.subject import Subject, subject_of
+    from windtunnel.operations.direct.result import Result
+    from windtunnel.operations.direct.run import assess, attack, corrupt, read, verify
     from windtunnel.params.load import load_params
 
 _HOME = {
@@ -21,11 +23,17 @@ _HOME = {
     "AssessmentResult": "core.artifacts",
     "Classifier": "core.classifier",
     "Dataset": "core.dataset",
+    "Result": "operations.direct.result",
     "Subject": "core.subject",
     "UserError": "core.errors",
     "load_params": "params.load",
     "read_artifacts": "core.artifacts",
     "subject_of": "core.subject",
+    "assess": "operations.direct.run",
+    "attack": "operations.direct.run",
+    "corrupt": "operations.direct.run",
+    "read": "operations.direct.run",
+    "verify": "operations.direct.run",
     "write_artifacts": "core.artifacts",
 }
 
@@ -34,11 +42,17 @@ __all__ = [
     "AssessmentResult",
     "Classifier",
     "Dataset",
+    "Result",
     "Subject",
     "UserError",
+    "assess",
+    "attack",
+    "corrupt",
     "load_params",
+    "read",
     "read_artifacts",
     "subject_of",
+    "verify",
     "write_artifacts",
 ]
 

@@ -24,7 +24,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import psutil
+from sklearn.datasets import load_digits
 
 from tests.integration.clone import Clone
 from windtunnel.core.files import RUNTIME_FILE
@@ -33,7 +35,7 @@ ORPHANS_END_IN = 20.0  # seconds
 PARAMS = """
 seed: 0
 device: cpu
-data: {source: digits, samples: {n: 40, selection: stratified}}
+data: {source: npz, path: test.npz, train_path: train.npz, value_range: [0, 16]}
 model: {source: train, train: {architecture: mlp, epochs: 3}}
 budget: {norm: Linf, epsilon: 0.05}
 attacks:
@@ -65,6 +67,7 @@ class Tally:
 def random_kills(number: int, seed: int, folder: Path) -> Tally:
     """Kill `number` times. The tally holds a line for everything that was not as it should be."""
     clone, draw, tally = Clone(folder), random.Random(seed), Tally()
+    write_digits(folder)
     clone.write_params(PARAMS)
     clone.commit("params")
     started = time.monotonic()
@@ -79,6 +82,13 @@ def random_kills(number: int, seed: int, folder: Path) -> Tally:
     return tally
 
 
+def write_digits(folder: Path) -> None:
+    """scikit-learn's digits as files, so that no stage imports scikit-learn for a second or two."""
+    digits = load_digits()
+    for name, rows in (("test", slice(0, 40)), ("train", slice(40, 600))):
+        np.savez(folder / f"{name}.npz", x=digits.images[rows].astype(np.uint8), y=digits.target[rows])
+
+
 def _one_round(
     clone: Clone, draw: random.Random, tally: Tally, number: int, whole_run: float, expected: dict[str, str]
 ) -> None:
@@ -86,12 +96,12 @@ def _one_round(
         said = clone.run("python", "-m", "windtunnel", "repair")
         tally.repairs += said.count("repaired as by")
         process = subprocess.Popen(
-            ["dvc", "repro"], cwd=clone.folder, env=environment(clone), start_new_session=True,
+            ["dvc", "repro"], cwd=clone.folder, env=clone.environment(), start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         last = tally.kills.total() >= number
         try:
-            _, error = process.communicate(timeout=None if last else draw.uniform(0.5, whole_run / 2))
+            _, error = process.communicate(timeout=None if last else draw.uniform(0.5, whole_run / 3))
         except subprocess.TimeoutExpired:
             _kill(process, draw, tally, clone.folder)
             continue
@@ -150,13 +160,6 @@ def wipe(clone: Clone) -> None:
         path = clone.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     clone.run("git", "checkout", "--", "reports")
-
-
-def environment(clone: Clone) -> dict[str, str]:
-    """As `Clone.start` makes it."""
-    process = clone.start("env")
-    lines, _ = process.communicate()
-    return dict(line.split("=", 1) for line in lines.splitlines() if "=" in line)
 
 
 def main() -> None:

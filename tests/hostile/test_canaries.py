@@ -16,7 +16,9 @@ from tests.hostile.harness import BASE, params, stage, windtunnel, write_params
 from windtunnel.core.artifacts import load_tensors
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
+from windtunnel.inputs.models import load
 from windtunnel.inputs.models.programs import Refused, read_program
+from windtunnel.params import words
 
 CANARY = "canary"
 
@@ -278,6 +280,114 @@ def test_what_params_say_may_run_does(project, canary, bomb):
     write_params(project, params(attacks={"fgsm": {**BASE["attacks"]["fgsm"], "transfer_to": {"o": other}}}))
     ended = windtunnel("check", cwd=project)
     assert (ended.code, ended.err) == (0, ""), ended.err
+
+
+# --- plug-ins ---
+
+
+class Reader:
+    """An installed plug-in of the group `windtunnel.models`: it unpickles what it is given, as its author thought right."""
+
+    name, value = "reader", "mine:reader"
+
+    def load(self):
+        return lambda facts, directory, trust: pickle.loads((directory / str(facts["file"])).read_bytes())
+
+
+@pytest.fixture
+def reader(monkeypatch):
+    from windtunnel.core import plugins
+
+    whole = plugins.plugins
+
+    def with_it(group):
+        return {**whole(group), **({"reader": Reader()} if group == "windtunnel.models" else {})}
+
+    for module, name in ((plugins, "plugins"), (load, "plugins"), (words, "entry_points")):
+        monkeypatch.setattr(module, name, with_it)
+
+
+@pytest.mark.parametrize("where", ["transfer_to", "latent.models"])
+def test_a_plugin_that_only_a_file_names_is_not_called(project, canary, bomb, reader, where):
+    """What is beside that file may be anything."""
+    (project / "bomb.pkl").write_bytes(pickle.dumps(bomb))
+    kept_model(project / "other", {"source": "reader", "factory": "subprocess:getoutput"}, project / "bomb.pkl")
+    changes = {
+        "transfer_to": {"attacks": {"fgsm": {**BASE["attacks"]["fgsm"], "transfer_to": {"other": "other"}}}},
+        "latent.models": {"generators": {"source": "train"}, "latent": {"l": {"models": ["other"]}}},
+    }
+    write_params(project, params(**changes[where]))
+    ended = windtunnel("check", cwd=project)
+    assert ended.code == 2
+    assert "model.json names the plug-in 'reader'" in ended.line
+    assert not canary.exists()
+
+
+def test_a_plugin_is_not_called_for_a_model_of_a_stranger_in_reports(project, canary, bomb, reader):
+    """As `dvc pull` would bring it, where params.yaml says another source."""
+    (project / "bomb.pkl").write_bytes(pickle.dumps(bomb))
+    write_params(project, params())
+    assert stage("prepare", cwd=project).code == 0
+    kept_model(project / "reports" / "model", {"source": "reader"}, project / "bomb.pkl")
+    ended = stage("clean", cwd=project)
+    assert ended.code == 2
+    assert "names the plug-in 'reader'" in ended.line
+    assert not canary.exists()
+
+
+def test_a_plugin_that_params_name_is_called(project, canary, bomb, reader):
+    """The canary is written: the user chose it."""
+    (project / "bomb.pkl").write_bytes(pickle.dumps(bomb))
+    write_params(project, params(model={"source": "reader", "path": "bomb.pkl"}))
+    windtunnel("check", cwd=project)
+    assert canary.exists()
+
+
+# --- the champion ---
+
+
+class Trap(torch.nn.Module):
+    """A model of MLflow's whose unpickling writes the canary."""
+
+    def __init__(self, bomb: Bomb) -> None:
+        super().__init__()
+        self.bomb = bomb
+
+
+@pytest.fixture
+def champion(project, bomb):
+    """A registry where somebody else's version is the champion, its model a pickle, and its record one too."""
+    import mlflow
+
+    from windtunnel.inputs.mlflow_server import connect, tracking_uri
+
+    connect(tracking_uri(None))
+    mlflow.create_experiment("windtunnel", artifact_location=(project.parent / "artifacts").as_uri())
+    mlflow.set_experiment("windtunnel")
+    (project.parent / "summary").mkdir()
+    (project.parent / "summary" / "outcomes.json").write_bytes(pickle.dumps(bomb))
+    with mlflow.start_run():
+        mlflow.log_artifacts(str(project.parent / "summary"), "summary")
+        mlflow.pytorch.log_model(
+            Trap(bomb), name="model", serialization_format="pickle", pip_requirements=["torch"],
+            registered_model_name="windtunnel",
+        )  # fmt: skip
+    mlflow.MlflowClient().set_registered_model_alias("windtunnel", "champion", "1")
+
+
+@pytest.mark.slow
+def test_a_champion_of_a_stranger_runs_nothing(project, canary, champion):
+    """Neither its record, which the gate reads, nor its weights, which a reassessment takes (`models:/` in a params.yaml)."""
+    write_params(project, params())
+    ended = windtunnel("champion", "--fetch", cwd=project, seconds=60)
+    assert ended.code == 2
+    assert "outcomes.json" in ended.line
+    write_params(project, params(model={"source": "mlflow", "uri": "models:/windtunnel/1"}))
+    assert stage("prepare", cwd=project).code == 0
+    for ended in (stage("train", cwd=project, seconds=60), windtunnel("check", cwd=project, seconds=60)):
+        assert ended.code == 2
+        assert "holds a pickle" in ended.line
+    assert not canary.exists()
 
 
 # --- everything else that is read ---

@@ -71,6 +71,20 @@ def test_the_command_says_what_it_did(here):
     assert windtunnel("repair", cwd=here).out == "repair: nothing is damaged\n"
 
 
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [(RWLOCK, "rm .dvc/tmp/rwlock"), (LOCK, "git checkout -- dvc.lock")],
+    ids=["rwlock", "dvc.lock"],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["", "json"])
+def test_status_names_what_is_damaged_and_the_command_that_repairs_it(here, path, command, options):
+    (here / path).write_text("")
+    ended = windtunnel("status", *options, cwd=here)
+    assert ended.code == 2
+    assert f"{path}: is empty or cut, left by a kill; repair it by: windtunnel repair (or: {command})" in ended.line
+    assert ended.out == ""
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("path", [RWLOCK, LOCK])
 def test_dvc_itself_goes_on_after_the_repair(tmp_path, path):

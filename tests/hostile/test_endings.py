@@ -59,11 +59,11 @@ PLACES = {
 }
 
 
-def hostile(project: Path, place: str, code: str, **changes: object) -> None:
+def hostile(project: Path, place: str, code: str, time_limit: float = 1, **changes: object) -> None:
     """A project whose module runs `code` at `place`."""
     (project / "mine.py").write_text(MODULE.format(**{**dict.fromkeys(PLACES, "pass"), place: code}))
     torch.save({f"linear.{key}": value for key, value in nn.Linear(64, 10).state_dict().items()}, project / "w.pt")
-    blocks = {key: {**block, "time_limit": 1} for key, block in PLACES[place].items()}
+    blocks = {key: {**block, "time_limit": time_limit} for key, block in PLACES[place].items()}
     write_params(project, params(**{**blocks, "attacks": {}, **changes}))
 
 
@@ -97,6 +97,52 @@ def test_a_model_that_ends_the_process_later_ends_the_stage_with_a_line(project)
     ended = stage("clean", cwd=project)
     assert ended.code == 2
     assert "mine.py, line 14: called sys.exit(0)" in ended.line
+
+
+@pytest.mark.parametrize(
+    ("place", "key"), [("in_predict", "model.function: mine:predict: the model"), ("in_forward", "model: the model")]
+)
+def test_a_model_that_hangs_later_ends_the_stage_with_a_line(project, place, key):
+    """A schedule would wait for ever. A slow answer is told, and waited for."""
+    hostile(project, place, "time.sleep(60 if len(x) > 2 else 0)", time_limit=0.1)
+    assert [stage(name, cwd=project).code for name in ("prepare", "train")] == [0, 0]
+    ended = stage("clean", cwd=project)
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 2, ended.err
+    told, line = ended.err.splitlines()
+    assert told == f"windtunnel: {key} has not answered for 0.1 s; it is given 1 s"
+    assert f"{key} has not answered in 1 s, 10 times model.time_limit (0.1 s); what is finished is kept" in line
+
+
+def test_a_slow_model_is_waited_for(project):
+    once = "if len(x) > 2 and not vars(self).setdefault('slow', 0): self.slow = 1; time.sleep(1)"
+    hostile(project, "in_forward", once, time_limit=0.3)
+    ended = [stage(name, cwd=project) for name in ("prepare", "train", "clean")]
+    assert [one.code for one in ended] == [0, 0, 0]
+    assert "has not answered for 0.3 s; it is given 3 s" in ended[2].line
+
+
+def test_check_ends_a_model_that_hangs_after_the_samples_it_was_tried_on(project):
+    hostile(project, "in_forward", "time.sleep(60 if len(x) > 2 else 0)")
+    ended = windtunnel("check", cwd=project)
+    assert ended.code == 2
+    assert "model: the model has not answered in 1 s; model.time_limit gives it more" in ended.line
+
+
+def test_more_samples_than_there_are_is_said(project):
+    write_params(project, params(data={"source": "digits", "samples": {"n": 1e9}}))
+    line = "data.samples.n: 1000000000 are asked for, and there are 540: all of them are taken"
+    assert line in " ".join(windtunnel("check", cwd=project).out.split())
+    assert stage("prepare", cwd=project).err == f"windtunnel: {line}\n"
+
+
+def test_an_entry_that_asks_for_more_samples_than_are_assessed_says_so(project):
+    attacks = {"fgsm": {"library": "torchattacks", "algorithm": "FGSM", "samples": {"n": 30}}}
+    write_params(project, params(attacks=attacks))
+    line = "attacks.fgsm.samples.n: 30 are asked for, and there are 20: all of them are taken"
+    assert line in " ".join(windtunnel("check", cwd=project).out.split())
+    ended = [stage(*words.split(), cwd=project) for words in ("prepare", "train", "clean", "attack fgsm")]
+    assert [one.err for one in ended] == ["", "", "", f"windtunnel: {line}\n"]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ class Clone:
             "DVC_NO_ANALYTICS": "1",
         }
         found.pop("MLFLOW_TRACKING_URI", None)
+        # Every stage would compile the clone's source for itself.
+        found.pop("PYTHONDONTWRITEBYTECODE", None)
         return found
 
     def start(self, *command: str) -> subprocess.Popen:

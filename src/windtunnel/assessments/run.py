@@ -13,13 +13,16 @@ from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.kept import take_back
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
 from windtunnel.core.contracts import Norm
+from windtunnel.core.dataset import too_many
 from windtunnel.core.digests import write_digests
-from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
+from windtunnel.core.narration import say
 from windtunnel.core.plugins import Family
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved
+from windtunnel.params.server import configured_time_limit
 
 E = TypeVar("E", bound=Entry)
 
@@ -28,7 +31,7 @@ E = TypeVar("E", bound=Entry)
 class Task(Generic[E]):
     """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
 
-    subject: the model beside the samples that the entry asks for.
+    subject: the model beside the samples that the entry asks for. place: where the run keeps what it makes.
     """
 
     where: str
@@ -37,6 +40,7 @@ class Task(Generic[E]):
     budget: Budget
     subject: Subject
     resolved: Resolved
+    place: Layout = HERE
 
 
 def run_entry(family: Family, resolved: Resolved) -> Artifacts:
@@ -50,24 +54,32 @@ def run_entry(family: Family, resolved: Resolved) -> Artifacts:
     artifacts = take_back(resolved.digest, directory, task.subject)
     if artifacts is None:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-        artifacts = write_artifacts(_compute(family, task), directory, task.subject, started=started)
+        artifacts = write_artifacts(compute(family, task), directory, task.subject, started=started)
     write_digests(directory)
     draw(artifacts, resolved.drawing.figures)
     if family.finish:
-        family.finish()(artifacts)
+        family.finish()(artifacts, HERE)
     return artifacts
 
 
 def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
     """What was resolved for an entry, with the model and the samples that it asks for."""
-    entry: Entry = family.entry().model_validate(resolved.work.entry)
     subject = current_subject(resolved.work.device, resolved.seed, model_in(resolved))
+    return task_on(family, resolved, replace(subject, resolved=resolved.digest))
+
+
+def task_on(family: Family, resolved: Resolved, subject: Subject, place: Layout = HERE) -> Task[Entry]:
+    """An entry as it is run on those samples of `subject` that it asks for."""
+    entry: Entry = family.entry().model_validate(resolved.work.entry)
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
-    subject = replace(subject, resolved=resolved.digest).choose(entry.samples.n, entry.samples.selection, seed)
-    return Task(f"{family.name}.{resolved.name}", resolved.name, entry, budget_of(entry), subject, resolved)
+    where = f"{family.name}.{resolved.name}"
+    say(too_many(where, entry.samples.n, len(subject.dataset)))
+    subject = subject.choose(entry.samples.n, entry.samples.selection, seed)
+    return Task(where, resolved.name, entry, budget_of(entry), subject, resolved, place)
 
 
-def _compute(family: Family, task: Task[Entry]) -> AssessmentResult:
+def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
+    """The result of an entry, as it is written. Its preflight is not asked."""
     result: AssessmentResult = family.run()(task)
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
     return replace(result, family=family.name, kwargs=shown)
@@ -81,8 +93,10 @@ def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
 
 
 def model_in(resolved: Resolved) -> Model:
-    """What params.yaml says of the model: which code of the user's may be called for it."""
-    return Model.model_validate(resolved.work.inputs["model"])
+    """What params.yaml says of the model: which code of the user's may be called for it, and how long it may take."""
+    inputs = resolved.work.inputs["model"]
+    assert isinstance(inputs, dict)
+    return Model.model_validate({**inputs, **configured_time_limit()})
 
 
 def budget_of(entry: Entry) -> Budget:

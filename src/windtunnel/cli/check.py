@@ -89,6 +89,7 @@ def check_compatibility(params: Params, console: Console, queries: int | None = 
 
     queries: how many rows a Python `predict` may be asked.
     """
+    from windtunnel.core.dataset import too_many
     from windtunnel.inputs.data.load import load_dataset
     from windtunnel.inputs.models.load import preview_classifier
 
@@ -98,6 +99,9 @@ def check_compatibility(params: Params, console: Console, queries: int | None = 
                   + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
     classifier = preview_classifier(params.model, assessed, train, params.device, params.tracking.uri)
     console.print(f"[green]✓[/green] model: {classifier.source} ({', '.join(sorted(classifier.capabilities))})")
+    asked = [("data", params.data.samples.n), *((f"{f}.{name}", entry.samples.n) for f, name, entry in entries(params))]
+    for note in filter(None, (too_many(where, n, len(assessed)) for where, n in asked)):
+        console.print(f"[yellow]![/yellow] {escape(note)}")
     mistakes = _generator_mistakes(params, assessed, train)
     for family, name, entry in entries(params):
         try:

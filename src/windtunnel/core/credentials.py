@@ -15,6 +15,11 @@ _IN_QUERY = re.compile(
 )
 
 
+def reason_of(error: BaseException, at_most: int = 200) -> str:
+    """What a server, or a client of one, says in an error: one line, cut only when its credentials are out."""
+    return " ".join(without_credentials(str(error)).split())[:at_most]
+
+
 def without_credentials(text: str) -> str:
     """`text` with the credentials of every address in it taken out, and those of the environment wherever they stand."""
     text = _IN_QUERY.sub(r"\1***", _IN_FRONT.sub(r"\1", text))

@@ -66,6 +66,13 @@ class Dataset:
         return digest.hexdigest()
 
 
+def too_many(where: str, count: int | None, n: int) -> str | None:
+    """The line for an entry that asks for more samples (`where`.samples.n) than there are; None where it does not."""
+    if count is None or count <= n:
+        return None
+    return f"{where}.samples.n: {count} are asked for, and there are {n}: all of them are taken"
+
+
 def select(n: int, count: int | None, how: str, seed: int, targets: Tensor) -> Tensor:
     """Indices (sorted, int64) of `count` of `n` samples: `first`, `random`, or `stratified` by `targets`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,12 @@ def narrated(stage: str, name: str = "") -> Iterator[None]:
     began = time.perf_counter()
     yield
     print(f"{label}: {found_words(stage, name)} ({time.perf_counter() - began:.1f} s)", flush=True)
+
+
+def say(line: str | None) -> None:
+    """A line on stderr about something that is done otherwise than params.yaml has it; nothing where there is none."""
+    if line:
+        print(f"windtunnel: {line}", file=sys.stderr, flush=True)
 
 
 def found_words(stage: str, name: str) -> str:

@@ -50,7 +50,7 @@ class Family:
     and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
     run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
-    finish: Artifacts -> None, what is written beside the artifacts once they are on disk; None for nothing.
+    finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
     """
@@ -65,7 +65,7 @@ class Family:
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
-    finish: Lazy[Callable[[Any], None]] | None = None
+    finish: Lazy[Callable[[Any, Any], None]] | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:

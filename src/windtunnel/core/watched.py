@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import ParamSpec
 
+from windtunnel.core import watchdog
 from windtunnel.core.endings import as_user_error, deaf_children
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 
@@ -50,15 +51,32 @@ def run_watched(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> N
 
 @contextmanager
 def limited(what: str, seconds: float, key: str) -> Iterator[None]:
-    """A call of the user's code that may take `seconds` where it is watched; `key` of params.yaml raises the limit."""
-    watcher = _Watcher.connection
-    if watcher is None:
-        yield
-        return
-    watcher.send(("begin", f"{what} has not answered in {seconds:g} s; {key} gives it more", seconds))
+    """A call of the user's code that may take `seconds` where it is watched; `key` of params.yaml raises the limit.
+
+    A stage, which nobody watches, gives it ten times as long (`core.watchdog`).
+    """
+    begin(what, seconds, key)
     try:
         yield
     finally:
+        end()
+
+
+def begin(what: str, seconds: float, key: str) -> None:
+    """As `limited`, for a call that ends elsewhere: `end` says that it did."""
+    watcher = _Watcher.connection
+    if watcher is None:
+        watchdog.begin(what, seconds, key)
+    else:
+        watcher.send(("begin", f"{what} has not answered in {seconds:g} s; {key} gives it more", seconds))
+
+
+def end() -> None:
+    """The call that began last is over."""
+    watcher = _Watcher.connection
+    if watcher is None:
+        watchdog.end()
+    else:
         watcher.send(("end",))
 
 

@@ -55,6 +55,8 @@ def connect(uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    # MLflow prints the address of a run that ends, with the credentials in it.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     # A run id in the environment would make MLflow resume that run and mix two states.
     os.environ.pop("MLFLOW_RUN_ID", None)
     follow_move(uri, main_root())

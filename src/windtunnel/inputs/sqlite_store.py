@@ -15,6 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from windtunnel.core.credentials import reason_of
 from windtunnel.core.errors import InfrastructureError
 
 _SEEN: set[Path] = set()  # stores that this process has found whole
@@ -43,9 +44,8 @@ def whole_store(path: Path) -> None:
         try:
             _migrate(partial)
         except Exception as error:  # SQLAlchemy, alembic and MLflow raise what they like
-            reason = " ".join(str(error).split())[:200]
             raise InfrastructureError(
-                f"tracking: {path} was damaged by a kill and cannot be recovered ({type(error).__name__}: {reason}); move it "
+                f"tracking: {path} was damaged by a kill and cannot be recovered ({type(error).__name__}: {reason_of(error)}); move it "
                 f"away, and windtunnel track makes a new one and logs the last run again"
             ) from error
         if damaged:

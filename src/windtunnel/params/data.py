@@ -42,7 +42,9 @@ class Data(Block):
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
     samples: Samples = Samples()
-    time_limit: Number = Field(600, gt=0, description="function: seconds that windtunnel check gives it")
+    time_limit: Number = Field(
+        600, gt=0, description="function: seconds that windtunnel check gives it; a stage gives it ten times as long"
+    )
 
     @field_validator("class_names")
     @classmethod

@@ -64,7 +64,9 @@ class Model(Block):
         False, description="mlflow, export: the file may be a pickle, which runs code; see docs/security.md"
     )
     time_limit: Number = Field(
-        60, gt=0, description="seconds that windtunnel check gives the factory, and the model for one sample"
+        60,
+        gt=0,
+        description="seconds that windtunnel check gives the factory, and the model for an answer; a stage ten times as long",
     )
 
 

@@ -1,6 +1,8 @@
-"""Where params.yaml says the tracking server is: an address decides no result, so nothing that is resolved holds it."""
+"""What params.yaml says that decides no result, so that nothing which is resolved holds it: a server, and how long a model may take."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -9,7 +11,15 @@ from windtunnel.core.layout import PARAMS_FILE
 
 def configured_server() -> str | None:
     """`tracking.uri` of params.yaml in the current directory, None where it is not set."""
-    raw = YAML(typ="safe", pure=True).load(PARAMS_FILE.read_text(encoding="utf-8"))
-    tracking = raw.get("tracking") or {}
-    uri: str | None = tracking.get("uri")
+    uri: str | None = _block("tracking").get("uri")
     return uri
+
+
+def configured_time_limit() -> dict[str, Any]:
+    """`model.time_limit` of params.yaml in the current directory, under its key; empty where it is not set."""
+    return {key: value for key, value in _block("model").items() if key == "time_limit"}
+
+
+def _block(name: str) -> dict[str, Any]:
+    raw = YAML(typ="safe", pure=True).load(PARAMS_FILE.read_text(encoding="utf-8"))
+    return raw.get(name) or {}

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import onnx
 import torch
 
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.kept import take_back
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.kept import set_aside
+from windtunnel.inputs.models.load import export_onnx
+from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
 from windtunnel.params.outcome import Clean
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
@@ -74,3 +77,23 @@ def test_a_kept_result_comes_back_for_its_own_model_only(mlp_subject, linear_sub
     assert torch.equal(back.tensor("verdicts"), made.tensor("verdicts"))
     assert not list((tmp_path / "back").glob("*.png"))
     assert take_back("digest", tmp_path / "again", mlp_subject) is None
+
+
+def test_weights_beside_an_onnx_graph_are_files_of_train(mlp_subject, tmp_path, monkeypatch):
+    """Another w.data under the same graph is another model."""
+    monkeypatch.chdir(tmp_path)
+    graph = onnx.load(export_onnx(mlp_subject.classifier, tmp_path / "whole.onnx"))
+    onnx.save(graph, "w.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    (tmp_path / "params.yaml").write_text(
+        "data: {source: digits}\nmodel: {source: onnx, path: w.onnx}\nbudget: {norm: Linf, epsilon: 0.1}\nclean: {}\n"
+    )
+
+    def train() -> Resolved:
+        return next(one for one in resolve_all() if one.stage == "train")
+
+    before = train()
+    assert len(before.work.files) == 2
+    content = bytearray((tmp_path / "w.data").read_bytes())
+    content[3] ^= 1
+    (tmp_path / "w.data").write_bytes(content)
+    assert explain(before, train()) == ["model.path, w.data changed"]

@@ -4,19 +4,15 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 import torch
 from test_track import parents, write_state
 
+from tests.mlflow_server import Server, free_port, wait_until
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.files import write_json
 from windtunnel.inputs.mlflow_server import connect
@@ -30,19 +26,6 @@ from windtunnel.operations.tracking.track import track
 from windtunnel.params.outcome import Tracking
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_until(answers, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not answers():
-        assert time.monotonic() < end, "did not come up"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -76,37 +59,6 @@ def postgres():
     server.send_signal(signal.SIGINT)
     server.wait(30)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-class Server:
-    """`mlflow server` with artifacts behind it; `kill` is what a power cut does."""
-
-    def __init__(self, database: str, artifacts: Path) -> None:
-        self.database, self.artifacts, self.port = database, artifacts, free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        # SQLAlchemy 2.1 takes a plain postgresql:// for psycopg 3; MLflow's own choice is psycopg2.
-        database = self.database.replace("postgresql://", "postgresql+psycopg2://")
-        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", database, "--workers", "1"]
-        command += ["--artifacts-destination", str(self.artifacts), "--host", "127.0.0.1", "--port", str(self.port)]
-        with (self.artifacts / "server.log").open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        wait_until(self._healthy)
-
-    def kill(self) -> None:
-        if self.process and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-    def _healthy(self) -> bool:
-        assert self.process.poll() is None, (self.artifacts / "server.log").read_text()[-2000:]
-        try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, OSError):
-            return False
 
 
 @pytest.fixture(scope="module")

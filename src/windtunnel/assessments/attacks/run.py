@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.survivors import read_prior
-from windtunnel.core.layout import ROBUSTNESS
 from windtunnel.inputs.models.others import named_classifier
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.resolved import read_resolved
@@ -21,7 +20,7 @@ def run(task: Task[AttackEntry]) -> AssessmentResult:
     """Run one attack."""
     before = {n: read_resolved("attack", n).work.entry for n in (task.entry.on.survivors_of if task.entry.on else ())}
     earlier = {n: AttackEntry.model_validate(entry) for n, entry in before.items()}
-    prior = read_prior(task.where, task.entry, ROBUSTNESS, earlier, task.budget)
+    prior = read_prior(task.where, task.entry, task.place.robustness, earlier, task.budget)
     others = {
         key: named_classifier(
             f"{task.where}.transfer_to.{key}",

@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 
 from windtunnel.assessments.corruptions.corrupt import Job, run_job
-from windtunnel.core.endings import deaf_children
+from windtunnel.core.endings import deaf_children, no_main_module
 from windtunnel.core.errors import UserError
 
 # How much a job should be, in pixels: enough to outweigh handing it over, few enough for all to finish together.
@@ -43,7 +43,7 @@ def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[np.ndarray]:
                     busy = sum(not result.done() for _, result in pending) >= 2 * (workers - 1)
                     if (busy and pending[0][1].done()) or (job := next(todo, None)) is None:
                         break
-                    with deaf_children():  # a process may be started for it
+                    with no_main_module(), deaf_children():  # a process may be started for it
                         pending.append((job, _done(job) if busy else pool.submit(run_job, job)))
                 if not pending:
                     return

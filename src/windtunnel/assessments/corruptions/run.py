@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.corruptions.series import write_severity_series
 from windtunnel.core.artifacts import write_artifacts
-from windtunnel.core.layout import PLOTS, ROBUSTNESS
 
 if TYPE_CHECKING:
     from windtunnel.assessments.run import Task
     from windtunnel.core.artifacts import Artifacts, AssessmentResult
+    from windtunnel.core.layout import Layout
     from windtunnel.params.corruptions import CorruptionEntry
 
 
@@ -21,11 +21,11 @@ def run(task: Task[CorruptionEntry]) -> AssessmentResult:
     started = time.time()
 
     def keep(child: AssessmentResult) -> None:
-        write_artifacts(child, ROBUSTNESS / task.name / child.name, task.subject, started=started)
+        write_artifacts(child, task.place.robustness / task.name / child.name, task.subject, started=started)
 
     return assess_suite(task.name, task.entry, task.subject, keep)
 
 
-def finish(artifacts: Artifacts) -> None:
+def finish(artifacts: Artifacts, place: Layout) -> None:
     """Write the series of its curves."""
-    write_severity_series(artifacts, PLOTS / "corrupt" / f"{artifacts.name}.csv")
+    write_severity_series(artifacts, place.plots / "corrupt" / f"{artifacts.name}.csv")

@@ -8,7 +8,6 @@ from windtunnel.assessments.latent.assess import assess
 from windtunnel.assessments.latent.models import load_models
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import read_json
-from windtunnel.core.layout import GENERATORS
 from windtunnel.inputs.generators.load import load_generators
 from windtunnel.params.latent import Generators, LatentEntry
 from windtunnel.params.server import configured_server
@@ -23,6 +22,6 @@ def run(task: Task[LatentEntry]) -> AssessmentResult:
     subject = task.subject
     others = load_models(task.where, task.entry, subject.dataset, task.resolved.work.device, configured_server())
     block = Generators.model_validate(task.resolved.work.inputs["generators"])
-    generators = load_generators(GENERATORS, subject.classifier.device, subject.dataset, block)
-    quality = cast(dict[str, Json], read_json(GENERATORS / "quality.json"))
+    generators = load_generators(task.place.generators, subject.classifier.device, subject.dataset, block)
+    quality = cast(dict[str, Json], read_json(task.place.generators / "quality.json"))
     return assess(task.name, task.entry, subject, generators, quality, others)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.sweeps.assess import assess
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.series import write_curve_series
-from windtunnel.core.layout import PLOTS
 
 if TYPE_CHECKING:
     from windtunnel.assessments.run import Task
     from windtunnel.core.artifacts import Artifacts, AssessmentResult
+    from windtunnel.core.layout import Layout
     from windtunnel.params.sweeps import SweepEntry
 
 
@@ -20,7 +20,7 @@ def run(task: Task[SweepEntry]) -> AssessmentResult:
     return assess(task.name, task.entry, task.budget, task.subject)
 
 
-def finish(artifacts: Artifacts) -> None:
+def finish(artifacts: Artifacts, place: Layout) -> None:
     """Write the series of its curve, and print its page."""
-    write_curve_series(artifacts, PLOTS / "sweep" / f"{artifacts.name}.csv")
+    write_curve_series(artifacts, place.plots / "sweep" / f"{artifacts.name}.csv")
     print_report(artifacts.plain)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing as mp
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -21,7 +18,7 @@ from windtunnel.assessments.verification.solver_process import Answer, Query, so
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.endings import deaf_children
+from windtunnel.core.endings import deaf_children, no_main_module
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 
@@ -90,7 +87,7 @@ def solve_all(
                 process: BaseProcess = context.Process(
                     target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True
                 )
-                with _no_main_module(), deaf_children():
+                with no_main_module(), deaf_children():
                     process.start()
                 theirs.close()
                 running[ours] = (process, query, time.monotonic())
@@ -113,17 +110,6 @@ def solve_all(
                     answers.append(Answer(query.index, Verdict.UNKNOWN, now - started, reason=reason))
             progress.update(task, completed=len(answers))
     return sorted(answers, key=lambda answer: answer.index)
-
-
-@contextmanager
-def _no_main_module() -> Iterator[None]:
-    """A child of the fork server imports its parent's main module first: torch and all, seconds for each sample."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _receive(connection: Connection, process: BaseProcess, query: Query, seconds: float) -> Answer:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.examples import read_examples
-from windtunnel.core.layout import ROBUSTNESS
 
 if TYPE_CHECKING:
     from windtunnel.assessments.run import Task
@@ -16,5 +15,5 @@ if TYPE_CHECKING:
 
 def run(task: Task[VerificationEntry]) -> AssessmentResult:
     """Run one verification."""
-    results = read_examples(task.where, task.entry.examples_from, ROBUSTNESS)
+    results = read_examples(task.where, task.entry.examples_from, task.place.robustness)
     return assess(task.name, task.entry, task.budget, task.subject, results)

@@ -32,7 +32,13 @@ def load_dataset(data: Data, seed: int) -> tuple[Dataset, Dataset | None]:
     Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
     finite or out of range, and labels that are out of range or of another number than the samples.
     """
-    assessed, train = source_of(data.source)(data, seed)
+    return convert(data, seed, *source_of(data.source)(data, seed))
+
+
+def convert(
+    data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None
+) -> tuple[Dataset, Dataset | None]:
+    """What a source holds as `data` asks for it (see `load_dataset`)."""
     parts = [part for part in (assessed, train) if part is not None]
     for part in parts:
         if not len(part.inputs):

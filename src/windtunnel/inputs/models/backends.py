@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from onnx.external_data_helper import uses_external_data
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
 from windtunnel.core.errors import UserError
@@ -97,17 +97,22 @@ class OnnxModule(nn.Module):
         return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
 
 
+def weights_beside(path: Path) -> list[str]:
+    """Names, relative to its folder, of the files in which an ONNX graph keeps weights; none for what is no ONNX file."""
+    try:
+        graph = onnx.load(str(path), load_external_data=False)
+        beside = [tensor for tensor in graph.graph.initializer if uses_external_data(tensor)]
+    except Exception:  # protobuf raises many kinds for what is no ONNX file; onnxruntime says what it is
+        return []
+    return sorted({ExternalDataInfo(tensor).location for tensor in beside})
+
+
 def copy_graph(path: Path, target: Path) -> None:
     """Copy an ONNX file; weights that it keeps in files beside it come into the copy.
 
     Raises UserError, in one line, where one of them is missing or is not in the file's own directory.
     """
-    try:
-        graph = onnx.load(str(path), load_external_data=False)
-        beside = any(uses_external_data(tensor) for tensor in graph.graph.initializer)
-    except Exception:  # protobuf raises many kinds for what is no ONNX file; onnxruntime says what it is
-        beside = False
-    if not beside:
+    if not weights_beside(path):
         shutil.copyfile(path, target)
         return
     try:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.credentials import without_credentials
+from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest, replacing
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
@@ -36,10 +36,8 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
             local = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder))
             packaged = MlflowModel.load(str(local))
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "is unavailable"
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(
-                f"model.uri: {uri} is unavailable from {without_credentials(address)} ({reason})"
-            ) from error
+            where, reason = without_credentials(address), reason_of(error) or type(error).__name__
+            raise UserError(f"model.uri: {uri} is unavailable from {where} ({reason})") from error
         found = next(((local / name, form) for name, form in _FORMS if (local / name).is_file()), None)
         if found is None:
             flavours = ", ".join(sorted(packaged.flavors)) or "none"

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.plugins import plugins
 from windtunnel.core.references import first_line
-from windtunnel.core.watched import limited
+from windtunnel.core.watched import begin, end, limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import PredictFunction, copy_graph
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
@@ -74,7 +75,7 @@ def import_model(
     facts: dict[str, Json] = {"source": model.source}
     if model.source == "train":
         split = _labelled(train)
-        build = partial(own_module, trust_of(model), "it is trained") if model.factory else None
+        build = partial(_own_module_to_train, trust_of(model)) if model.factory else None
         module = train_classifier(model.train, split, seed, pick_device(device), build)
         save_tensors(dict(module.state_dict()), directory / "weights.pt")
         facts |= {
@@ -100,6 +101,12 @@ def import_model(
     write_json(facts, directory / MODEL_JSON)
 
 
+def _own_module_to_train(trust: Trust) -> torch.nn.Module:
+    module = own_module(trust, "it is trained")
+    limit_answers(module, trust)
+    return module
+
+
 def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
     """Copy `model.path` into `directory`; what model.json says of it."""
     path = Path(_required(model.path, "path"))
@@ -122,7 +129,7 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *plugins("windtunnel.models")}:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
     try:
-        loaded = loader_of(str(facts["source"]))(dict(facts), directory, trust)
+        loaded = loader_of(str(facts["source"]), trust)(dict(facts), directory, trust)
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{directory / MODEL_JSON}: is not what `train` wrote: {error} is missing or damaged"
@@ -141,7 +148,7 @@ def preview_classifier(
         else:
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
-        return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset)
+        return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset, trust_of(model))
     with tempfile.TemporaryDirectory() as folder:
         import_model(model, train, 0, device, Path(folder), server)
         return load_classifier(Path(folder), device, dataset, trust_of(model))
@@ -203,7 +210,30 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}
         source = f"{source}, whose forward pass cuts off the gradient (no_grad, detach)"
+    limit_answers(module, trust)
     return Classifier(module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path)
+
+
+def limit_answers(module: torch.nn.Module, trust: Trust) -> None:
+    """Whatever calls the module, a library or we: an answer that never comes is told, and ends `check` or the stage."""
+    answers = _Answers(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit")
+    module.register_forward_pre_hook(answers.asked)
+    module.register_forward_hook(answers.answered, always_call=True)  # an answer that is an exception is one too
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Hooks of a module. They look at no tensor: tracers call them too."""
+
+    what: str
+    seconds: float
+    key: str
+
+    def asked(self, module: torch.nn.Module, args: object) -> None:
+        begin(self.what, self.seconds, self.key)
+
+    def answered(self, module: torch.nn.Module, args: object, output: object) -> None:
+        end()
 
 
 def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str, trust: Trust) -> object:

@@ -147,9 +147,19 @@ LOADERS: dict[str, Loader] = {
 }
 
 
-def loader_of(source: str) -> Loader:
-    """The loader of a `model.source`: one of ours, or of a plug-in of the group `windtunnel.models`."""
-    return LOADERS[source] if source in LOADERS else load_plugin("windtunnel.models", source)
+def loader_of(source: str, trust: Trust) -> Loader:
+    """The loader of a `model.source`: one of ours, or of a plug-in of the group `windtunnel.models`.
+
+    A plug-in is code of somebody else's: raises UserError where model.json alone names it, and params.yaml does not.
+    """
+    if source in LOADERS:
+        return LOADERS[source]
+    if source != trust.plugin and not trust.allow_pickle:
+        raise UserError(
+            f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
+            f"{trust.key}.allow_pickle: true lets it, if you trust them"
+        )
+    return load_plugin("windtunnel.models", source)
 
 
 def _load_weights(module: nn.Module, path: Path, original: str) -> None:

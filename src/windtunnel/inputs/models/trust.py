@@ -14,14 +14,16 @@ from windtunnel.params.model import Model, OtherModel
 class Trust:
     """The word of params.yaml on one model: modules of the user's to call, and whether its file may be a pickle.
 
-    Nothing of it is ever read from a file beside a model, which may come from a stranger. `key` is where it stands;
-    `time_limit` is how long the model may take for an answer in `windtunnel check`, in seconds.
+    Nothing of it is ever read from a file beside a model, which may come from a stranger. `plugin` is the plug-in that
+    `model.source` names. `key` is where it stands;
+    `time_limit` is how long the model may take for an answer in `windtunnel check`, in seconds; in a stage ten times as long.
     """
 
     factory: str | None = None
     function: str | None = None
     kwargs: Mapping[str, Value] = field(default_factory=dict)
     allow_pickle: bool = False
+    plugin: str | None = None
     key: str = "model"
     time_limit: float = 60.0
 
@@ -39,4 +41,5 @@ NOTHING = Trust()
 def trust_of(model: Model | OtherModel, key: str = "model") -> Trust:
     """What params.yaml says at `key`."""
     limit = model.time_limit if isinstance(model, Model) else Model().time_limit
-    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, key, limit)
+    plugin = model.source if isinstance(model, Model) else None
+    return Trust(model.factory, model.function, model.kwargs, model.allow_pickle, plugin, key, limit)

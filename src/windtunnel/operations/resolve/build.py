@@ -49,8 +49,7 @@ class Resolver:
             "prepare", {"data": _plain(p.data)}, facts.data_options(p.data), facts.data_code(p.data),
             facts.data_files(p.data),
         )  # fmt: skip
-        weights = {"model.path": p.model.path} if p.model.path else {}
-        yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, weights)
+        yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, self._weights())
         yield self._clean()
         own_generators = {"generators.path": p.generators.path} if p.generators.path else {}
         yield self._stage(
@@ -199,6 +198,17 @@ class Resolver:
                 own.append(name)
         return own, installed
 
+    def _weights(self) -> dict[str, str]:
+        """The file of the model, and those in which an ONNX graph keeps its weights."""
+        model = self.params.model
+        if not model.path:
+            return {}
+        files, path = {"model.path": model.path}, self.project / model.path
+        if model.source == "onnx" and path.is_file():
+            for name in self.memory.of("weights beside", path, _weights_beside):
+                files[f"model.path, {name}"] = str(Path(model.path).parent / name)
+        return files
+
     def _digest(self, key: str, place: str) -> str:
         path = self.project / place
         if not path.exists():
@@ -233,6 +243,13 @@ def resolve_all(params: Path = PARAMS_FILE) -> list[Resolved]:
     found = list(Resolver(validated_params(params), memory).stages())
     memory.keep()
     return found
+
+
+def _weights_beside(path: Path) -> list[str]:
+    # onnxruntime takes half a second to import.
+    from windtunnel.inputs.models.backends import weights_beside
+
+    return weights_beside(path)
 
 
 def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:

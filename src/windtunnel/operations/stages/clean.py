@@ -9,9 +9,10 @@ from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject
 from windtunnel.assessments.run import draw, model_in
-from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.artifacts import Artifacts, write_artifacts
 from windtunnel.core.digests import write_digests
-from windtunnel.core.layout import CLEAN, DATA, MODEL, PLOTS
+from windtunnel.core.layout import CLEAN, DATA, HERE, MODEL, Layout
+from windtunnel.core.subject import Subject
 from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.outcome import Clean
 from windtunnel.params.resolved import read_resolved
@@ -24,8 +25,13 @@ def main() -> None:
     subject = replace(
         fresh_subject(DATA, MODEL, work.device, resolved.seed, trust_of(model_in(resolved))), resolved=resolved.digest
     )
-    result = assess_clean(Clean.model_validate(work.entry["clean"]), subject)
-    artifacts = write_artifacts(result, CLEAN, subject, started=started)
+    artifacts = write_clean(Clean.model_validate(work.entry["clean"]), subject, HERE, started)
     write_digests(CLEAN)
-    write_clean_series(artifacts, subject.dataset.class_names, PLOTS / "clean")
     draw(artifacts, resolved.drawing.figures)
+
+
+def write_clean(settings: Clean, subject: Subject, place: Layout, started: float) -> Artifacts:
+    """Assess the model without any perturbation, and write what the report and `dvc plots` read of it."""
+    artifacts = write_artifacts(assess_clean(settings, subject), place.clean, subject, started=started)
+    write_clean_series(artifacts, subject.dataset.class_names, place.plots / "clean")
+    return artifacts

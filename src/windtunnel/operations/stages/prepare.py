@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from windtunnel.core.dataset import too_many
 from windtunnel.core.layout import DATA
+from windtunnel.core.narration import say
 from windtunnel.inputs.data.load import load_dataset, save_datasets
 from windtunnel.params.data import Data
 from windtunnel.params.resolved import read_resolved
@@ -12,4 +14,7 @@ def main() -> None:
     """Write reports/data."""
     resolved = read_resolved("prepare")
     work = resolved.work
-    save_datasets(*load_dataset(Data.model_validate(work.entry["data"]), resolved.seed), DATA)
+    data = Data.model_validate(work.entry["data"])
+    assessed, train = load_dataset(data, resolved.seed)
+    say(too_many("data", data.samples.n, len(assessed)))
+    save_datasets(assessed, train, DATA)

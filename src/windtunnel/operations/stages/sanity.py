@@ -6,13 +6,16 @@ import time
 from dataclasses import replace
 
 from windtunnel.assessments.clean.subject import current_subject
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
-from windtunnel.core.layout import CLEAN, DATA, ROBUSTNESS, SANITY
+from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.layout import DATA, HERE, Layout
+from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect
 from windtunnel.inputs.data.load import read_train
 from windtunnel.params.load import load_params
 from windtunnel.params.resolved import read_resolved
+from windtunnel.params.schema import Params
 
 
 def main() -> None:
@@ -21,5 +24,10 @@ def main() -> None:
     subject = replace(
         current_subject(params.device, params.seed, params.model), resolved=read_resolved("sanity").digest
     )
-    evidence = collect(params, subject, read_artifacts(CLEAN), ROBUSTNESS, read_train(DATA))
-    write_artifacts(assess(evidence, params.sanity), SANITY, evidence.subject, started=started)
+    write_sanity(params, subject, HERE, started, read_train(DATA))
+
+
+def write_sanity(params: Params, subject: Subject, place: Layout, started: float, train: Dataset | None) -> Artifacts:
+    """Check what lies in `place`. `train`: the training split, where it is known."""
+    evidence = collect(params, subject, read_artifacts(place.clean), place.robustness, train)
+    return write_artifacts(assess(evidence, params.sanity), place.sanity, evidence.subject, started=started)

@@ -7,11 +7,12 @@ import time
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.figures.base import draw_figures
 from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
+from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.files import write_json
-from windtunnel.core.layout import CLEAN, METRICS, PLOTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
+from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.findings import read_sanity
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.outcomes import record_outcomes
@@ -19,19 +20,26 @@ from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.load import entries, load_params
+from windtunnel.params.schema import Params
 
 
 def main() -> None:
     """Read every assessment that params.yaml names, and write reports/summary, metrics.json and the plots' series."""
     started, params = time.time(), load_params()
-    subject, clean = current_subject(params.device, params.seed, params.model), read_artifacts(CLEAN)
-    assessments = [read_artifacts(ROBUSTNESS / name, run_times=False) for _, name, _ in entries(params)]
+    write_summary(params, current_subject(params.device, params.seed, params.model), HERE, started)
+
+
+def write_summary(params: Params, subject: Subject, place: Layout, started: float) -> Artifacts:
+    """Sum up what lies in `place`: the sandwich, the headline metrics, the outcomes per sample and the plots' series."""
+    clean = read_artifacts(place.clean)
+    assessments = [read_artifacts(place.robustness / name, run_times=False) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
-    result = summarise(subject, budget, clean, assessments, read_sanity(SANITY))
-    summary = write_artifacts(result, SUMMARY, subject, started=started)
+    result = summarise(subject, budget, clean, assessments, read_sanity(place.sanity))
+    summary = write_artifacts(result, place.summary, subject, started=started)
     counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
     figures = [SandwichVisualiser(), SecurityCurvesVisualiser(tuple(assessments))]
     draw_figures(summary, [*figures, *([SuccessCurvesVisualiser(counted)] if counted else [])])
-    write_json(headline_metrics(summary, clean, assessments), METRICS)
-    write_record(record_outcomes(params, summary, clean, assessments), SUMMARY / OUTCOMES_FILE)
-    write_series(summary, assessments, PLOTS / "summary")
+    write_json(headline_metrics(summary, clean, assessments), place.metrics)
+    write_record(record_outcomes(params, summary, clean, assessments), place.summary / OUTCOMES_FILE)
+    write_series(summary, assessments, place.plots / "summary")
+    return summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.credentials import without_credentials
+from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
 
@@ -16,7 +16,5 @@ def logged_metrics(digest: str, experiment: str, configured_uri: str | None) -> 
         query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
         runs = client.search_runs([found.experiment_id], query, max_results=1) if found else []
     except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
-        raise UserError(
-            f"tracking: {without_credentials(uri)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise UserError(f"tracking: {without_credentials(uri)}: {type(error).__name__}: {reason_of(error)}") from error
     return dict(runs[0].data.metrics) if runs else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.credentials import without_credentials
+from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import REPORTS, SUMMARY
@@ -178,10 +178,8 @@ class Registry:
         except UserError:
             raise
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "did not answer"
-            reason = " ".join(str(error).split())[:200]
-            raise RegistryError(
-                f"registry: {without_credentials(self.uri)}: {type(error).__name__}: {reason}"
-            ) from error
+            where = without_credentials(self.uri)
+            raise RegistryError(f"registry: {where}: {type(error).__name__}: {reason_of(error)}") from error
 
 
 def open_registry(tracking: Tracking) -> Registry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from windtunnel.core.credentials import without_credentials
+from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.inputs.mlflow_server import tracking_uri
 from windtunnel.operations.tracking.outbox import keep, kept, waiting
@@ -74,4 +74,4 @@ def _deliver_waiting(entries: list[Path], uri: str) -> tuple[int, list[str]]:
 
 
 def _reason(uri: str, error: Exception) -> str:
-    return without_credentials(f"{uri}: {type(error).__name__}: {' '.join(str(error).split())}")[:300]
+    return f"{without_credentials(uri)}: {type(error).__name__}: {reason_of(error)}"

@@ -1,0 +1,64 @@
+"""Calls of the user's code in a stage: one that never returns ends the stage, by one line, instead of holding a schedule for ever.
+
+`windtunnel check` tries a model on a few samples. It may hang at the next one, or at a server that has gone since.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from windtunnel.core.endings import end_refused, is_working
+
+# A stage asks for whole batches, and hours of work are behind it: it waits longer than `windtunnel check` does.
+STAGE_FACTOR = 10
+_LOOK_EVERY = 0.25  # seconds
+
+
+@dataclass(slots=True)
+class _Call:
+    what: str
+    seconds: float
+    key: str
+    began: float
+    told: bool = False
+
+
+_calls: list[_Call] = []  # of calls inside calls, the innermost counts
+_started = threading.Event()
+
+
+def begin(what: str, seconds: float, key: str) -> None:
+    """A call begins that `windtunnel check` would give `seconds`; a line is said after as long, and the end is ten times that."""
+    if not _started.is_set() and is_working():
+        _started.set()
+        threading.Thread(target=_watch, daemon=True).start()
+    _calls.append(_Call(what, seconds, key, time.monotonic()))
+
+
+def end() -> None:
+    """The call that began last is over."""
+    _calls.pop()
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(_LOOK_EVERY)
+        call = _calls[-1] if _calls else None
+        if call is None or not is_working():
+            continue
+        waited, limit = time.monotonic() - call.began, STAGE_FACTOR * call.seconds
+        if waited > limit:
+            end_refused(
+                f"{call.what} has not answered in {limit:g} s, {STAGE_FACTOR} times {call.key} ({call.seconds:g} s); what is "
+                f"finished is kept, and a larger {call.key} gives it more"
+            )
+        elif waited > call.seconds and not call.told:
+            call.told = True
+            print(
+                f"windtunnel: {call.what} has not answered for {call.seconds:g} s; it is given {limit:g} s",
+                file=sys.stderr,
+                flush=True,
+            )

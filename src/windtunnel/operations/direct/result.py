@@ -1,0 +1,143 @@
+"""What a direct assessment found: to read, to look at in a notebook, to go through sample by sample, and to keep."""
+
+from __future__ import annotations
+
+import base64
+import html
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from windtunnel.assessments.catalogue import register_figures, visualisers_of
+from windtunnel.assessments.clean.table import VISUALISERS as OF_CLEAN
+from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
+from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.contracts import Json, Verdict
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import read_json
+from windtunnel.core.layout import Layout
+from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.params.load import entries
+from windtunnel.params.schema import Params
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.html import render_html
+from windtunnel.reporting.report.model import Report
+from windtunnel.reporting.report.pdf import render_pdf
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Result(Mapping[str, Artifacts]):
+    """The artifacts of an assessment by name, `clean` and `summary` among them, as `dvc repro` leaves them.
+
+    place: where they lie. folder: the temporary folder that goes when the result goes; None where they were saved.
+    """
+
+    params: Params | None
+    place: Layout
+    folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __getitem__(self, name: str) -> Artifacts:
+        if name not in self._names:
+            raise KeyError(unknown_word("result", name, self._names, what="an assessment of this result"))
+        return read_artifacts(self.place.summary if name == "summary" else self.place.robustness / name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        found = sorted(path.name for path in self.place.robustness.iterdir() if path.is_dir())
+        order = [name for _, name, _ in entries(self.params)] if self.params else [n for n in found if n != "clean"]
+        return ("clean", *order, "summary")
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The numbers of metrics.json, flat: `worst_case/accuracy`, `certified/accuracy`, `pgd/adversarial_accuracy`, ..."""
+        return flatten(cast("dict[str, Json]", read_json(self.place.metrics)))
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What limits these numbers, sanity checks that flagged among it."""
+        return tuple(caveat.text for caveat in self["summary"].caveats)
+
+    @cached_property
+    def per_sample(self) -> pd.DataFrame:
+        """A row per sample: target, clean prediction, the verdict of each assessment, the distance to the nearest example (NaN: none)."""
+        import pandas as pd
+
+        clean, summary = self["clean"], self["summary"]
+        names = clean.class_names
+        frame = pd.DataFrame(
+            {
+                "target": [names[i] for i in clean.tensor("targets").tolist()],
+                "prediction": [names[i] if i >= 0 else "" for i in clean.tensor("clean_predictions").tolist()],
+            },
+            index=pd.Index(clean.sample_names, name="sample"),
+        )
+        for name in (n for n in self if n not in {"clean", "summary"}):
+            found = self[name]
+            verdicts = [Verdict(code).name.lower() for code in found.tensor("verdicts").tolist()]
+            frame[name] = pd.Series(verdicts, index=list(found.sample_names))
+        broken = summary.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
+        frame["nearest_example"] = summary.tensor("perturbation_distance").masked_fill(~broken, torch.nan).tolist()
+        return frame
+
+    def summary(self) -> str:
+        """The answer in a few lines: the sentence of the report's first page, the sandwich, and what limits it."""
+        front = self._report.front
+        tiles = [f"  {tile.label}: {tile.value} {tile.interval}".rstrip() for tile in front.tiles]
+        limits = [f"  - {caveat.text}" for caveat in front.caveats]
+        return "\n".join([front.verdict, *tiles, *(["Limits:", *limits] if limits else [])])
+
+    def save(self, directory: Path | str) -> Path:
+        """Keep it: the artifacts and figures that `dvc repro` leaves in reports/, below `directory`/reports.
+
+        Raises UserError where something lies there already.
+        """
+        target = Path(directory) / "reports"
+        if target.exists():
+            raise UserError(f"{target}: is there already; save into another folder")
+        shutil.copytree(self.place.reports, target)
+        robustness = target / "robustness"
+        register_figures()
+        draw_figures(read_artifacts(robustness / "clean"), [VISUALISERS[name]() for name in OF_CLEAN])
+        for family, name, entry in entries(self.params) if self.params else ():
+            draw_figures(read_artifacts(robustness / name), visualisers_of(family, name, entry))
+        return target
+
+    def report(self, path: Path | str) -> Path:
+        """Write the report, a PDF or an HTML file as `path` ends."""
+        target, renderers = Path(path), {".pdf": render_pdf, ".html": render_html}
+        if target.suffix not in renderers:
+            raise UserError(f"report: {target}: ends in neither .pdf nor .html")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        renderers[target.suffix](self._report, target)
+        return target
+
+    @cached_property
+    def _report(self) -> Report:
+        return build_report(self.place.reports, names=[name for name in self if name not in {"clean", "summary"}])
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the sentence, the sandwich as a picture, and what limits it."""
+        front = self._report.front
+        limits = "".join(f"<li>{html.escape(caveat.text)}</li>" for caveat in front.caveats)
+        picture = base64.b64encode((self.place.summary / "SandwichVisualiser_0.png").read_bytes()).decode()
+        words = html.escape(front.verdict)
+        image = f'<img alt="{words}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'
+        return f"<p><b>{words}</b></p>{image}<ul>{limits}</ul>"
+
+    def __repr__(self) -> str:
+        return self.summary()

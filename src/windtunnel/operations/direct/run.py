@@ -1,0 +1,239 @@
+"""The pipeline's assessments as functions: for a notebook or a test, without DVC and MLflow. Same code, same numbers."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.run import compute, task_on
+from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
+from windtunnel.core.batches import progress_bar
+from windtunnel.core.classifier import Classifier, module_digest
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import UserError
+from windtunnel.core.layout import Layout
+from windtunnel.core.plugins import families
+from windtunnel.core.subject import subject_of
+from windtunnel.evaluation.validate import validate
+from windtunnel.inputs.data.load import convert
+from windtunnel.inputs.data.sources import Raw
+from windtunnel.inputs.models.backends import PredictFunction
+from windtunnel.inputs.models.load import fit, pick_device
+from windtunnel.inputs.models.loaders import FUNCTION, TORCH, Loaded
+from windtunnel.operations.direct.result import Result
+from windtunnel.operations.direct.words import Given, budget_block, entries_of
+from windtunnel.operations.resolve import facts
+from windtunnel.operations.stages.clean import write_clean
+from windtunnel.operations.stages.sanity import write_sanity
+from windtunnel.operations.stages.summary import write_summary
+from windtunnel.params.data import Data
+from windtunnel.params.entry import Entry
+from windtunnel.params.load import entries
+from windtunnel.params.resolved import Resolved, Work
+from windtunnel.params.schema import Params
+
+# Images (n, C, H, W) or (n, H, W) in [0, 1], or uint8; tabular (n, F). Labels (n,).
+Array = Tensor | np.ndarray | Sequence[Any]
+_HERE = "given:directly"  # where params.yaml says which function of the user's gives the model and the data
+
+
+def assess(
+    model: nn.Module | Callable[[np.ndarray], object],
+    x: Array,
+    y: Array | None = None,
+    *,
+    budget: str | Mapping[str, object],
+    attacks: Given = "standard",
+    queries: Given = None,
+    sweeps: Given = None,
+    verify: Given = None,
+    corrupt: Given = None,
+    sanity: str | None = "standard",
+    class_names: Sequence[str] | None = None,
+    train: tuple[Array, Array] | None = None,
+    seed: int = 0,
+    device: str = "auto",
+) -> Result:
+    """Assess `model` on the samples `x` with the labels `y`, as `dvc repro` would.
+
+        result = windtunnel.assess(model, x, y, budget="Linf 8/255", attacks=["pgd", "standard"], verify="cascade")
+
+    model: a torch module from float32 (n, C, H, W) in [0, 1] to logits (n, K), normalisation inside; it is copied, and never
+    changed. Or a function from such an array to probabilities (n, K): black-box attacks alone.
+    x: images (n, C, H, W) or (n, H, W) in [0, 1] or uint8, or tabular (n, F). y: integers or names, (n,); without it the
+    model's own predictions are the reference, and a caveat says so. budget: a norm and an epsilon, or the block of
+    params.yaml. attacks, queries, sweeps, verify, corrupt: an algorithm's name, several of them, or entries by name as in
+    params.yaml; among attacks also a function of your own (docs/attacks.md). sanity: the profile of the checks (stored,
+    standard, full), None for none. train: the training split, for checks of leakage. seed: every unit of work
+    derives its own from it.
+
+    Raises UserError, in one line and before anything is computed, for what cannot be run.
+    """
+    given = {"attacks": attacks, "queries": queries, "sweeps": sweeps, "verification": verify, "corruptions": corrupt}
+    params = validate(
+        {
+            "seed": seed,
+            "device": device,
+            "data": {"source": "function", "function": _HERE},
+            "model": {"source": "function", "function": _HERE},
+            "budget": budget_block(budget),
+            "sanity": {"profile": sanity or "stored"},
+            **{family: entries_of(family, words) for family, words in given.items()},
+        },
+        "windtunnel.assess",
+    )
+    return _run(params, model, _datasets(params.data, seed, x, y, class_names, train), checked=sanity is not None)
+
+
+def attack(
+    model: nn.Module | Callable[[np.ndarray], object],
+    x: Array,
+    y: Array | None = None,
+    algorithm: str | Callable[..., object] = "standard",
+    *,
+    budget: str | Mapping[str, object],
+    **entry: object,
+) -> Artifacts:
+    """One attack, with further keys of its entry as keywords (`params={"steps": 40}`, `restarts=5`); see `assess`."""
+    return _one("attacks", algorithm, entry, model, x, y, budget)
+
+
+def verify(
+    model: nn.Module,
+    x: Array,
+    y: Array | None = None,
+    algorithm: str = "cascade",
+    *,
+    budget: str | Mapping[str, object],
+    **entry: object,
+) -> Artifacts:
+    """One verification, with further keys of its entry as keywords (`timeout=10`); see `assess`."""
+    return _one("verification", algorithm, entry, model, x, y, budget)
+
+
+def corrupt(
+    model: nn.Module | Callable[[np.ndarray], object],
+    x: Array,
+    y: Array | None = None,
+    algorithm: str = "common",
+    **entry: object,
+) -> Artifacts:
+    """One corruption, or a suite of them, with further keys of its entry as keywords (`severities=[1, 3, 5]`); see `assess`."""
+    # Corruptions have severities; the budget is only there because params.yaml has one.
+    return _one("corruptions", algorithm, entry, model, x, y, "Linf 1")
+
+
+def _one(
+    family: str,
+    algorithm: str | Callable[..., object],
+    more: Mapping[str, object],
+    model: nn.Module | Callable[[np.ndarray], object],
+    x: Array,
+    y: Array | None,
+    budget: str | Mapping[str, object],
+) -> Artifacts:
+    ((name, entry),) = entries_of(family, algorithm).items()
+    words = {"attacks": "attacks", "verification": "verify", "corruptions": "corrupt"}
+    given: dict[str, Any] = {"attacks": None, words[family]: {name: {**cast("dict[str, object]", entry), **more}}}
+    return assess(model, x, y, budget=budget, sanity=None, **given)[name]
+
+
+def _datasets(
+    data: Data,
+    seed: int,
+    x: Array,
+    y: Array | None,
+    class_names: Sequence[str] | None,
+    train: tuple[Array, Array] | None,
+) -> tuple[Dataset, Dataset | None]:
+    parts = [_raw(x, y, "x", class_names), None if train is None else _raw(*train, "train", class_names)]
+    assessed, split = parts
+    assert assessed is not None
+    return convert(data, seed, assessed, split)
+
+
+def _raw(x: Array, y: Array | None, what: str, class_names: Sequence[str] | None) -> Raw:
+    inputs, labels = _array(x, what), None if y is None else _array(y, "y")
+    if not inputs.ndim or not len(inputs):
+        raise UserError(f"windtunnel.assess: {what} holds no samples")
+    if labels is not None and labels.shape != inputs.shape[:1]:
+        raise UserError(f"windtunnel.assess: {len(inputs)} samples in {what}, and labels of shape {labels.shape}")
+    ids = [f"{i:05d}" for i in range(len(inputs))]
+    return Raw(inputs, labels, ids, (0.0, 255.0) if inputs.dtype == np.uint8 else (0.0, 1.0), class_names)
+
+
+def _array(values: Array, what: str) -> np.ndarray:
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu().numpy()
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:  # lists of different lengths
+        raise UserError(f"windtunnel.assess: {what} is no array ({error})") from error
+
+
+def _classifier(model: nn.Module | Callable[[np.ndarray], object], device: str, dataset: Dataset) -> Classifier:
+    where = pick_device(device)
+    if not isinstance(model, nn.Module):
+        if not callable(model):
+            raise UserError(f"windtunnel.assess: model is a {type(model).__name__}, not a torch module or a function")
+        name = getattr(model, "__qualname__", type(model).__name__)
+        return fit(Loaded(PredictFunction(model), FUNCTION, name, f"function {name}"), where, dataset)
+    own = copy.deepcopy(model)  # the caller's module stays in its mode, on its device, with its gradients
+    return fit(Loaded(own, TORCH, module_digest(own), type(model).__name__), where, dataset)
+
+
+def _run(
+    params: Params,
+    model: nn.Module | Callable[[np.ndarray], object],
+    datasets: tuple[Dataset, Dataset | None],
+    *,
+    checked: bool,
+) -> Result:
+    dataset, train = datasets
+    subject = subject_of(_classifier(model, params.device, dataset), dataset, params.seed)
+    folder = tempfile.TemporaryDirectory(prefix="windtunnel-")
+    place = Layout(Path(folder.name))
+    work = [(family, name, _resolved(params, family, name, entry)) for family, name, entry in entries(params)]
+    tasks = [
+        (families()[family], task_on(families()[family], resolved, subject, place)) for family, _, resolved in work
+    ]
+    for family, task in tasks:
+        family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+    write_clean(params.clean, subject, place, time.time())
+    with progress_bar() as progress:
+        bar = progress.add_task("assess", total=len(tasks))
+        for family, task in tasks:
+            started = time.time()
+            write_artifacts(compute(family, task), place.robustness / task.name, task.subject, started=started)
+            progress.advance(bar)
+    if checked:
+        write_sanity(params, subject, place, time.time(), train)
+    write_summary(params, subject, place, time.time())
+    return Result(params, place, folder)
+
+
+def _resolved(params: Params, family: str, name: str, entry: Entry) -> Resolved:
+    """An entry as `resolve` writes it, with its defaults and its budget. Raises UserError for what needs a pipeline's results."""
+    if facts.of_family(family).builds_on(entry):
+        raise UserError(
+            f"{family}.{name}: builds on results of other entries, which only the pipeline keeps; use dvc repro"
+        )
+    block = facts.with_budget(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
+    inputs = {"model": params.model.model_dump(mode="json")}
+    work = Work(entry=block, inputs=inputs, seed=params.seed, device=params.device)
+    return Resolved(stage=families()[family].stage, family=family, name=name, work=work)
+
+
+def read(directory: Path | str) -> Result:
+    """A result that `save` wrote. Raises UserError where it is none."""
+    place = Layout(Path(directory))
+    read_artifacts(place.summary)
+    return Result(None, place, None)

@@ -1,0 +1,192 @@
+"""The library in five lines: the same numbers as the pipeline, without DVC and MLflow."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import windtunnel as wt
+from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject
+from windtunnel.operations.stages.run import run_stage
+
+BUDGET = "Linf 0.06"
+ENTRIES = {
+    "attacks": {"pgd": {"library": "torchattacks", "algorithm": "PGD"}},
+    "verify": {"crown": {"library": "auto-LiRPA", "algorithm": "crown"}},
+    "corrupt": {"fog": {"library": "imagecorruptions", "algorithm": "fog", "upsample": 32}},
+}
+
+
+@pytest.fixture(scope="module")
+def few(digits_subject: Subject) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    """A trained network, 40 images and their labels."""
+    data = digits_subject.dataset
+    return digits_subject.classifier.module, data.inputs[:40], data.targets[:40]
+
+
+@pytest.fixture(scope="module")
+def result(few) -> wt.Result:
+    model, x, y = few
+    return wt.assess(model, x, y, budget=BUDGET, **ENTRIES)
+
+
+@pytest.mark.slow
+def test_the_numbers_are_those_of_the_pipeline(few, result, tmp_path, monkeypatch):
+    """Every metric and every tensor of every assessment, to the last bit."""
+    model, x, y = few
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=x.numpy(), y=y.numpy())
+    torch.export.save(torch.export.export(model, (x[:2],), dynamic_shapes=({0: torch.export.Dim("n")},)), "model.pt2")
+    Path("params.yaml").write_text(
+        """
+data: {source: npz, path: data.npz}
+model: {source: export, path: model.pt2}
+budget: {norm: Linf, epsilon: 0.06}
+attacks: {pgd: {library: torchattacks, algorithm: PGD}}
+verification: {crown: {library: auto-LiRPA, algorithm: crown}}
+corruptions: {fog: {library: imagecorruptions, algorithm: fog, upsample: 32, workers: 1}}
+"""
+    )
+    for stage in ("resolve", "prepare", "train", "clean"):
+        run_stage(stage)
+    for stage, name in (("attack", "pgd"), ("verify", "crown"), ("corrupt", "fog")):
+        run_stage(stage, name)
+    for stage in ("sanity", "summary"):
+        run_stage(stage)
+    pipeline = wt.read(".")
+    assert set(pipeline) == set(result)
+    for name in result:
+        mine, theirs = result[name], pipeline[name]
+        assert mine.data.keys() == theirs.data.keys()
+        for key, tensor in mine.data.items():
+            if isinstance(tensor, torch.Tensor) and not key.startswith("runtime"):
+                assert torch.equal(tensor.nan_to_num(), theirs.tensor(key).nan_to_num()), (name, key)
+    times = ("runtime", "seconds")
+    assert {k: v for k, v in result.metrics.items() if not any(t in k for t in times)} == {
+        k: v for k, v in pipeline.metrics.items() if not any(t in k for t in times)
+    }
+
+
+def test_what_a_notebook_shows(result):
+    """The sentence, the sandwich as a picture, a row per sample, and every name."""
+    assert list(result) == ["clean", "pgd", "crown", "fog", "summary"]
+    assert result.summary().startswith("Without any change the model is right on")
+    assert "data:image/png;base64," in result._repr_html_()
+    frame = result.per_sample
+    assert len(frame) == 40
+    broken = frame["pgd"] == "attack_succeeded"
+    assert 1 - float(result.metrics["worst_case/accuracy"]) == pytest.approx(
+        float((broken | (frame["target"] != frame["prediction"])).mean())
+    )
+    assert frame["nearest_example"][broken].between(0, 0.0600001).all()
+    with pytest.raises(KeyError, match=r"'pgb'.*'pgd'"):
+        result["pgb"]
+
+
+@pytest.mark.slow
+def test_it_can_be_kept_and_reported(result, tmp_path):
+    """The same artifacts and figures as the pipeline's, and both reports."""
+    saved = result.save(tmp_path / "kept")
+    for name, figure in (("pgd", "ImagePairVisualiser_0.png"), ("clean", "ConfusionMatrixVisualiser_0.png")):
+        assert (saved / "robustness" / name / figure).stat().st_size > 1000
+    again = wt.read(tmp_path / "kept")
+    assert again.metrics == result.metrics
+    assert result.report(tmp_path / "r.html").read_text().count("</section>") > 3
+    assert result.report(tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(UserError, match="is there already"):
+        result.save(tmp_path / "kept")
+    with pytest.raises(UserError, match=r"ends in neither \.pdf nor \.html"):
+        result.report(tmp_path / "r.docx")
+
+
+def test_one_thing_at_a_time(few):
+    """`attack`, `verify` and `corrupt` give one assessment's artifacts; images may be uint8, labels names."""
+    model, x, y = few
+    found = wt.attack(model, x, y, "FGSM", budget="Linf 0.1")
+    assert 0 < float(found.metrics["attack_success_rate"]) <= 1
+    proved = wt.verify(model, x[:10], y[:10], "ibp", budget="Linf 1/255")
+    assert float(proved.metrics["certified_accuracy"]) > 0.5
+    fog = wt.corrupt(model, x[:10], y[:10], "fog", upsample=32, severities=[1])
+    assert 0 <= float(fog.metrics["corrupted_accuracy"]) <= 1
+    grey = (x * 255).round().to(torch.uint8).numpy()
+    names = np.array([f"digit {int(label)}" for label in y])
+    told = wt.attack(model, grey, names, "FGSM", budget="Linf 0.1")
+    assert told.class_names[0] == "digit 0"
+
+
+def test_the_callers_module_is_not_touched(few):
+    """Its mode, its gradients, its weights."""
+    model, x, y = few
+    own = copy.deepcopy(model).train()
+    for parameter in own.parameters():
+        parameter.requires_grad_(True)
+    before = {key: value.clone() for key, value in own.state_dict().items()}
+    wt.attack(own, x[:5], y[:5], "FGSM", budget=BUDGET)
+    assert own.training
+    assert all(p.requires_grad and p.grad is None for p in own.parameters())
+    assert all(torch.equal(before[key], value) for key, value in own.state_dict().items())
+
+
+def test_a_function_is_a_black_box(few):
+    """Attacked with queries alone; a white-box attack on it is refused in one line."""
+    model, x, y = few
+
+    def predict(batch: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return model(torch.from_numpy(batch)).softmax(1).numpy()
+
+    entry = {"evoba": {"library": "windtunnel", "algorithm": "EvoBA", "max_queries": 60}}
+    found = wt.assess(predict, x[:4], y[:4], budget="L0 20", attacks=None, queries=entry, sanity=None)
+    assert int(found["evoba"].tensor("queries").max()) <= 60
+    with pytest.raises(UserError, match=r"attacks\.pgd: torchattacks PGD .* needs autograd"):
+        wt.assess(predict, x[:4], y[:4], budget=BUDGET, attacks="pgd")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"attacks": "pdg"}, "'pdg' is not an algorithm of attacks.*'PGD'"),
+        ({"budget": "Linf"}, "is not a norm and an epsilon"),
+        ({"budget": "Lin 0.1"}, "budget.norm"),
+        ({"x": np.zeros((0, 1, 8, 8))}, "holds no samples"),
+        ({"y": [1, 2]}, "40 samples in x, and labels of shape"),
+        ({"x": np.full((40, 1, 8, 8), 3.0)}, "after conversion"),
+        ({"model": 3}, "model is a int"),
+        ({"attacks": lambda *_: None}, "cannot be found again by its name"),
+        ({"sanity": "strict"}, "sanity.profile"),
+        ({"x": np.zeros((40, 3, 8, 8))}, "does not take inputs of shape"),
+        ({"attacks": {"pgd": {"library": "torchattacks", "algorithm": "PGD", "on": {"survivors_of": ["a"]}}}}, "survivors_of"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_one_line(few, change, says):
+    model, x, y = few
+    given = {"model": model, "x": x, "y": y, "budget": BUDGET, "attacks": "pgd", **change}
+    with pytest.raises(UserError, match=says) as found:
+        wt.assess(**given)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.integration
+def test_a_script_without_a_guard_uses_processes_all_the_same(tmp_path):
+    """Its children must not run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import torch, windtunnel as wt
+torch.manual_seed(0)
+x, y = torch.rand(6, 1, 4, 4), torch.arange(6) % 3
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
+print("once", flush=True)
+print(wt.corrupt(model, x, y, "fog", upsample=32, severities=[1], workers=2).metrics["corrupted_accuracy"])
+print(wt.verify(model, x, y, "marabou", budget="Linf 0.01").metrics["verified_rate"])
+"""
+    )
+    found = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=180, cwd=tmp_path, check=True
+    )
+    assert found.stdout.count("once") == 1
