@@ -51,6 +51,8 @@ class Family:
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
     run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
     finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
+    depends: assessments.depends.Depends, what its entries depend on beside what the stage imports; None for the usual.
+    asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
     """
@@ -66,6 +68,8 @@ class Family:
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
     finish: Lazy[Callable[[Any, Any], None]] | None = None
+    depends: Lazy[Any] | None = None
+    asks_libraries: tuple[str, ...] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:

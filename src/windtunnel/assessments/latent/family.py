@@ -12,6 +12,7 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.latent.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.latent.preflight:preflight"),
     run=Lazy("windtunnel.assessments.latent.run:run"),
+    depends=Lazy("windtunnel.assessments.latent.depends:DEPENDS"),
     figures="windtunnel.assessments.latent.figures",
     visualisers=(
         "LatentMetricsVisualiser",

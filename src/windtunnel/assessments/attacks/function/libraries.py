@@ -9,8 +9,8 @@ LIBRARIES = (
         name="function",
         family="attacks",
         package=None,
-        rows=Lazy("windtunnel.assessments.attacks.function.adapter:ROWS"),
+        rows=Lazy("windtunnel.assessments.attacks.function.rows:ROWS"),
         adapter=Lazy("windtunnel.assessments.attacks.function.adapter:perturb"),
-        row_of=Lazy("windtunnel.assessments.attacks.function.adapter:row_of"),
+        row_of=Lazy("windtunnel.assessments.attacks.function.rows:row_of"),
     ),
 )
