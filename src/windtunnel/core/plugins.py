@@ -52,6 +52,7 @@ class Family:
     run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
     finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
     depends: assessments.depends.Depends, what its entries depend on beside what the stage imports; None for the usual.
+    reported: assessments.reported.Reported, its section in the report; None for that of its kind.
     asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
@@ -69,6 +70,7 @@ class Family:
     headline: tuple[str, ...]
     finish: Lazy[Callable[[Any, Any], None]] | None = None
     depends: Lazy[Any] | None = None
+    reported: Lazy[Any] | None = None
     asks_libraries: tuple[str, ...] = ()
 
     @property

@@ -14,6 +14,7 @@ FAMILY = Family(
     run=Lazy("windtunnel.assessments.corruptions.run:run"),
     finish=Lazy("windtunnel.assessments.corruptions.run:finish"),
     depends=Lazy("windtunnel.assessments.corruptions.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.corruptions.reported:REPORTED"),
     figures="windtunnel.assessments.corruptions.figures",
     visualisers=(
         "CorruptionAccuracyVisualiser",

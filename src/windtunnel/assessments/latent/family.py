@@ -13,6 +13,7 @@ FAMILY = Family(
     preflight=Lazy("windtunnel.assessments.latent.preflight:preflight"),
     run=Lazy("windtunnel.assessments.latent.run:run"),
     depends=Lazy("windtunnel.assessments.latent.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.latent.reported:REPORTED"),
     figures="windtunnel.assessments.latent.figures",
     visualisers=(
         "LatentMetricsVisualiser",

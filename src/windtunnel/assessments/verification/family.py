@@ -13,6 +13,7 @@ FAMILY = Family(
     preflight=Lazy("windtunnel.assessments.verification.preflight:preflight"),
     run=Lazy("windtunnel.assessments.verification.run:run"),
     depends=Lazy("windtunnel.assessments.verification.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.verification.reported:REPORTED"),
     figures="windtunnel.assessments.verification.figures",
     visualisers=("VerdictSummaryVisualiser", "OutputBoundsPinnedVisualiser", "OutputBoundsMarginHeatmapVisualiser"),
     headline=(

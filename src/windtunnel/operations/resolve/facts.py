@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from windtunnel.assessments.depends import Depends, module_of
+from windtunnel.assessments.reported import OF_KIND
 from windtunnel.core.plugins import families, family_of, libraries, library_records, record_of
 from windtunnel.params.data import Data
 from windtunnel.params.entry import BudgetOverride, Entry
@@ -82,7 +83,14 @@ def lazy_imports() -> dict[str, list[str]]:
     """What a module imports by reference, as a record has it: module -> modules."""
     ours = [family for family in families().values() if record_of(family.name)]
     records = [module for family in ours for module in record_of(family.name)]
+    reported = [*OF_KIND.values(), *(family.reported() for family in ours if family.reported)]
+    compared = [drawn.module for one in reported for drawn in (one.question.compared, one.question.last) if drawn]
     return {
+        "windtunnel.assessments.reported": compared,
+        "windtunnel.reporting.report.sections.families": [
+            *records,
+            *(family.reported.module for family in ours if family.reported),
+        ],
         # Whoever asks for the libraries of a family reads their records, and its table their rows.
         **{module: library_records(family.name) for family in ours for module in family.asks_libraries},
         **{
