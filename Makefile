@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: setup repro test test-fast lint format ui lock clean help
+.PHONY: setup repro test test-fast lint format handbook ui lock clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ lint: setup ## ruff, mypy, and that each storey imports only from below
 format: setup ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+handbook: setup ## the handbook as a site in site/, broken links are errors
+	$(BIN)/mkdocs build --strict
 
 ui: setup ## the MLflow UI on the right store
 	$(BIN)/windtunnel ui

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from windtunnel.assessments.attacks.adapters import Request
     from windtunnel.assessments.attacks.rows import AttackRow, Targeting, algorithm
-    from windtunnel.assessments.figures.base import Visualiser, register
+    from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+    from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
+    from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
+    from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts, AssessmentResult
     from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel, Verdict
     from windtunnel.core.dataset import Dataset
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 _HOME = {
     "assessments.attacks.adapters": ("Request",),
     "assessments.attacks.rows": ("AttackRow", "Targeting", "algorithm"),
-    "assessments.figures.base": ("Visualiser", "register"),
+    "assessments.figures.base": ("Drawing", "NothingToDraw", "Visualiser", "register"),
+    "assessments.figures.pictures": ("Picture", "PictureGrid", "picture"),
+    "assessments.figures.plots": ("Bar", "Series", "bars", "lines"),
+    "assessments.figures.scene": ("Scene",),
     "core.artifacts": ("Artifacts", "AssessmentResult"),
     "core.contracts": ("Algorithm", "AssessmentKind", "Capability", "Norm", "Randomness", "ThreatModel", "Verdict"),
     "core.dataset": ("Dataset",),
@@ -31,9 +37,11 @@ _HOME = {
 }
 
 __all__ = [
-    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Capability", "Dataset", "Evidence",
-    "Family", "Lazy", "Library", "Loaded", "Norm", "NotApplicable", "NotRun", "Outcome", "Randomness", "Request",
-    "Severity", "Targeting", "ThreatModel", "Tier", "Verdict", "Visualiser", "algorithm", "check", "register",
+    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "Dataset",
+    "Drawing", "Evidence", "Family", "Lazy", "Library", "Loaded", "Norm", "NotApplicable", "NotRun",
+    "NothingToDraw", "Outcome", "Picture", "PictureGrid", "Randomness", "Request", "Scene", "Series", "Severity",
+    "Targeting", "ThreatModel", "Tier", "Verdict", "Visualiser", "algorithm", "bars", "check", "lines", "picture",
+    "register",
 ]  # fmt: skip
 
 

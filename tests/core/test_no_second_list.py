@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from windtunnel.core.plugins import families, library_records
+from windtunnel.core.plugins import families
 
 SOURCE = Path(__file__).parents[2] / "src" / "windtunnel"
 # What may name families: ours' own folders, the schema of params.yaml, and a check that is about a family or two of ours.

@@ -17,6 +17,7 @@ from windtunnel.core.artifacts import load_tensors
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
 from windtunnel.inputs.models import load
+from windtunnel.inputs.models.others import named_classifier
 from windtunnel.inputs.models.programs import Refused, read_program
 from windtunnel.params import words
 
@@ -252,6 +253,16 @@ def test_a_model_of_a_stranger_runs_nothing(project, canary, bomb, program, kind
     ended = windtunnel("check", cwd=project)
     assert ended.code == 2
     assert "attacks.fgsm.transfer_to" in ended.line or "latent.l.models[0]" in ended.line
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_surrogate_of_a_stranger_runs_nothing(project, canary, bomb, program, mlp_subject, kind, monkeypatch):
+    """`sanity.surrogate`, by the call that the sanity checks make."""
+    monkeypatch.chdir(project)
+    strangers(project, bomb, program)
+    with pytest.raises(UserError, match=r"^sanity\.surrogate"):
+        named_classifier("sanity.surrogate", kind, mlp_subject.dataset, "cpu", None)
     assert not canary.exists()
 
 

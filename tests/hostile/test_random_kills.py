@@ -6,11 +6,12 @@ import pytest
 
 from tests.hostile.random_kills import random_kills
 
+KILLS = int(os.environ.get("WINDTUNNEL_KILLS", "10"))
+
 
 @pytest.mark.integration
-@pytest.mark.skipif("WINDTUNNEL_KILLS" not in os.environ, reason="takes many minutes: WINDTUNNEL_KILLS says how many")
+@pytest.mark.timeout(300 + 60 * KILLS)
 def test_a_run_that_is_killed_at_random_times_resumes_to_equal_bytes(tmp_path):
-    kills = int(os.environ.get("WINDTUNNEL_KILLS", "10"))
-    tally = random_kills(kills, 0, tmp_path)
+    tally = random_kills(KILLS, 0, tmp_path)
     assert tally.failures == []
-    assert tally.kills.total() >= kills
+    assert tally.kills.total() >= KILLS

@@ -219,11 +219,8 @@ ROWS = {
     "the record of a family": (append(f"{A}/queries/family.py", "\nX = 1\n"), {"query@evoba", *WHOLE}),
     # Drawing
     "a colour": (edit(f"{A}/figures/style.py", "#0072B2", "#0072B3"), {*DRAWN, "clean", "summary", "report"}),
-    "the style sheet": (
-        append(f"{A}/figures/windtunnel.mplstyle", "\nlines.linewidth: 3\n"),
-        {*DRAWN, "clean", "summary", "report"},
-    ),
-    "a figure of one family": (append(f"{A}/sweeps/figures.py", "\nX = 1\n"), {"sweep@curve"}),
+    "how a picture is painted": (append(f"{A}/figures/paint.py", "\nX = 1\n"), {*DRAWN, "clean", "summary", "report"}),
+    "a figure of one family": (append(f"{A}/sweeps/figures.py", "\nX = 1\n"), {"sweep@curve", "report"}),
     "which figures an entry draws": (
         edit("params.yaml", "algorithm: EvoBA,", "algorithm: EvoBA, visualisers: [QueryHistogramsVisualiser],"),
         {"query@evoba"},

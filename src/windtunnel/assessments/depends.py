@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 class Depends:
     """options: which code apart an entry reaches, by name: its library's where nothing is said. own_budget: whether it leaves
     the global budget out. files: the user's files of an entry, by key. code: modules that it alone executes, the user's own
-    among them. builds_on: (stage, name) of the entries whose results it reads. generators: whether it asks the generative
-    models.
+    among them. builds_on: (stage, name) of the entries whose results it reads.
     """
 
     options: Callable[[Entry, Params], frozenset[str]] = lambda entry, params: frozenset({entry.library})
@@ -26,7 +25,6 @@ class Depends:
     files: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
     code: Callable[[Entry], Iterator[str]] = lambda entry: iter(())
     builds_on: Callable[[Entry], tuple[tuple[str, str], ...]] = lambda entry: ()
-    generators: bool = False
 
 
 def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:

@@ -92,8 +92,9 @@ def check_compatibility(params: Params, console: Console, queries: int | None = 
     from windtunnel.core.dataset import too_many
     from windtunnel.inputs.data.load import load_dataset
     from windtunnel.inputs.models.load import preview_classifier
+    from windtunnel.inputs.models.views import view_of
 
-    assessed, train = load_dataset(params.data, params.seed)
+    assessed, train = load_dataset(params.data, params.seed, view_of(params.model))
     shape = "x".join(map(str, assessed.inputs.shape[1:]))
     console.print(f"[green]✓[/green] data: {len(assessed)} samples of {shape}, {assessed.num_classes} classes"
                   + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip

@@ -17,6 +17,7 @@ from windtunnel.core.own_source import require_own_source
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
 COMMANDS = {
+    "init": "set up an assessment in a folder of any git repository",
     "doctor": "what is installed, what is missing, what each would enable, and how to get it",
     "check": "validate params, data, model and every assessment before anything is computed",
     "status": "what `dvc repro` would run, why, and how long that took before",

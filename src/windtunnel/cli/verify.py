@@ -14,21 +14,78 @@ import click
     "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds; without it work alone is limited."
 )
 @click.option("--result", type=click.Path(path_type=Path, dir_okay=False), help="Write the answer into this file too.")
-def verify(*, specification: Path | None, onnx: Path | None, timeout: float | None, result: Path | None) -> None:
+@click.option("--audit", metavar="NAME", help="Look again at the verdicts of a verification of the last run.")
+@click.option(
+    "--verdicts", type=click.IntRange(min=0), default=20, show_default=True, help="How many are asked of another tool."
+)
+def verify(
+    *,
+    specification: Path | None,
+    onnx: Path | None,
+    timeout: float | None,
+    result: Path | None,
+    audit: str | None,
+    verdicts: int,
+) -> None:
     """Decide a VNN-LIB instance: sat with a counter-example, unsat, unknown, or timeout, as in the competition.
 
+    With --audit: attack every certified sample in float64, and ask another implementation for some of the verdicts. Exit code 1
+    where one is contradicted; sanity check E15 does the same on fewer samples.
+
     \b
-    Example:
+    Examples:
       windtunnel verify --vnnlib spec.vnnlib --onnx net.onnx --timeout 60
+      windtunnel verify --audit proof
     """  # noqa: D301
-    if specification is None or onnx is None:
-        raise click.UsageError("give --vnnlib FILE and --onnx FILE")
+    if (audit is None) == (specification is None) or (specification is None) != (onnx is None):
+        raise click.UsageError("give --vnnlib FILE and --onnx FILE, or --audit NAME")
+    if audit is not None:
+        _audit(audit, verdicts)
+        return
     from windtunnel.assessments.verification.vnnlib.instance import decide_instance
     from windtunnel.params.verification import VerificationEntry
 
+    assert specification is not None
+    assert onnx is not None
     limits = {} if timeout is None else {"timeout": timeout, "time_budget": timeout}
     entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", **limits})
     answer = decide_instance(onnx, specification, entry).text()
     click.echo(answer)
     if result is not None:
         result.write_text(f"{answer}\n")
+
+
+def _audit(name: str, verdicts: int) -> None:
+    from windtunnel.assessments.clean.subject import current_subject
+    from windtunnel.core.artifacts import read_artifacts
+    from windtunnel.core.errors import UserError, unknown_word
+    from windtunnel.core.layout import CLEAN, ROBUSTNESS
+    from windtunnel.evaluation.sanity.agreement import balls
+    from windtunnel.evaluation.sanity.certificates import audited
+    from windtunnel.evaluation.sanity.evidence import collect
+    from windtunnel.params.load import load_params
+
+    params = load_params()
+    if name not in params.verification:
+        raise UserError(unknown_word("--audit", name, params.verification, what="a verification of params.yaml"))
+    subject = current_subject(params.device, params.seed, params.model)
+    evidence = collect(params, subject, read_artifacts(CLEAN), ROBUSTNESS)
+    if name in evidence.unusable:
+        raise UserError(f"--audit {name}: {evidence.unusable[name]}")
+    known = {assessment.name: (assessment, ball) for assessment, ball in balls(evidence)}
+    if name not in known:
+        raise UserError(
+            f"--audit {name}: a certificate of a smoothed model cannot be attacked in the model's own inputs"
+        )
+    verification, ball = known[name]
+    found = audited(subject, verification, ball, certified=len(subject.dataset), asked=verdicts)
+    click.echo(f"{name}: {found.attacked} certified samples attacked in float64, {len(found.broken)} broken")
+    why = f" ({found.unasked})" if found.unasked else ""
+    left = found.asked - found.agreed - len(found.contradicted)
+    click.echo(
+        f"{name}: {found.asked} verdicts asked of another implementation{why}: {found.agreed} reached again, "
+        f"{left} not decided by it, {len(found.contradicted)} contradicted"
+    )
+    if wrong := sorted({*found.broken, *found.contradicted}):
+        click.echo(f"{name}: contradicted: {', '.join(wrong)}", err=True)
+        raise SystemExit(1)

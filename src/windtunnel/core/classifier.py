@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.contracts import Algorithm, Capability
+from windtunnel.core.contracts import Algorithm, Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
 
 FORWARD_BATCH = 512
@@ -22,7 +22,7 @@ class Classifier:
 
     module: maps float32 inputs (N, *input_shape) in [0, 1] to logits (N, K); its own normalisation lives inside it.
     It is in eval mode and nothing of ours ever changes it. A backend without autograd is wrapped as a module too,
-    and lacks `Capability.AUTOGRAD`.
+    and lacks `Capability.AUTOGRAD`. caveats: what limits every number of it.
     """
 
     module: nn.Module
@@ -33,6 +33,7 @@ class Classifier:
     source: str
     device: torch.device = CPU
     onnx_path: Path | None = None
+    caveats: tuple[Caveat, ...] = ()
 
     @torch.no_grad()
     def logits(self, inputs: Tensor, batch_size: int = FORWARD_BATCH) -> Tensor:

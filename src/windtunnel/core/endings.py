@@ -19,6 +19,7 @@ from types import FrameType, ModuleType
 
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
+from windtunnel.core.repository import repository
 
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 # Something may swallow the exception that a signal raises (a destructor, a library's callback): then the process ends
@@ -229,7 +230,7 @@ def _last_place(error: BaseException) -> str:
 
 
 def _is_users(filename: str) -> bool:
-    """Whether a file is the user's own: in the current directory, and neither ours nor of an installed package."""
-    path, here = Path(filename), Path.cwd()
+    """Whether a file is the user's own: in the project or its repository, and neither ours nor of an installed package."""
+    path, here = Path(filename), repository() or Path.cwd()
     ours = (Path(__file__).parents[1], here / "stages", here / "pipeline", Path(sys.prefix))
     return path.is_absolute() and path.is_relative_to(here) and not any(path.is_relative_to(top) for top in ours)

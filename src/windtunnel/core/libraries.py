@@ -1,4 +1,4 @@
-"""The libraries that run algorithms, and what to say of one that is not installed."""
+"""The libraries that run algorithms or bring models, and what to say of one that is not installed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ MODULES = {
     "auto-LiRPA": "auto_LiRPA",
     "Marabou": "maraboupy",
     "imagecorruptions": "imagecorruptions",
+    "onnx2torch": "onnx2torch",
+    "torchvision": "torchvision",
+    "timm": "timm",
+    "huggingface": "transformers",
 }
 
 

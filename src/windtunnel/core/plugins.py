@@ -4,7 +4,8 @@ A record holds names, not objects: `Lazy("package.module:name")` is imported whe
 family costs nothing. Ours are `FAMILY` in `windtunnel/assessments/<family>/family.py` and `LIBRARIES` in a
 `libraries.py` below it. Another package registers through the entry-point groups
 `windtunnel.families`, `windtunnel.libraries` (records), `windtunnel.checks`, `windtunnel.figures` (modules that register
-by being imported), `windtunnel.models` and `windtunnel.data` (functions). Nothing else lists families or libraries.
+by being imported), `windtunnel.models` (records or functions) and `windtunnel.data` (functions). Nothing else lists families,
+libraries or sources of models.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from windtunnel.core.libraries import MODULES, missing
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
 _ROOT = Path(__file__).parents[1] / "assessments"
+_MODELS = Path(__file__).parents[1] / "inputs" / "models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Family:
     asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
+    plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
+    generators: whether its entries read the generative models of the stage `generators`.
     """
 
     name: str
@@ -72,6 +76,8 @@ class Family:
     depends: Lazy[Any] | None = None
     reported: Lazy[Any] | None = None
     asks_libraries: tuple[str, ...] = ()
+    plot: Mapping[str, str] | None = None
+    generators: bool = False
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -123,6 +129,28 @@ class Library:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One source of models: a value of `model.source`.
+
+    load: (facts of model.json, directory, trust) -> Loaded. keep: (model, directory, seed) -> the facts, with all that `load`
+    reads written to the directory; without it `model.path` is copied. view: model -> core.view.View, how the
+    model's own library prepares images, and what the classes are called; without it params.yaml says so. view_reads: the files
+    below `model.path` that decide the view.
+    """
+
+    name: str
+    load: Lazy[Callable[..., Any]]
+    keep: Lazy[Callable[..., Any]] | None = None
+    view: Lazy[Callable[..., Any]] | None = None
+    view_reads: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that this source executes."""
+        return tuple(dict.fromkeys(part.module for part in (self.load, self.keep, self.view) if part is not None))
+
+
 @functools.cache
 def families() -> dict[str, Family]:
     """Every family by name, in their order."""
@@ -168,6 +196,29 @@ def library_of(name: str, family: str) -> Library:
     if name not in known:
         raise UserError(unknown_word("library", name, known, what=f"a library of {family}"))
     return known[name]
+
+
+def model_sources() -> tuple[str, ...]:
+    """The names of all sources of models that have a record or are a plug-in; none is imported."""
+    return (*(path.parent.name for path in sorted(_MODELS.glob("*/source.py"))), *plugins("windtunnel.models"))
+
+
+@functools.cache
+def model_source(name: str) -> ModelSource:
+    """The source of this name: ours, or a record or a `load` function of another package.
+
+    Raises UserError for a name that is none, and for a plug-in that does not import.
+    """
+    if (_MODELS / name / "source.py").is_file():
+        ours: ModelSource = import_module(f"windtunnel.inputs.models.{name}.source").SOURCE
+        return ours
+    if name not in plugins("windtunnel.models"):
+        raise UserError(unknown_word("model.source", name, model_sources(), what="a source of models"))
+    point = plugins("windtunnel.models")[name]
+    if isinstance(found := _loaded(point), ModelSource):
+        return found
+    load_plugin("windtunnel.models", name)  # refuses what is no function
+    return ModelSource(name, Lazy(point.value))
 
 
 @functools.cache

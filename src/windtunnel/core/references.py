@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from pathlib import Path
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.repository import code_folders
 from windtunnel.core.watched import limited
 
 # What code of the user's may raise. SystemExit too: `sys.exit(0)` in it must not look like a success of ours.
@@ -37,17 +37,23 @@ def users_code(what: str, seconds: float | None = None, key: str = "") -> Iterat
         raise UserError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
 
 
+def find_own_modules() -> None:
+    """Let Python find the user's own modules: those beside params.yaml first, those of the repository after what is installed."""
+    here, *others = map(str, code_folders())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    sys.path += [folder for folder in others if folder not in sys.path]
+
+
 def resolve(reference: str, where: str) -> Callable[..., object]:
-    """The function named `module:function`; modules beside params.yaml are found too.
+    """The function named `module:function`; modules of the project and of its repository are found too.
 
     Raises UserError where the form is off, the module does not import or the function is not in it.
     """
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise UserError(f"{where}: '{reference}' is not of the form module:function")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    find_own_modules()
     try:
         module = import_module(module_name)
     except FOREIGN as error:  # whatever the user's module raises at import

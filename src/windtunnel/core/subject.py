@@ -59,8 +59,9 @@ def subject_of(classifier: Classifier, dataset: Dataset, seed: int = 0) -> Subje
     logits = classifier.logits(dataset.inputs)
     predictions = argmax_or_invalid(logits)
     if dataset.labelled:
-        return Subject(classifier, dataset, logits, predictions, seed)
-    return Subject(classifier, replace(dataset, targets=predictions), logits, predictions, seed, (PSEUDO_LABELS,))
+        return Subject(classifier, dataset, logits, predictions, seed, classifier.caveats)
+    caveats = (PSEUDO_LABELS, *classifier.caveats)
+    return Subject(classifier, replace(dataset, targets=predictions), logits, predictions, seed, caveats)
 
 
 PSEUDO_LABELS = Caveat(

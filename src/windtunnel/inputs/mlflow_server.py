@@ -20,20 +20,26 @@ _SQLITE = "sqlite:///"
 
 
 def main_root() -> Path:
-    """The root of the main work tree: runs from `dvc exp run --temp` and `--queue` must not log into a folder that goes away."""
-    root = os.environ.get("DVC_ROOT") or "."
+    """The project's folder in the main work tree: runs from `dvc exp run --temp` and `--queue` must not log into one that goes away.
+
+    A project that is a folder of a repository keeps its store in that folder.
+    """
+    here = Path.cwd()
     done = subprocess.run(
-        ["git", "-C", root, "rev-parse", "--path-format=absolute", "--git-common-dir"],
+        ["git", "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-prefix"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    common = Path(done.stdout.strip()) if done.returncode == 0 else None
-    here = (common.parent if common else Path(root)).resolve()
-    parts = here.parts
+    if done.returncode:
+        return here
+    common, _, prefix = done.stdout.strip("\n").partition("\n")
+    root = Path(common).parent.resolve()
+    parts = root.parts
     # A temporary experiment of DVC is a clone under .dvc/tmp/exps of the repository that asked for it.
     for i in range(len(parts) - 2):
         if parts[i : i + 3] == (".dvc", "tmp", "exps"):
-            return Path(*parts[:i])
-    return here
+            root = Path(*parts[:i])
+            break
+    return root / prefix
 
 
 def tracking_uri(configured: str | None) -> str:

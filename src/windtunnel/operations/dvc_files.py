@@ -18,6 +18,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from windtunnel.core.repository import dvc_root
+
 RWLOCK, LOCK, RUNNING = Path(".dvc/tmp/rwlock"), Path("dvc.lock"), Path(".dvc/tmp/lock")
 
 
@@ -38,8 +40,10 @@ def damaged_files(root: Path = Path()) -> list[Damage]:
     if _is_running(root):
         return []
     found = []
-    if _is_file(root / RWLOCK) and not _is_json(root / RWLOCK):
-        found.append(Damage(RWLOCK, "is empty or cut, left by a kill", f"rm {RWLOCK}"))
+    rwlock = _of_dvc(root) / RWLOCK
+    if _is_file(rwlock) and not _is_json(rwlock):
+        shown = Path(os.path.relpath(rwlock, root))
+        found.append(Damage(shown, "is empty or cut, left by a kill", f"rm {shown}"))
     if _is_file(root / LOCK) and not _is_lock(root / LOCK):
         command = f"git checkout -- {LOCK}" if _committed(root) else f"rm {LOCK}"
         found.append(Damage(LOCK, "is empty or cut, left by a kill", command))
@@ -63,9 +67,14 @@ def repair(root: Path = Path()) -> list[Damage]:
     return found
 
 
+def _of_dvc(root: Path) -> Path:
+    """Where DVC keeps its own files: at the root of its repository, of which the project may be a folder."""
+    return dvc_root(root) or root
+
+
 def _is_running(root: Path) -> bool:
     """Whether a DVC holds its lock here; a kill lets go of it."""
-    path = root / RUNNING
+    path = _of_dvc(root) / RUNNING
     if not path.is_file():
         return False
     with path.open("rb") as file:

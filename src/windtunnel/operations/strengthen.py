@@ -15,6 +15,7 @@ from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.contracts import Json, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import ROBUSTNESS
+from windtunnel.core.repository import dvc_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ _STAGE = ("-m", "windtunnel", "stage")
 
 def run_entry(name: str) -> Strengthened:
     """Run one entry, through DVC where the project has it, so that its result is cached. Raises UserError where it fails."""
-    dvc = Path(".dvc").is_dir()
+    dvc = dvc_root() is not None
     attack = ["-m", "dvc", "repro", "--single-item", f"attack@{name}"] if dvc else [*_STAGE, "attack", name]
     for command in ([*_STAGE, "resolve"], attack):
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
+from windtunnel.core.plugins import plugins
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number
 from windtunnel.params.words import one_of
 
-Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", plugins="windtunnel.data")]
+Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", more=partial(plugins, "windtunnel.data"))]
 
 MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
 Side = Annotated[PositiveInt, Field(le=16_384)]

@@ -39,21 +39,30 @@ def read_params(path: Path) -> dict[str, object]:
     if path.stat().st_size > _LARGEST:
         raise UserError(f"{path}: {path.stat().st_size} bytes are no params.yaml; {_LARGEST} at most")
     try:
-        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not YAML: {_yaml_mistake(error)}") from error
+    return parse_params(text, str(path))
+
+
+def parse_params(text: str, where: str) -> dict[str, object]:
+    """The content of a params.yaml, not validated. Raises UserError for what is no map of keys."""
+    try:
+        raw = YAML(typ="safe", pure=True).load(text)
         size = _expanded_size(raw)
     except (
         YAMLError,
         ValueError,
         TypeError,
         OverflowError,
-    ) as error:  # UnicodeDecodeError, and values such as 2020-99-99
-        raise UserError(f"{path}: not YAML: {_yaml_mistake(error)}") from error
+    ) as error:  # values such as 2020-99-99
+        raise UserError(f"{where}: not YAML: {_yaml_mistake(error)}") from error
     except RecursionError as error:
-        raise UserError(f"{path}: is nested too deeply, or holds itself") from error
+        raise UserError(f"{where}: is nested too deeply, or holds itself") from error
     if size > _MOST_VALUES:
-        raise UserError(f"{path}: its aliases (*) expand to {size:.3g} values; {_MOST_VALUES} at most")
+        raise UserError(f"{where}: its aliases (*) expand to {size:.3g} values; {_MOST_VALUES} at most")
     if not isinstance(raw, dict):
-        raise UserError(f"{path}: must be a map of keys, got {type(raw).__name__}")
+        raise UserError(f"{where}: must be a map of keys, got {type(raw).__name__}")
     return raw
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.plugins import model_sources
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number
 from windtunnel.params.words import one_of
@@ -39,9 +40,7 @@ class Recipe(Block):
         return {key: value for key, value in values.items() if only.get(key, self.recipe) in self.recipe}
 
 
-Source = Annotated[
-    str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", plugins="windtunnel.models")
-]
+Source = Annotated[str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", more=model_sources)]
 
 
 class Model(Block):
@@ -49,7 +48,14 @@ class Model(Block):
 
     source: Source = "train"
     train: Recipe = Recipe()
-    path: str | None = Field(None, description="weights, torch.export program or ONNX file")
+    name: str | None = Field(None, description="torchvision, timm: the architecture; huggingface: a hub id")
+    weights: str | None = Field(
+        None,
+        description="torchvision, timm, huggingface: pretrained (the default) or random; torchvision: the name of weights too",
+    )
+    path: str | None = Field(
+        None, description="weights, torch.export program or ONNX file; huggingface: a folder of save_pretrained"
+    )
     factory: str | None = Field(
         None,
         description="module:function that builds the torch module (state_dict, and train in place of train.architecture)",
@@ -57,7 +63,9 @@ class Model(Block):
     function: str | None = Field(
         None, description="module:function: predict(batch) -> probabilities, forward pass only"
     )
-    kwargs: dict[str, Value] = Field(default_factory=dict, description="arguments of factory or function")
+    kwargs: dict[str, Value] = Field(
+        default_factory=dict, description="arguments of factory or function, or of the architecture"
+    )
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")
     allow_pickle: bool = Field(

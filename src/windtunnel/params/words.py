@@ -1,25 +1,24 @@
-"""Words that a plug-in can add to: as a Literal, with the names of an entry-point group."""
+"""Words that a plug-in can add to: as a Literal, with names that are known on this machine alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
-from windtunnel.core.plugins import plugins as entry_points
-
 
 class one_of:
-    """Annotation of a string that must be one of `words`, or the name of an entry point of the group `plugins`."""
+    """Annotation of a string that must be one of `words`, or of those that `more` gives."""
 
-    def __init__(self, *words: str, plugins: str) -> None:
-        self._words, self._group = words, plugins
+    def __init__(self, *words: str, more: Callable[[], Iterable[str]]) -> None:
+        self._words, self._more = words, more
 
     @property
     def words(self) -> list[str]:
         """What is allowed on this machine."""
-        return [*self._words, *entry_points(self._group)]
+        return [*self._words, *self._more()]
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         """A string, refused as pydantic refuses a Literal."""

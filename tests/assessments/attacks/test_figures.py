@@ -10,9 +10,9 @@ from windtunnel.assessments.attacks.figures import (
     ImagePairVisualiser,
     PerturbationHeatmapVisualiser,
     shown_samples,
-    signed_map,
 )
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser
+from windtunnel.assessments.figures.maps import signed_map
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.errors import UserError

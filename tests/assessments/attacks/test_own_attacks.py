@@ -55,10 +55,10 @@ def test_an_own_attack_does_what_the_librarys_does(digits_subject):
 
 def test_it_is_evaluated_as_any_other(digits_subject):
     """What leaves the budget is projected, passes are counted, the record says what ran, and two runs are equal bytes."""
-    far = run(digits_subject, algorithm=f"{HERE}:too_far")
-    moved = distance("Linf", far.data["perturbed_inputs"], far.data["clean_inputs"])
+    distances = run(digits_subject, algorithm=f"{HERE}:too_far")
+    moved = distance("Linf", distances.data["perturbed_inputs"], distances.data["clean_inputs"])
     assert float(moved.max()) <= 0.1 + 1e-6
-    assert "beyond_budget" in {c.code for c in far.caveats}
+    assert "beyond_budget" in {c.code for c in distances.caveats}
     first, second = (
         run(digits_subject, algorithm=f"{HERE}:signed_steps", params={"start": True, "steps": 4}) for _ in range(2)
     )

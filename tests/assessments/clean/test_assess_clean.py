@@ -12,13 +12,14 @@ from sklearn import metrics as sklearn_metrics
 from statsmodels.stats.proportion import proportion_confint
 from torch import nn
 
-import windtunnel.assessments.clean.figures  # noqa: F401  registers them
 from windtunnel.assessments.clean.assess import assess_clean
+from windtunnel.assessments.clean.figures import ConfusionMatrixVisualiser
 from windtunnel.assessments.clean.metrics import adaptive_calibration_error, brier_score, confusion_matrix, reliability
 from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject, load_subject
 from windtunnel.assessments.clean.table import VISUALISERS
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser
+from windtunnel.assessments.figures.scene import Label, Rect
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import AssessmentKind, Capability
@@ -217,10 +218,13 @@ def test_of_a_thousand_classes_only_the_least_accurate_are_drawn(tmp_path):
     visualiser = make_visualiser(
         {"PerClassAccuracyVisualiser": {"max_classes": 5}}, AssessmentKind.STATISTICAL_SAMPLING, "clean", "clean"
     )
-    (axes,) = visualiser.draw(artifacts).axes
-    assert len(axes.patches) == 5
-    assert axes.get_xticklabels()[0].get_text() == "c7"
-    assert "55 more" in axes.get_title()
+    (scene,) = visualiser.draw(artifacts)
+    words = [mark.text for mark in scene.marks if isinstance(mark, Label)]
+    assert sum(isinstance(mark, Rect) for mark in scene.marks) == 5
+    assert [word for word in words if word[1:].isdigit()][:2] == ["c7", "c0"]
+    assert any("the 5 least accurate of 60" in word for word in words)
+    (confusion,) = ConfusionMatrixVisualiser().draw(artifacts)
+    assert [mark.tip for mark in confusion.marks if isinstance(mark, Rect)] == ["c7 as c8: 1"]
 
 
 def test_brier_score_is_the_mean_squared_distance_from_the_target() -> None:

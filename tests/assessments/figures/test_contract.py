@@ -1,18 +1,21 @@
 """What every visualiser promises: a kind, a refusal of other kinds when params are read, and flags the report relies on."""
 
-import matplotlib
+import matplotlib.style
+import numpy as np
 import pytest
+from PIL import Image
 
 import windtunnel.assessments.clean.figures  # the clean stage and the summary name their own
 import windtunnel.evaluation.summary.sandwich_figure
 import windtunnel.evaluation.summary.security_figure  # noqa: F401
 from windtunnel.assessments.catalogue import register_figures
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import VISUALISERS
+from windtunnel.assessments.figures.base import VISUALISERS, make_visualiser, recorded
+from windtunnel.assessments.figures.paint import paint
+from windtunnel.assessments.figures.plots import Bar, bars
+from windtunnel.assessments.figures.scene import PALETTE
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate
-from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 
 register_figures()
 NAMED = {
@@ -68,22 +71,35 @@ def test_the_visualisers_that_show_images_say_that_they_repeat_a_facet_of_a_samp
     assert {n for n, v in VISUALISERS.items() if v.embeds_perturbation_map} >= embeds_map
 
 
-def test_every_chart_of_the_report_stands_for_a_visualiser():
-    assert set(CHARTS) <= set(VISUALISERS)
+def test_a_picture_is_in_the_palette_of_the_report_and_leaves_no_trace(tmp_path):
+    """Every pixel of the one bar is the role's own colour: nothing of matplotlib's style, or of a user's, is in it."""
+    before = dict(matplotlib.rcParams)
+    path = tmp_path / "it.png"
+    for style_sheet in ("default", "dark_background"):
+        with matplotlib.style.context(style_sheet):
+            paint("it: bars", [bars([Bar("one", 0.5, "broken")], "share", "one bar")], path)
+        pixels = np.asarray(Image.open(path).convert("RGB")).reshape(-1, 3)
+        colours = {f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.unique(pixels, axis=0).tolist()}
+        assert {PALETTE["broken"][0].lower(), PALETTE["paper"][0]} <= colours
+        assert "#1f77b4" not in colours
+    assert dict(matplotlib.rcParams) == before
 
 
-def test_figures_are_drawn_in_the_packages_style_sheet_and_leave_no_trace():
-    before = matplotlib.rcParams["savefig.dpi"]
-    with style.plotting_style():
-        colours = matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
-        assert f"#{colours[0].lstrip('#')}".upper() == style.BLUE
-        assert matplotlib.rcParams["savefig.dpi"] == 150
-    assert matplotlib.rcParams["savefig.dpi"] == before
+def test_what_there_is_not_to_draw_is_said_in_the_picture(tmp_path):
+    for words in ("No sweep.", "No sweep: " + "this assessment has no epsilons on disk. " * 4):
+        paint("it: curve", [], tmp_path / f"{len(words)}.png", words)
+    heights = [Image.open(path).size[1] for path in sorted(tmp_path.glob("*.png"), key=lambda p: int(p.stem))]
+    assert heights[0] < heights[1]
+
+
+def test_a_colour_map_that_does_not_exist_is_refused_when_params_are_read():
+    with pytest.raises(UserError, match="cmap: 'cividsi' is no colour map"):
+        make_visualiser({"CorruptionHeatmapVisualiser": {"cmap": "cividsi"}}, AssessmentKind.STATISTICAL_SAMPLING,
+                        "corruptions", "corruptions.it.visualisers")  # fmt: skip
 
 
 def test_the_colours_of_the_sandwich_differ_in_grey():
     """Rec. 601 luma of what stands beside each other; the unknown band is hatched as well."""
-    from windtunnel.assessments.figures.scene import PALETTE
 
     def luma(role):
         red, green, blue = (int(PALETTE[role][0][i : i + 2], 16) for i in (1, 3, 5))
@@ -117,8 +133,6 @@ def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digit
 @pytest.mark.parametrize("indices", [[2, 0], (2, 0)])
 def test_an_option_that_is_a_list_is_recorded_too(indices, tmp_path):
     """YAML gives lists: the samples a user chose for the output bounds were missing from metadata.json."""
-    from windtunnel.assessments.figures.base import make_visualiser, recorded
-
     spec = {"OutputBoundsPinnedVisualiser": {"sample_indices": indices}}
     visualiser = make_visualiser(
         spec, AssessmentKind.FORMAL_VERIFICATION, "verification", "verification.crown.visualisers"

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as pyplot
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from windtunnel.assessments.attacks.assess import assess as attack
 from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.corruptions.assess import assess_suite
-from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
+from windtunnel.assessments.figures.base import VISUALISERS, draw_figures, drawn
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
@@ -70,8 +69,8 @@ def attacked(subject: Subject, folder: Path) -> dict[str, Artifacts]:
     written = {name: write_artifacts(r, folder / name, subject, started=0) for name, r in results.items()}
     for artifacts in written.values():
         kind = artifacts.kind
-        drawn = [cls() for name, cls in sorted(VISUALISERS.items()) if kind in cls.kinds]
-        assert len(draw_figures(artifacts, drawn)) == len(drawn)
+        figures = [cls() for name, cls in sorted(VISUALISERS.items()) if kind in cls.kinds]
+        assert len(draw_figures(artifacts, figures)) == len(figures)
     return written
 
 
@@ -91,8 +90,8 @@ def corrupted(right: int, folder: Path) -> tuple[AssessmentResult, AssessmentRes
     clean = assess_clean(Clean(), subject)
     for result, module in ((suite, ".corruptions.figures"), (clean, ".clean.figures")):
         artifacts = write_artifacts(result, folder / result.name, subject, started=0)
-        drawn = [cls() for name, cls in sorted(VISUALISERS.items()) if cls.__module__.endswith(module)]
-        assert len(draw_figures(artifacts, drawn)) == len(drawn) > 0
+        figures = [cls() for name, cls in sorted(VISUALISERS.items()) if cls.__module__.endswith(module)]
+        assert len(draw_figures(artifacts, figures)) == len(figures) > 0
     return clean, suite
 
 
@@ -102,7 +101,7 @@ def test_figures_of_what_is_left_after_attacks(survivors, tmp_path):
     assert written["fgsm"].metrics["adversarial_accuracy"] == survivors / N
     assert written["crown"].metrics["certified_accuracy"] == survivors / N
     for figure in (SecurityCurvesVisualiser(tuple(written.values())), SandwichVisualiser()):
-        pyplot.close(figure.draw(written["fgsm"]))
+        drawn(figure, written["fgsm"])
 
 
 @pytest.mark.parametrize("right", [0, 1, N - 1, N])

@@ -14,7 +14,7 @@ from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Recipe
 from windtunnel.params.sweeps import SweepEntry
-from windtunnel.reporting.compare.contrast import contrast, contrast_figure
+from windtunnel.reporting.compare.contrast import contrast, contrast_chart
 
 ENTRY = SweepEntry(epsilons=[0, 0.05, 0.1, 0.2])
 
@@ -41,7 +41,8 @@ def test_the_curve_of_a_robust_model_falls_more_slowly(swept):
     assert overall.low > 0
     assert overall.second - overall.first > 0.03
     assert found.later > found.earlier
-    assert contrast_figure(found, ("standard", "robust")).axes
+    chart = contrast_chart(found, ("standard", "robust"))
+    assert f"robust flips later on {found.later} samples" in chart.alt
 
 
 @pytest.fixture(scope="module")

@@ -354,6 +354,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "E12": lambda e: changed(e, "noise", metadata=of_another_data_set),
     "E13": latent_poor,
     "E14": lambda e: changed(e, "pgd", lambda d: d["perturbation_distance"].mul_(2)),
+    "E15": verified_all("crown_wide"),
     "F1": lambda e: changed(e, "pgd", metadata=metric(some_rate=0.5)),
     "F2": lambda e: with_params(e, thresholds={}),
     "F4": lambda e: changed(e, "pgd", metadata=metric(**dict.fromkeys(NO_WIDTH, 0.0))),
@@ -405,8 +406,8 @@ def test_every_check_has_its_fault() -> None:
     assert set(CHECKS) - set(FAULTS) == NEVER_HERE | {"A16", "D7"}  # the two have tests of their own
 
 
-def test_there_are_101_checks() -> None:
-    sizes = {"A": 24, "B": 10, "C": 23, "D": 14, "E": 14, "F": 8, "G": 8}
+def test_there_are_102_checks() -> None:
+    sizes = {"A": 24, "B": 10, "C": 23, "D": 14, "E": 15, "F": 8, "G": 8}
     assert {letter: sum(c[0] == letter for c in CHECKS) for letter in sizes} == sizes
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from windtunnel.assessments.attacks.assess import assess as attack
+from windtunnel.assessments.figures.base import NothingToDraw
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
 from windtunnel.core.artifacts import write_artifacts
@@ -79,6 +80,8 @@ def test_nothing_verified_lies_above_anything_attacked_and_on_a_linear_model_the
 
 def test_all_of_them_are_drawn_with_a_panel_per_norm(assessed):
     _, artifacts = assessed
-    figure = SecurityCurvesVisualiser(tuple(artifacts.values())).draw(artifacts["curve"])
-    assert [axes.get_xlabel() for axes in figure.axes] == ["Linf epsilon", "L2 epsilon"]
-    assert SecurityCurvesVisualiser().draw(artifacts["curve"]).axes
+    linf, l2 = SecurityCurvesVisualiser(tuple(artifacts.values())).draw(artifacts["curve"])
+    assert linf.alt.startswith("Accuracy against epsilon under Linf")
+    assert l2.alt.startswith("Accuracy against epsilon under L2")
+    with pytest.raises(NothingToDraw):
+        SecurityCurvesVisualiser().draw(artifacts["curve"])

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from windtunnel.assessments.figures.axes import Axes, ticks
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines, matrix
-from windtunnel.assessments.figures.sandwich import Layer, sandwich
 from windtunnel.assessments.figures.scene import PALETTE, Dot, Label, Line, Rect
+from windtunnel.evaluation.summary.sandwich_figure import Layer, sandwich
 
 share = st.floats(0, 1)
 

@@ -1,5 +1,6 @@
 """The report from planted artifacts: what is there is shown, what is missing is said, and nothing is executed."""
 
+import itertools
 import json
 import re
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.reporting.report.conftest import edit, html_of, write_run
 from windtunnel.assessments.figures.pictures import PictureGrid
+from windtunnel.assessments.figures.scene import Rect
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import file_digest, write_json
 from windtunnel.params.outcome import Report as Options
@@ -118,6 +120,8 @@ def test_a_damaged_picture_and_a_file_elsewhere_are_left_out(reports):
     )
     for picture in (reports / "robustness" / "pair").glob("*.png"):
         picture.write_bytes(b"damaged")
+    unknown = [{"name": "NotInstalled", "file": "ImagePairVisualiser_0.png"}]
+    edit(reports / "robustness/pair/metadata.json", lambda m: m.update(visualisers=unknown))
     report = build_report(reports, Options(layout="full", figure_scope="per_assessor"))
     assert not blocks_of(report, Figure)
     render_pdf(report, reports / "report.pdf")
@@ -152,18 +156,19 @@ def test_the_compact_layout_shows_the_clean_image_of_a_sample_once(reports, scop
         assert len(clean_pictures("full")) == 2 * len(once)  # beside each of the two attacks
 
 
-def test_pictures_that_repeat_the_clean_image_are_kept_on_disk_and_shown_by_the_full_layout_alone(reports):
+def test_figures_that_repeat_the_clean_image_are_kept_on_disk_and_shown_by_the_full_layout_alone(reports):
     names = {"ImagePairVisualiser_0.png", "PerturbationHeatmapVisualiser_1.png"}
+    captions = ("pair: clean and perturbed images", "pair: change per pixel")
 
     def shown(layout):
-        figures = blocks_of(build_report(reports, Options(layout=layout, figure_scope="per_assessor")), Figure)
-        return {figure.path.name for figure in figures}
+        grids = blocks_of(build_report(reports, Options(layout=layout, figure_scope="per_assessor")), PictureGrid)
+        return {c for c in captions if any(grid.caption.startswith(c) for grid in grids)}
 
     rows = read_artifacts(reports / "robustness" / "pair").plain["visualisers"]
     assert {row["file"] for row in rows} == names
     assert [row.get("embeds_clean_input", False) for row in rows] == [True, False]
     assert all(row["embeds_perturbation_map"] for row in rows)
-    assert shown("full") == names
+    assert shown("full") == set(captions)
     assert not shown("compact")
 
 
@@ -295,10 +300,23 @@ def test_one_assessment_alone_without_summary_or_clean(reports):
 
 
 def test_a_figure_with_options_of_its_own_is_shown_as_it_was_asked_for(reports):
+    path = reports / "robustness/clean/metadata.json"
+    edit(path, lambda m: m["visualisers"][1].update(options={"max_classes": 3}))
+    per_class = [c for c in blocks_of(build_report(reports), Chart) if c.caption == "clean: Clean accuracy per class"]
+    assert [sum(isinstance(mark, Rect) for mark in chart.scene.marks) for chart in per_class] == [3]
+
+
+def test_a_visualiser_that_is_not_installed_is_shown_as_the_picture_that_it_left(reports):
     path = reports / "robustness/fgsm/metadata.json"
-    edit(path, lambda m: m["visualisers"][0].update(options={"max_classes": 3}))
+    edit(path, lambda m: m["visualisers"][0].update(name="SomebodyElses"))
     shown = [figure.path.name for figure in blocks_of(build_report(reports), Figure)]
     assert shown == ["DegradationCurveVisualiser_0.png"]
+
+
+def test_no_picture_of_a_figure_stands_in_the_report(reports):
+    """One renderer: what visualisers describe is drawn in vectors here, in whatever layout."""
+    for layout, scope in itertools.product(("compact", "full"), ("per_sample", "per_assessor")):
+        assert not blocks_of(build_report(reports, Options(layout=layout, figure_scope=scope)), Figure)
 
 
 def test_the_caveats_of_a_check_stand_with_the_assessments_it_concerns(reports):

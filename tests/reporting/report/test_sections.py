@@ -8,15 +8,17 @@ import torch
 from tests.made import metadata
 from tests.reporting.report.conftest import edit
 from tests.reporting.report.test_report import blocks_of
+from windtunnel.assessments.figures.base import NothingToDraw
 from windtunnel.assessments.figures.scene import Dot, Line, Rect
+from windtunnel.assessments.queries.figures import SuccessAgainstQueriesVisualiser
+from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser, VerdictSummaryVisualiser
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.security import SecurityCurve
+from windtunnel.evaluation.summary.security_figure import _series
 from windtunnel.reporting.report.build import build_report
-from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.model import Chart, Table
 from windtunnel.reporting.report.sections.families import reported, show
-from windtunnel.reporting.report.sections.known import _series
 
 
 def artifacts(kind="empirical_attack", norm="Linf", tensors=None, family=None, **metrics):
@@ -104,7 +106,7 @@ def test_the_charts_of_verdicts_show_the_rates_and_the_run_times():
         unknown_rate=0.0,
         error_rate=0.0,
     )
-    rates, times = (draw(found, {}) for draw in CHARTS["VerdictSummaryVisualiser"])
+    rates, times = VerdictSummaryVisualiser().draw(found)
     assert any(m.tip == "verified: 66.7%" for m in rates.marks if isinstance(m, Rect))
     assert sum(int(m.tip.split(": ")[1].split()[0]) for m in times.marks if isinstance(m, Rect) and m.tip) == 3
 
@@ -112,14 +114,16 @@ def test_the_charts_of_verdicts_show_the_rates_and_the_run_times():
 def test_a_certified_curve_and_the_success_against_queries_are_drawn():
     grid = [0.0, 0.1, 0.2]
     certified = artifacts("formal_verification", curve_epsilons=grid, certified_curve=[1.0, 0.5, 0.0],
-                          certified_curve_ci_low=[0.9, 0.4, 0.0], certified_curve_ci_high=[1.0, 0.6, 0.1])  # fmt: skip
-    counted = artifacts(query_budgets=[1, 10, 50], success_rate_curve=[0.0, 0.5, 1.0],
+                          certified_curve_ci_low=[0.9, 0.4, 0.0], certified_curve_ci_high=[1.0, 0.6, 0.1],
+                          average_certified_radius=0.1)  # fmt: skip
+    one = {"queries": torch.ones(1), "attacked": torch.ones(1, dtype=torch.bool)}
+    counted = artifacts(tensors=one, count_fail=0, query_budgets=[1, 10, 50], success_rate_curve=[0.0, 0.5, 1.0],
                         success_rate_curve_ci_low=[0.0, 0.4, 0.9], success_rate_curve_ci_high=[0.1, 0.6, 1.0])  # fmt: skip
-    for name, found in (("CertifiedCurveVisualiser", certified), ("SuccessAgainstQueriesVisualiser", counted)):
-        (scene,) = (draw(found, {}) for draw in CHARTS[name])
+    for visualiser, found in ((CertifiedCurveVisualiser(), certified), (SuccessAgainstQueriesVisualiser(), counted)):
+        (scene,) = visualiser.draw(found)
         assert any(isinstance(mark, Line) and len(mark.points) == 3 for mark in scene.marks)
         middle = [mark.tip for mark in scene.marks if isinstance(mark, Dot)][1]
         assert "50.0%" in middle
         assert "[40.0%, 60.0%]" in middle
-        (empty,) = (draw(artifacts(), {}) for draw in CHARTS[name])
-        assert empty is None
+        with pytest.raises(NothingToDraw):
+            visualiser.draw(artifacts())

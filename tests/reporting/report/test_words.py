@@ -8,14 +8,14 @@ import torch
 from tests.made import metadata
 from tests.reporting.report.conftest import metrics_of
 from windtunnel.assessments.corruptions.assess import _upsampled
-from windtunnel.assessments.figures.sandwich import Layer, sandwich
 from windtunnel.assessments.figures.scene import Label, Line
+from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.epsilons import epsilon_text
+from windtunnel.evaluation.summary.sandwich_figure import Layer, sandwich
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.model import Recipe
 from windtunnel.reporting.report.build import build_report
-from windtunnel.reporting.report.charts.of_visualiser import CHARTS
 from windtunnel.reporting.report.sections.front import _worst_corruption
 from windtunnel.reporting.report.words import region_words
 
@@ -75,8 +75,7 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
     def drawn(timeouts):
         names = {"sample_names": ["a"] * 8}
         facts = metadata("formal_verification", metrics={**grid, "timeouts": timeouts}, kwargs=names)
-        (draw,) = CHARTS["CertifiedCurveVisualiser"]
-        scene = draw(Artifacts("v", Path(), {"verdicts": torch.zeros(8)}, facts), {})
+        (scene,) = CertifiedCurveVisualiser().draw(Artifacts("v", Path(), {"verdicts": torch.zeros(8)}, facts))
         curve = next(m for m in scene.marks if isinstance(m, Line) and m.colour in {"certified", "unknown"})
         return curve, " ".join(m.text for m in scene.marks if isinstance(m, Label))
 
@@ -91,7 +90,7 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
 
 def test_every_curve_of_a_chart_has_a_colour_of_its_own():
     from windtunnel.assessments.figures.scene import PALETTE
-    from windtunnel.reporting.report.sections.known import _ATTACKED, _CERTIFIED
+    from windtunnel.evaluation.summary.security_figure import _ATTACKED, _CERTIFIED
 
     for theme in (0, 1):
         colours = [PALETTE[role][theme] for role in (*_ATTACKED, *_CERTIFIED)]

@@ -2,87 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
+from windtunnel.assessments.figures.axes import HALF, plain
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import Bar, Series, bars, lines, matrix
+from windtunnel.assessments.figures.style import BLUES
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.metadata import number, numbers
+from windtunnel.core.rows import block, interval, listed, rows_in
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from windtunnel.core.artifacts import Artifacts
-    from windtunnel.core.contracts import Json
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
+_MOST_CONFUSIONS = 20
 _NOT_CLEAN = "Not the clean evaluation: it holds no such numbers."
 
 
 @register
 @dataclass(frozen=True)
 class ConfusionMatrixVisualiser(Visualiser):
-    """Targets against predictions, counts in the cells while they fit."""
+    """Targets against predictions; of more than `max_labelled` classes the most frequent confusions alone."""
 
     max_labelled: int = 20
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = frozenset({"clean"})
     title: ClassVar[str] = "Confusion matrix"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-        from matplotlib.ticker import MaxNLocator
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One matrix."""
+        grid = [numbers({"row": row}, "row") for row in listed(artifacts.metrics, "confusion_matrix")]
+        if not grid:
+            raise NothingToDraw(_NOT_CLEAN)
+        names = [str(row["class"]) for row in rows_in(artifacts.metrics, "per_class")]
+        off = int(sum(map(sum, grid)) - sum(grid[i][i] for i in range(len(grid))))
+        alt = f"Confusion matrix of {len(names)} classes; {off} samples are off the diagonal."
+        if len(names) > self.max_labelled:
+            return [_most_frequent(grid, names, alt, off)]
+        tips = [[f"{name} classified as {other}: {int(v)} samples" for other, v in zip(names, row, strict=True)]
+                for name, row in zip(names, grid, strict=True)]  # fmt: skip
+        return [matrix(grid, names, names, "predicted class", "true class", alt, BLUES, _count, tips)]
 
-        if "confusion_matrix" not in artifacts.metrics:
-            return style.placeholder(_NOT_CLEAN)
-        matrix = cast(list[list[int]], artifacts.metrics["confusion_matrix"])
-        names = [str(row["class"]) for row in cast("list[dict[str, Json]]", artifacts.metrics["per_class"])]
-        figure, axes = pyplot.subplots(figsize=(5.2, 4.8))
-        image = axes.imshow(matrix, cmap="Blues")
-        axes.set(xlabel="predicted class", ylabel="true class")
-        axes.grid(visible=False)
-        if len(names) <= self.max_labelled:
-            axes.set_xticks(range(len(names)), names, rotation=45 if max(map(len, names)) > 3 else 0)
-            axes.set_yticks(range(len(names)), names)
-            top = max(max(row) for row in matrix)
-            for i, row in enumerate(matrix):
-                for j, count in enumerate(row):
-                    if count:
-                        axes.text(j, i, str(count), ha="center", va="center", fontsize=8,
-                                  color="white" if count > top / 2 else "black")  # fmt: skip
-        figure.colorbar(image, ax=axes, label="samples", shrink=0.8, ticks=MaxNLocator(integer=True))
-        return figure
+
+def _count(value: float) -> str:
+    return f"{int(value)}" if value else ""
+
+
+def _most_frequent(grid: list[list[float]], names: list[str], alt: str, off: int) -> Drawing:
+    """The largest cells off the diagonal as bars: a matrix of hundreds of classes shows nobody anything."""
+    cells = [(n, i, j) for i, row in enumerate(grid) for j, n in enumerate(row) if n and i != j]
+    if not cells:
+        raise NothingToDraw(f"No sample is taken for another of the {len(names)} classes.")
+    worst = sorted(cells, key=lambda cell: (-cell[0], cell[1], cell[2]))[:_MOST_CONFUSIONS]
+    rows = [Bar(f"{names[i]} as {names[j]}", n, "broken") for n, i, j in worst]
+    words = f"samples; the {len(rows)} most frequent confusions of {len(names)} classes, {off} samples in all"
+    return bars(rows, words, alt, top=worst[0][0], value_format=plain, axis_format=plain, width=HALF)
 
 
 @register
 @dataclass(frozen=True)
 class ReliabilityVisualiser(Visualiser):
-    """Accuracy against confidence per bin, with its number of samples; the diagonal is perfect calibration."""
+    """Accuracy against confidence per bin, with its interval; the diagonal is perfect calibration."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = frozenset({"clean"})
     title: ClassVar[str] = "Reliability diagram"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        from windtunnel.core.binomial import binomial_interval
 
-        if "reliability" not in artifacts.metrics:
-            return style.placeholder(_NOT_CLEAN)
-        bins = cast(dict[str, list[float]], artifacts.metrics["reliability"])
-        figure, axes = pyplot.subplots(figsize=(4.8, 4.4))
-        width = 1 / len(bins["count"])
-        for i, (accuracy, count) in enumerate(zip(bins["accuracy"], bins["count"], strict=True)):
-            if count:
-                axes.bar((i + 0.5) * width, accuracy, width * 0.94, color=style.BLUE)
-                axes.text((i + 0.5) * width, accuracy + 0.015, f"{int(count)}", ha="center", fontsize=7)
-        axes.plot([0, 1], [0, 1], "--", color=style.GREY, linewidth=1, label="perfect calibration")
-        axes.set(xlabel="confidence (max softmax)", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.22),
-                 title=f"ECE {float(str(artifacts.metrics['ece'])):.3f}")  # fmt: skip
-        axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-        axes.legend(loc="upper left")
-        return figure
+        bins = block(artifacts.metrics, "reliability")
+        if not bins:
+            raise NothingToDraw(_NOT_CLEAN)
+        rows = zip(*(numbers(bins, key) for key in ("confidence", "accuracy", "count")), strict=True)
+        drawn = [(confidence, accuracy, int(n)) for confidence, accuracy, n in rows if n]
+        limits = tuple(binomial_interval(round(accuracy * n), n) for _, accuracy, n in drawn)
+        series = (
+            Series("perfect calibration", "soft", ((0, 0), (1, 1)), dashed=True, dots=False),
+            Series("accuracy of the samples of a bin of confidence, with 95 % intervals", "clean",
+                   tuple((x, y) for x, y, _ in drawn), limits, line=False),
+        )  # fmt: skip
+        alt = f"Accuracy against confidence; expected calibration error {number(artifacts.metrics, 'ece'):.3f}."
+        return [lines(series, "confidence (max softmax)", "accuracy", alt, (0, 1), (0, 1.02))]
 
 
 @register
@@ -95,26 +100,15 @@ class PerClassAccuracyVisualiser(Visualiser):
     families: ClassVar[frozenset[str]] = frozenset({"clean"})
     title: ClassVar[str] = "Clean accuracy per class"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        if "per_class" not in artifacts.metrics:
-            return style.placeholder(_NOT_CLEAN)
-        rows = [r for r in cast("list[dict[str, Json]]", artifacts.metrics["per_class"]) if "accuracy" in r]
-        left_out = len(rows) - self.max_classes
-        if left_out > 0:
-            rows = sorted(rows, key=lambda row: float(str(row["accuracy"])))[: self.max_classes]
-        values = [[float(str(row[f"accuracy{end}"])) for row in rows] for end in ("", "_ci_low", "_ci_high")]
-        errors = [
-            [max(0.0, v - low) for v, low in zip(values[0], values[1], strict=True)],
-            [max(0.0, high - v) for v, high in zip(values[0], values[2], strict=True)],
-        ]
-        figure, axes = pyplot.subplots(figsize=(max(5.0, 0.4 * len(rows) + 2), 3.4))
-        axes.bar([str(r["class"]) for r in rows], values[0], color=style.CLEAN, yerr=errors, capsize=2, ecolor="black")
-        axes.set(xlabel="class", ylabel="clean accuracy", ylim=(0, 1.02))
-        if left_out > 0:
-            axes.set_title(f"the {len(rows)} least accurate classes; {left_out} more are above them")
-        if max(len(str(row["class"])) for row in rows) > 3:
-            axes.tick_params(axis="x", rotation=60)
-        return figure
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        rows = [row for row in rows_in(artifacts.metrics, "per_class") if "accuracy" in row]
+        if not rows:
+            raise NothingToDraw(_NOT_CLEAN)
+        shown = rows
+        if len(rows) > self.max_classes:
+            shown = sorted(rows, key=lambda r: number(r, "accuracy"))[: self.max_classes]
+        drawn = [Bar(str(r["class"]), number(r, "accuracy"), "clean", interval(r, "accuracy")) for r in shown]
+        left_out = f"; the {len(shown)} least accurate of {len(rows)}" if len(shown) < len(rows) else ""
+        label = f"clean accuracy per class, 95 % intervals{left_out}"
+        return [bars(drawn, label, "Clean accuracy of each class.", width=HALF)]

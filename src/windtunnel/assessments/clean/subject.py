@@ -43,7 +43,7 @@ def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int, t
     classifier = load_classifier(model, device, dataset, trust)
     if artifacts.metadata.provenance.model_digest != classifier.digest:
         raise UserError(f"{clean}: is of another model than {model}; run dvc repro")
-    caveats = () if dataset.labelled else (PSEUDO_LABELS,)
+    caveats = (*(() if dataset.labelled else (PSEUDO_LABELS,)), *classifier.caveats)
     return Subject(
         classifier,
         replace(dataset, targets=artifacts.tensor("targets")),

@@ -25,4 +25,5 @@ FAMILY = Family(
         "MinimalSeverityVisualiser",
     ),
     headline=("corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce"),
+    plot={"x": "severity", "y": "accuracy", "title": "Severity curve: ${key}"},
 )

@@ -2,65 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.attacks.figures import bare, show_image
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
+from windtunnel.assessments.attacks.figures import NOT_IMAGES, answer
+from windtunnel.assessments.figures.axes import HALF, plain
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import Bar, Series, Stack, bars, lines, matrix, stacks
+from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import corruption_pairs
+from windtunnel.core.metadata import corruption_pairs, number, numbers
+from windtunnel.core.rows import block, interval
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from windtunnel.core.artifacts import Artifacts
-    from windtunnel.core.contracts import Json
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
-_ENDS = ("", "_ci_low", "_ci_high")
+_FAMILY = frozenset({"corruptions"})
+_NEVER = 6  # what `minimal_severity` holds where none breaks the sample
 _NO_SUITE = "A single corruption: there is no suite to compare."
 
 
 def _pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
-    return corruption_pairs(artifacts.metadata.kwargs)
+    """(corruption, severity) of a suite in the order of its rows. Raises NothingToDraw for a single corruption."""
+    if not (pairs := corruption_pairs(artifacts.metadata.kwargs)):
+        raise NothingToDraw(_NO_SUITE)
+    return pairs
 
 
 @register
 @dataclass(frozen=True)
 class CorruptionAccuracyVisualiser(Visualiser):
-    """Clean accuracy against corrupted accuracy, per corruption of a suite, with their intervals."""
+    """Corrupted accuracy against clean accuracy, per corruption of a suite, with their intervals."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
+    families: ClassVar[frozenset[str]] = _FAMILY
     title: ClassVar[str] = "Clean against corrupted accuracy"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        metrics = artifacts.metrics
-        by, low, high = (
-            {**_by_corruption(metrics, end), "clean": _number(metrics, f"clean_accuracy{end}")} for end in _ENDS
-        )
-        order = [*sorted((name for name in by if name != "clean"), key=lambda name: by[name]), "clean"]
-        figure, axes = pyplot.subplots(figsize=(6.8, 0.9 + 0.27 * len(order)))
-        errors = [[by[name] - low[name] for name in order], [high[name] - by[name] for name in order]]
-        colours = [style.CLEAN if name == "clean" else style.CORRUPTED for name in order]
-        axes.barh(order, [by[name] for name in order], color=colours, xerr=errors, capsize=2, ecolor="#444444")
-        axes.axvline(by["clean"], color=style.CLEAN, linestyle="--", linewidth=1)
-        mean = " (mean of the severities)" if "accuracy_by_corruption" in metrics else ""
-        axes.set(xlabel=f"accuracy{mean} on {metrics['n_samples']} samples", xlim=(0, 1.02))
-        return figure
-
-
-def _by_corruption(metrics: dict[str, Json], end: str) -> dict[str, float]:
-    single = {"corrupted": metrics[f"corrupted_accuracy{end}"]}
-    return cast(dict[str, float], metrics.get(f"accuracy_by_corruption{end}", single))
-
-
-def _number(metrics: dict[str, Json], key: str) -> float:
-    return float(cast(float, metrics[key]))
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A bar per corruption, the lowest first."""
+        m, n = artifacts.metrics, len(artifacts.sample_names)
+        by = block(m, "accuracy_by_corruption")
+        if by:
+            ends = [block(m, f"accuracy_by_corruption_ci_{end}") for end in ("low", "high")]
+            rows = [
+                Bar(name, number(by, name), "corrupted", (number(ends[0], name), number(ends[1], name)))
+                for name in sorted(by, key=lambda name: number(by, name))
+            ]
+            label = f"accuracy on {n} samples, mean of the severities"
+        else:
+            rows = [
+                Bar(artifacts.name, number(m, "corrupted_accuracy"), "corrupted", interval(m, "corrupted_accuracy"))
+            ]
+            label = f"accuracy on {n} samples"
+        clean = number(m, "clean_accuracy")
+        alt = f"Accuracy per corruption against {clean:.1%} clean; the lowest is {rows[0].label} with {rows[0].value:.1%}."
+        return [bars(rows, label, alt, (clean, f"clean {clean:.1%}"), width=HALF)]
 
 
 @register
@@ -69,41 +67,27 @@ class SeverityCurveVisualiser(Visualiser):
     """Accuracy against severity: the mean of the suite, and each corruption behind it."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
+    families: ClassVar[frozenset[str]] = _FAMILY
     title: ClassVar[str] = "Accuracy against severity"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        metrics, pairs = artifacts.metrics, _pairs(artifacts)
-        if not pairs:
-            return style.placeholder(_NO_SUITE)
-        accuracy = cast(list[float], metrics["accuracy_by_pair"])
-        zero = _number(metrics, "severity_0_accuracy")
-        figure, axes = pyplot.subplots(figsize=(6, 3.8))
-        for corruption in dict.fromkeys(c for c, _ in pairs):
-            points = [(s, a) for (c, s), a in zip(pairs, accuracy, strict=True) if c == corruption]
-            axes.plot(
-                [0, *(s for s, _ in points)],
-                [zero, *(a for _, a in points)],
-                color=style.GREY,
-                alpha=0.45,
-                linewidth=0.9,
-            )
-        severities = cast(list[int], metrics["severities"])
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart; at severity 0 stands what rounding to 8 bits alone does."""
+        m, pairs = artifacts.metrics, _pairs(artifacts)
+        accuracy, zero = numbers(m, "accuracy_by_pair"), number(m, "severity_0_accuracy")
+        drawn = []
+        for name in dict.fromkeys(c for c, _ in pairs):
+            points = tuple((s, v) for (c, s), v in zip(pairs, accuracy, strict=True) if c == name)
+            drawn.append(Series(name, "soft", ((0, zero), *points), thin=True, named=False))
+        severities = numbers(m, "severities")
         mean, low, high = (
-            [_number(metrics, f"severity_0_accuracy{end}"), *cast(list[float], metrics[f"accuracy_by_severity{end}"])]
-            for end in _ENDS
+            [number(m, f"severity_0_accuracy{end}"), *numbers(m, f"accuracy_by_severity{end}")]
+            for end in ("", "_ci_low", "_ci_high")
         )
-        axes.fill_between([0, *severities], low, high, color=style.CORRUPTED, alpha=0.2, linewidth=0)
-        axes.plot([0, *severities], mean, "o-", color=style.CORRUPTED, linewidth=2,
-                  label="mean with interval; thin lines are single corruptions")  # fmt: skip
-        axes.set(
-            xlabel="severity (0: 8-bit rounding alone)", ylabel="accuracy", ylim=(0, 1.02), xticks=[0, *severities]
-        )
-        axes.legend()
-        return figure
+        whole, limits = tuple(zip([0.0, *severities], mean, strict=True)), tuple(zip(low, high, strict=True))
+        drawn.append(Series("mean, 95 % band; thin lines are single corruptions", "corrupted", whole, limits))
+        alt = f"Mean accuracy against severity: {zero:.1%} at 0, {mean[-1]:.1%} at {plain(severities[-1])}."
+        ticks = [0.0, *severities]
+        return [lines(drawn, "severity (0: 8-bit rounding alone)", "accuracy", alt, (0, severities[-1]), (0, 1), ticks)]
 
 
 @register
@@ -113,38 +97,27 @@ class CorruptionHeatmapVisualiser(Visualiser):
 
     cmap: str = "cividis"
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
+    families: ClassVar[frozenset[str]] = _FAMILY
     title: ClassVar[str] = "Accuracy per corruption and severity"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One matrix."""
+        from windtunnel.core.binomial import binomial_interval
 
-        pairs = _pairs(artifacts)
-        if not pairs:
-            return style.placeholder(_NO_SUITE)
-        accuracy = dict(zip(pairs, cast(list[float], artifacts.metrics["accuracy_by_pair"]), strict=True))
-        corruptions, severities = list(dict.fromkeys(c for c, _ in pairs)), sorted({s for _, s in pairs})
-        grid = [[accuracy[c, s] for s in severities] for c in corruptions]
-        figure, axes = pyplot.subplots(figsize=(1.6 + 1.1 * len(severities) + 1.6, 0.9 + 0.3 * len(corruptions)))
-        image = axes.imshow(grid, aspect="auto", cmap=self.cmap, vmin=0, vmax=1)
-        for i, row in enumerate(grid):
-            for j, value in enumerate(row):
-                axes.text(
-                    j,
-                    i,
-                    f"{value:.1%}",
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    color="black" if value > 0.55 else "white",
-                )
-        axes.set_xticks(range(len(severities)), [str(s) for s in severities])
-        axes.set_yticks(range(len(corruptions)), corruptions)
-        axes.set(xlabel="severity")
-        axes.grid(visible=False)
-        figure.colorbar(image, ax=axes, label="accuracy")
-        return figure
+        pairs, n = _pairs(artifacts), len(artifacts.sample_names)
+        accuracy = dict(zip(pairs, numbers(artifacts.metrics, "accuracy_by_pair"), strict=True))
+        names, severities = list(dict.fromkeys(c for c, _ in pairs)), sorted({s for _, s in pairs})
+
+        def tip(name: str, severity: int) -> str:
+            rate = accuracy[name, severity]
+            low, high = binomial_interval(round(rate * n), n)
+            return f"{name}, severity {severity}: {rate:.1%} [{low:.1%}, {high:.1%}]"
+
+        grid = [[accuracy[c, s] for s in severities] for c in names]
+        tips = [[tip(c, s) for s in severities] for c in names]
+        alt = "Accuracy per corruption and severity."
+        return [matrix(grid, names, [str(s) for s in severities], "severity", "corruption", alt, ramp(self.cmap),
+                       lambda v: f"{v:.1%}", tips)]  # fmt: skip
 
 
 @register
@@ -153,36 +126,37 @@ class CorruptionSheetVisualiser(Visualiser):
     """One sample under every corruption of the suite at its highest severity."""
 
     sample: int = 0
-    columns: int = 5
+    columns: int = 8
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
+    families: ClassVar[frozenset[str]] = _FAMILY
     title: ClassVar[str] = "One sample under every corruption"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; from the directories of the single corruptions, so a placeholder before they are written."""
-        from matplotlib import pyplot
-
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A grid; from the directories of the single corruptions, of which those that are not written are left out."""
+        from windtunnel.assessments.figures.pictures import PictureGrid, picture
         from windtunnel.core.artifacts import load_tensors
+        from windtunnel.core.files import DATA_FILE
 
-        pairs = _pairs(artifacts)
-        if not pairs:
-            return style.placeholder(_NO_SUITE)
-        worst = max(s for _, s in pairs)
-        files = {c: artifacts.directory / f"{c}-{s}" / "robustness_data.pt" for c, s in pairs if s == worst}
-        tiles = [("clean", artifacts.tensor("clean_inputs")[self.sample])]
-        for corruption, file in files.items():
+        pairs, images, i = _pairs(artifacts), artifacts.tensor("clean_inputs"), self.sample
+        if images.ndim != 4:
+            raise NothingToDraw(NOT_IMAGES)
+        worst, name = max(s for _, s in pairs), artifacts.shown_names[i]
+        target, names = answer(artifacts, "targets", i), artifacts.class_names
+        tiles = [picture(images[i], f"{name}, clean", f"clean: {target}")]
+        for corruption in [c for c, s in pairs if s == worst]:
+            file = artifacts.directory / f"{corruption}-{worst}" / DATA_FILE
             if file.is_file():
-                inputs = load_tensors(file)["perturbed_inputs"]
+                data = load_tensors(file, mapped=True)
+                inputs, answers = data["perturbed_inputs"], data["perturbed_predictions"]
                 assert not isinstance(inputs, dict)
-                tiles.append((f"{corruption}\nseverity {worst}", inputs[self.sample]))
-        rows = -(-len(tiles) // self.columns)
-        figure, grid = pyplot.subplots(rows, self.columns, figsize=(1.9 * self.columns, 2.1 * rows), squeeze=False)
-        for axes in grid.flat:
-            bare(axes)
-        for axes, (label, image) in zip(grid.flat, tiles, strict=False):
-            show_image(axes, image)
-            axes.set_title(label, fontsize=8)
-        return figure
+                assert not isinstance(answers, dict)
+                said = names[int(answers[i])]
+                words = said if said == target else f"{target} → {said}"
+                tiles.append(
+                    picture(inputs[i], f"under {corruption}: {words}", f"{corruption.replace('_', ' ')}: {words}")
+                )
+        rows = tuple(("", tuple(tiles[start : start + self.columns])) for start in range(0, len(tiles), self.columns))
+        return [PictureGrid(f"{artifacts.name}: {name} under every corruption at severity {worst}", (), rows)]
 
 
 @register
@@ -191,35 +165,28 @@ class PredictionFlipsVisualiser(Visualiser):
     """How predictions change against clean: right to wrong, wrong to right, and from one wrong class to another."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
+    families: ClassVar[frozenset[str]] = _FAMILY
     title: ClassVar[str] = "Prediction flips"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; a row per corruption, as shares of the samples, the mean over its severities."""
-        from matplotlib import pyplot
-
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A bar per corruption, as shares of the samples, the mean over its severities; the most first."""
         targets, clean = artifacts.tensor("targets"), artifacts.tensor("clean_predictions")
-        pairs = _pairs(artifacts) or [("corrupted", 0)]
-        key = "corruption_predictions" if _pairs(artifacts) else "perturbed_predictions"
+        suite = corruption_pairs(artifacts.metadata.kwargs)
+        pairs = suite or [(artifacts.name, 0)]
+        key = "corruption_predictions" if suite else "perturbed_predictions"
         predictions = artifacts.tensor(key).reshape(len(pairs), -1)
         right, was_right, moved = predictions == targets, clean == targets, predictions != clean
-        parts = (
-            ("right to wrong", moved & was_right, style.ATTACKED, "//"),
-            ("wrong to another wrong", moved & ~was_right & ~right, style.UNKNOWN, ".."),
-            ("wrong to right", moved & right, style.CERTIFIED, ""),
-        )
-        names = list(dict.fromkeys(c for c, _ in pairs))
-        rows = {name: [i for i, (c, _) in enumerate(pairs) if c == name] for name in names}
-        names.sort(key=lambda name: float(moved[rows[name]].double().mean()))
-        figure, axes = pyplot.subplots(figsize=(6.8, 1.3 + 0.27 * len(names)))
-        left = [0.0] * len(names)
-        for label, flips, colour, hatch in parts:
-            widths = [float(flips[rows[name]].double().mean()) for name in names]
-            axes.barh(names, widths, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=label)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        axes.set(xlabel="share of samples whose prediction flips", xlim=(0, max(*left, 0.05) * 1.05))
-        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-        return figure
+        kinds = (moved & was_right, moved & ~was_right & ~right, moved & right)
+        rows = []
+        for name in dict.fromkeys(c for c, _ in pairs):
+            mine = [i for i, (c, _) in enumerate(pairs) if c == name]
+            rows.append(Stack(name, tuple(float(kind[mine].double().mean()) for kind in kinds)))
+        rows.sort(key=lambda row: -sum(row.shares))
+        words = (("broken", "right to wrong"), ("unknown", "wrong to another wrong"), ("certified", "wrong to right"))
+        most = sum(rows[0].shares)
+        alt = f"Share of answers that a corruption changes; most: {rows[0].label}, {most:.1%}."
+        label = f"share of the samples{', mean of the severities' if suite else ''}"
+        return [stacks(rows, words, label, alt, max(0.05, most))]
 
 
 @register
@@ -228,30 +195,22 @@ class MinimalSeverityVisualiser(Visualiser):
     """Histogram of the mildest severity at which any corruption of the suite breaks a sample."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
-    families: ClassVar[frozenset[str]] = frozenset({"corruptions"})
+    families: ClassVar[frozenset[str]] = _FAMILY
     title: ClassVar[str] = "Minimal severity"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A bar per severity, and one for what none of them breaks."""
         if "minimal_severity" not in artifacts.data:
-            return style.placeholder(_NO_SUITE)
+            raise NothingToDraw(_NO_SUITE)
         minimal = artifacts.tensor("minimal_severity")
         wrong = artifacts.tensor("clean_predictions") != artifacts.tensor("targets")
-        severities = cast(list[int], artifacts.metrics["severities"])
-        bins, labels = [*severities, 6], [*(str(s) for s in severities), "never"]
-        before, broken = ([int(((minimal == s) & mine).sum()) for s in bins] for mine in (wrong, ~wrong))
-        figure, axes = pyplot.subplots(figsize=(6, 3.4))
-        colours = [*[style.CORRUPTED] * len(severities), style.CERTIFIED]
-        axes.bar(labels, broken, color=colours)
-        top = axes.bar(labels, before, bottom=broken, color=style.UNKNOWN, hatch="//", edgecolor="white", linewidth=0,
-                       label="misclassified without corruption")  # fmt: skip
-        axes.bar_label(top, labels=[str(a + b) for a, b in zip(before, broken, strict=True)], fontsize=8)
-        axes.set(
-            xlabel=f"mildest severity that breaks the sample ({len(dict(_pairs(artifacts)))} corruptions)",
-            ylabel="samples",
+        severities = [int(s) for s in numbers(artifacts.metrics, "severities")]
+        counts = {s: int(((minimal == s) & ~wrong).sum()) for s in (*severities, _NEVER)}
+        rows = [Bar(f"severity {s}", counts[s], "corrupted") for s in severities]
+        rows.append(Bar("none of them", counts[_NEVER], "certified"))
+        alt = "Samples by the mildest severity that breaks them: " + ", ".join(
+            f"{r.label} {int(r.value)}" for r in rows
         )
-        if any(before):
-            axes.legend()
-        return figure
+        words = f"samples broken first at; {int(wrong.sum())} more are misclassified anyway"
+        top = max(1, *(row.value for row in rows))
+        return [bars(rows, words, alt, top=top, value_format=plain, axis_format=plain, width=HALF)]

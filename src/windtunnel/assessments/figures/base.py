@@ -6,24 +6,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
+from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import METADATA_FILE, plain_json, replacing, write_json
 from windtunnel.core.metadata import FigureRecord
 
-if TYPE_CHECKING:  # matplotlib and torch are slow to import, and params only need the names
-    from matplotlib.figure import Figure
-
+if TYPE_CHECKING:  # torch is slow to import, and params only need the names
+    from windtunnel.assessments.figures.pictures import PictureGrid
+    from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts
 
+Drawing: TypeAlias = "Scene | PictureGrid"
 Spec = str | Mapping[str, Mapping[str, object]]
+
+
+class NothingToDraw(Exception):
+    """The artifacts hold nothing of what a figure shows; its text says so in a sentence."""
 
 
 @dataclass(frozen=True)
 class Visualiser(ABC):
-    """Draws one kind of figure from the artifacts of one assessment.
+    """Describes one kind of figure of the artifacts of one assessment: once, for its PNG and for the report.
 
     kinds, families: the assessment kinds, and of them the families of params.yaml, that it can draw (empty: any family); a
     mismatch is refused when params are read.
@@ -40,8 +46,8 @@ class Visualiser(ABC):
     title: ClassVar[str] = ""
 
     @abstractmethod
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure. A placeholder figure that says why where the artifacts have nothing to draw."""
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """Charts and grids of pictures, in their order. Raises NothingToDraw where the artifacts hold nothing of it."""
 
 
 VISUALISERS: dict[str, type[Visualiser]] = {}
@@ -81,6 +87,8 @@ def make_visualiser(spec: Spec, kind: AssessmentKind, family: str, where: str) -
         if option not in known:
             raise UserError(unknown_word(f"{where}.{name}", option, known, what=f"an option of {name}"))
     try:
+        if "cmap" in options:
+            ramp(str(options["cmap"]))
         return cls(**options)
     except (TypeError, ValueError) as error:
         raise UserError(f"{where}.{name}: {error}") from error
@@ -95,9 +103,7 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
 
     They show the result as it is in DVC, without what was measured of time: equal results have equal figures.
     """
-    from matplotlib import pyplot
-
-    from windtunnel.assessments.figures.style import plotting_style
+    from windtunnel.assessments.figures.paint import paint
     from windtunnel.core.artifacts import without_run_times
 
     artifacts = replace(artifacts, data=without_run_times(artifacts.data))
@@ -106,17 +112,22 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     rows: list[FigureRecord] = []
     for index, visualiser in enumerate(visualisers):
         path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
-        with plotting_style():
-            figure = visualiser.draw(artifacts)
-            # No software version in the file: equal figures must be equal bytes.
-            with replacing(path) as temporary:
-                figure.savefig(temporary, metadata={"Software": None})
-            pyplot.close(figure)
+        drawings, empty = drawn(visualiser, artifacts)
+        with replacing(path) as temporary:
+            paint(f"{artifacts.name}: {visualiser.title}", drawings, temporary, empty)
         paths.append(path)
-        rows.append(recorded(visualiser, path, str(figure.get_label())))
+        rows.append(recorded(visualiser, path, empty))
     metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(rows)})
     write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
     return paths
+
+
+def drawn(visualiser: Visualiser, artifacts: Artifacts) -> tuple[Sequence[Drawing], str]:
+    """What a visualiser shows, and why it shows nothing: one of the two is empty."""
+    try:
+        return visualiser.draw(artifacts), ""
+    except NothingToDraw as why:
+        return (), str(why)
 
 
 def recorded(visualiser: Visualiser, path: Path, empty: str) -> FigureRecord:

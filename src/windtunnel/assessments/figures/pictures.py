@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -33,3 +34,19 @@ class PictureGrid:
 def picture(image: Tensor, alt: str, text: str = "") -> Picture:
     """A (C, H, W) image in [0, 1] as a picture."""
     return Picture(png_of(image, SIDE), alt, text)
+
+
+def sheets(
+    caption: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[Picture | None]]], across: int = 8
+) -> list[PictureGrid]:
+    """A grid of any width as grids of `across` columns at most, the last with the caption of all."""
+    width = max(len(pictures) for _, pictures in rows)
+    starts = range(0, width, across)
+    return [
+        PictureGrid(
+            caption if start == starts[-1] else "",
+            tuple(header[start : start + across]),
+            tuple((label, tuple(pictures[start : start + across])) for label, pictures in rows),
+        )
+        for start in starts
+    ]

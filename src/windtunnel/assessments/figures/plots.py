@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -312,29 +313,135 @@ def matrix(
     cell_format: Format,
     tips: Sequence[Sequence[str]] | None = None,
     width: float = HALF,
+    edges: Interval | None = None,
+    row_height: float | None = None,
 ) -> Scene:
-    """A heat map with its values in the cells; `colours`: a ramp for the values from 0 to their maximum."""
+    """A heat map with its values in the cells; `colours`: a ramp for the values between the edges, from 0 to their maximum
+    where none are given. What is not finite is grey. `row_height`: of rows too low for words.
+    """
     left = 24 + max(text_width(clipped(r), 9) for r in rows)
     cell = min(64.0, (width - left - 10) / len(header))
-    height = min(24.0, max(17.0, cell))
-    peak = max(max(map(max, grid)), 1e-12)
+    height = row_height or min(24.0, max(17.0, cell))
+    low, high = edges or (0.0, max(max(map(max, grid)), 1e-12))
     marks: list[Mark] = [Label(4, 12, y_label, "soft", 9)]
     for i, (name, values) in enumerate(zip(rows, grid, strict=True)):
         y = 20 + i * height
         marks.append(Label(left - 5, y + height / 2 + 3, clipped(name), "ink", 9, "end"))
         for j, value in enumerate(values):
-            paint = colours[round(value / peak * (len(colours) - 1))]
+            known = math.isfinite(value)
+            share = (value - low) / ((high - low) or 1) if known else 0.0
+            paint = colours[round(min(1.0, max(0.0, share)) * (len(colours) - 1))] if known else "line"
             tip = tips[i][j] if tips else f"{name}, {header[j]}: {cell_format(value)}"
-            marks.append(Rect(left + j * cell, y, cell - 1, height - 1, paint, tip))
-            if text := cell_format(value):
-                ink = ink_on(paint)
-                marks.append(Label(left + (j + 0.5) * cell, y + height / 2 + 3, text, ink, 8.5, "middle"))
+            gap = 1 if row_height is None else 0
+            marks.append(Rect(left + j * cell, y, cell - 1, height - gap, paint, tip))
+            if row_height is None and (text := cell_format(value)):
+                marks.append(Label(left + (j + 0.5) * cell, y + height / 2 + 3, text, ink_on(paint), 8.5, "middle"))
     bottom = 20 + len(grid) * height
     for j, name in enumerate(header):
         shown = clipped(name, max(1, int((cell - 3) / 5.4)))
         marks.append(Label(left + (j + 0.5) * cell, bottom + 12, shown, "ink", 9, "middle"))
     marks.append(Label(left + len(header) * cell / 2, bottom + 27, x_label, "soft", 9, "middle"))
     return Scene(min(width, left + cell * len(header) + 10), bottom + 34, tuple(marks), alt)
+
+
+def histogram(
+    groups: Sequence[tuple[str, str, Sequence[float]]], bins: int, x_label: str, alt: str, width: float = HALF
+) -> Scene:
+    """How often values fall into equal bins, each group (colour, words, values) an outline; all on one scale."""
+    every = [value for _, _, values in groups for value in values]
+    low, high = min(every), max(every)
+    high = high if high > low else low + 1e-6
+    step = (high - low) / bins
+    counts = []
+    for _, _, values in groups:
+        places = [min(bins - 1, int((value - low) / step)) for value in values]
+        counts.append([places.count(i) for i in range(bins)])
+    axes = Axes(44, 24, width - 16, 0.5 * (width - 60) + 24, (low, high), (0, 1.12 * max(1, *map(max, counts))))
+    marks = axes.frame(x_label, "samples", y_format=plain)
+    for (colour, _, _), column in zip(groups, counts, strict=True):
+        corners = [(low + (i + side) * step, n) for i, n in enumerate(column) for side in (0, 1)]
+        stairs = tuple(axes.at(x, y) for x, y in [(low, 0.0), *corners, (high, 0.0)])
+        marks += [Area(stairs, colour), Line(stairs, colour, 1.4)]
+    key = [(colour, words) for colour, words, _ in groups if words]
+    below, tall = legend(key, axes.left, axes.bottom + 38, axes.right - axes.left)
+    return Scene(width, axes.bottom + 40 + tall, (*marks, *below), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box of `boxes`: quartiles, the ends of its whiskers, and what lies beyond them."""
+
+    label: str
+    quartiles: tuple[float, float, float]
+    whiskers: Interval
+    outliers: tuple[float, ...] = ()
+
+
+def boxes(rows: Sequence[Box], x_label: str, alt: str, width: float = HALF) -> Scene:
+    """A horizontal box per row: the middle half of the values, the median, whiskers, and dots beyond them."""
+    step, left = 19.0, 12 + max(text_width(clipped(r.label), 9) for r in rows)
+    every = [v for r in rows for v in (*r.whiskers, *r.outliers)]
+    axes = Axes(left, 4, width - 14, 4 + step * len(rows), (min(0.0, *every), max(every)), (0, 1))
+    marks = axes.frame(x_label, y_format=None)
+    for i, row in enumerate(rows):
+        y = axes.top + step * i
+        (low, high), (first, middle, third) = row.whiskers, row.quartiles
+        x0, x1 = axes.at(first, 0)[0], axes.at(third, 0)[0]
+        marks.append(Label(left - 5, y + 13, clipped(row.label), "ink", 9, "end"))
+        for ends in ((low, first), (third, high)):
+            marks.append(Line(tuple((axes.at(v, 0)[0], y + step / 2) for v in ends), "soft", 1.1))
+        tip = f"{row.label}: median {middle:.3g}, half of them {first:.3g} to {third:.3g}"
+        marks.append(Rect(x0, y + 4, max(0.8, x1 - x0), step - 8, "clean", tip))
+        at = axes.at(middle, 0)[0]
+        marks.append(Line(((at, y + 4), (at, y + step - 4)), "paper", 1.6))
+        marks += [Dot(axes.at(v, 0)[0], y + step / 2, 1.6, "soft") for v in row.outliers]
+    return Scene(width, axes.bottom + 34, tuple(marks), alt)
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """One panel of `clouds`: its title, its axes in words, and a point (x, y) per name where both are known."""
+
+    title: str
+    x_label: str
+    y_label: str
+    points: tuple[tuple[str, float, float], ...]
+
+
+def clouds(panels: Sequence[Cloud], colours: dict[str, str], across: int, alt: str, width: float = WIDTH) -> Scene:
+    """Small panels of points, `across` beside each other, each on its own scale; `colours`: of each name."""
+    across = min(across, len(panels))
+    space, tall = width / across, 0.8 * width / across + 34
+    marks: list[Mark] = []
+    for i, panel in enumerate(panels):
+        left, top = (i % across) * space + 34, (i // across) * tall + 16
+        xs, ys = [x for _, x, _ in panel.points], [y for _, _, y in panel.points]
+        axes = Axes(left, top, left + space - 46, top + tall - 56, _padded(xs), _padded(ys))
+        corners = ((axes.left, axes.top), (axes.left, axes.bottom), (axes.right, axes.bottom))
+        marks += [Line(corners, "soft", 0.8), Label(left - 4, top - 5, panel.title, "ink", 7.5)]
+        room = int((space - 20) / (7 * 0.56))
+        marks.append(
+            Label((axes.left + axes.right) / 2, axes.bottom + 22, clipped(panel.x_label, room), "soft", 7, "middle")
+        )
+        marks.append(Label(left - 4, top + 5, clipped(panel.y_label, room), "soft", 7))
+        marks += [
+            Label(axes.left, axes.bottom + 11, plain(min(xs)), "soft", 7),
+            Label(axes.right, axes.bottom + 11, plain(max(xs)), "soft", 7, "end"),
+        ]
+        marks += [
+            Label(axes.left - 3, axes.at(0, v)[1] + 3, f"{v:.3g}", "soft", 7, "end")
+            for v in dict.fromkeys((min(ys), max(ys)))
+        ]
+        marks += [Dot(*axes.at(x, y), 3, colours[name], f"{name}: {x:.4g}, {y:.4g}") for name, x, y in panel.points]
+    bottom = -(-len(panels) // across) * tall
+    below, height = legend([(colour, name) for name, colour in colours.items()], 8, bottom + 8, width - 16)
+    return Scene(width, bottom + 12 + height, (*marks, *below), alt)
+
+
+def _padded(values: Sequence[float]) -> Interval:
+    low, high = min(values), max(values)
+    pad = 0.12 * (high - low) or 0.1 * abs(high) or 0.1
+    return low - pad, high + 2 * pad
 
 
 def _interval(interval: Interval | None, how: Format) -> str:

@@ -25,5 +25,4 @@ DEPENDS = Depends(
     own_budget=lambda entry: True,
     files=_files,
     code=lambda entry: code_of_others(cast(LatentEntry, entry).models),
-    generators=True,
 )

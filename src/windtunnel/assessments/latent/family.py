@@ -33,4 +33,5 @@ FAMILY = Family(
         "lara",
         "laga",
     ),
+    generators=True,
 )

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import itertools
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
-from windtunnel.assessments.attacks.figures import bare, show_image, signed_map
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
+from windtunnel.assessments.attacks.figures import NOT_IMAGES
+from windtunnel.assessments.figures.axes import HALF
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import number
+from windtunnel.core.metadata import number, numbers
+from windtunnel.core.rows import Row, interval, listed, rows_in
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from torch import Tensor
 
+    from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts
-    from windtunnel.core.contracts import Json
 
 NOT_LATENT = "No latent codes on disk: this assessment is not a latent one."
-NOT_IMAGES = "Not images: nothing to draw."
+_SIDES = {"reconstruction": "clean", "generation": "corrupted"}  # the colour of each
+_ACROSS = 8
+_MODELS = (
+    "clean",
+    "broken",
+    "certified",
+    "corrupted",
+    "attack-3",
+    "certificate-3",
+    "attack-4",
+    "certificate-4",
+    "attack-5",
+    "ink",
+)
 
 
 @dataclass(frozen=True)
@@ -29,71 +43,73 @@ class _LatentVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
     families: ClassVar[frozenset[str]] = frozenset({"latent"})
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder where the artifacts are of another family."""
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """The figure of a latent assessment."""
         if "latents" not in artifacts.data:
-            return style.placeholder(NOT_LATENT)
+            raise NothingToDraw(NOT_LATENT)
         return self.draw_latent(artifacts)
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure of a latent assessment."""
-        raise NotImplementedError
-
-
-def _number(metrics: dict[str, Json], key: str) -> float:
-    return float(str(metrics[key]))
-
-
-def _error(metrics: dict[str, Json], key: str) -> list[list[float]] | None:
-    """The interval of a metric as matplotlib's distances below and above; None where it has none."""
-    if f"{key}_ci_low" not in metrics:
-        return None
-    value = _number(metrics, key)
-    return [
-        [max(0.0, value - _number(metrics, f"{key}_ci_low"))],
-        [max(0.0, _number(metrics, f"{key}_ci_high") - value)],
-    ]
+    @abstractmethod
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """What there is to show."""
 
 
 @register
 @dataclass(frozen=True)
 class LatentMetricsVisualiser(_LatentVisualiser):
-    """The metrics with their intervals: accuracies, accuracy against latent noise, mean minimum perturbations."""
+    """The metrics with their intervals: accuracies, accuracy against latent noise, sorted minimum perturbations."""
 
     title: ClassVar[str] = "Latent-space metrics"
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A chart for each."""
+        drawn = (_accuracies(artifacts), _noise(artifacts), _smallest_changes(artifacts))
+        return [scene for scene in drawn if scene]
 
-        metrics = artifacts.metrics
-        figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(11, 3.4), width_ratios=(5, 4, 2.2))
-        shares = {"clean_accuracy": style.CLEAN, "lra": style.BLUE, "lga": style.SKY, "lara": style.ATTACKED,
-                  "laga": style.ORANGE}  # fmt: skip
-        for place, (key, colour) in enumerate(shares.items()):
-            left.bar(place, _number(metrics, key), color=colour, yerr=_error(metrics, key), capsize=3)
-            left.annotate(f"{_number(metrics, key):.1%}", (place, 0.02), ha="center", color="white", weight="bold")
-        left.set_xticks(range(len(shares)), ["clean", "LRA", "LGA", "LARA", "LAGA"])
-        left.set(ylabel="accuracy", ylim=(0, 1.05), title=f"bounded search: radius {_number(metrics, 'rho'):g}")
-        levels = cast(list[float], metrics["noise_levels"])
-        for side, colour in (("reconstruction", style.BLUE), ("generation", style.SKY)):
-            values, low, high = (
-                [
-                    float("nan") if v is None else v
-                    for v in cast("list[float | None]", metrics[f"llna_{side}_curve{end}"])
-                ]
-                for end in ("", "_ci_low", "_ci_high")
-            )
-            middle.plot(levels, values, "o-", color=colour, label=side)
-            middle.fill_between(levels, low, high, color=colour, alpha=0.2)
-        middle.set(xlabel="latent noise ε", ylim=(0, 1.05), title="accuracy under noise (LLNA)")
-        middle.legend(loc="lower left")
-        for place, (key, colour) in enumerate({"lars": style.BLUE, "lags": style.SKY}.items()):
-            if key in metrics:
-                right.bar(place, _number(metrics, key), color=colour, yerr=_error(metrics, key), capsize=3)
-        right.set_xticks([0, 1], ["LARS", "LAGS"])
-        right.set(title="mean minimum", ylabel="scaled latent norm")
-        return figure
+
+def _accuracies(a: Artifacts) -> Scene:
+    names = {"clean_accuracy": "as they are", "lra": "reconstructed, LRA", "lga": "generated, LGA",
+             "lara": "attacked, LARA", "laga": "attacked, LAGA"}  # fmt: skip
+    roles = {"clean_accuracy": "clean", "lara": "broken", "laga": "broken"}
+    rows = [Bar(words, number(a.metrics, key), roles.get(key, "accent"), interval(a.metrics, key))
+            for key, words in names.items() if key in a.metrics]  # fmt: skip
+    alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
+    return bars(rows, f"accuracy; attacked within {number(a.metrics, 'rho'):g} in latent space", alt, width=HALF)
+
+
+def _noise(a: Artifacts) -> Scene | None:
+    """Accuracy under latent noise (LLNA); None where no level has a value."""
+    drawn = []
+    for side, colour in _SIDES.items():
+        columns = (listed(a.metrics, f"llna_{side}_curve{end}") for end in ("", "_ci_low", "_ci_high"))
+        rows = [row for row in zip(numbers(a.metrics, "noise_levels"), *columns, strict=True) if row[1] is not None]
+        known = [(x, *(float(str(v)) for v in values)) for x, *values in rows]
+        if known:
+            drawn.append(Series(side, colour, tuple((k[0], k[1]) for k in known), tuple((k[2], k[3]) for k in known)))
+    if not drawn:
+        return None
+    ends = "; ".join(f"{s.label} {s.points[-1][1]:.1%} at the largest" for s in drawn)
+    most = max(x for s in drawn for x, _ in s.points)
+    return lines(
+        drawn, "size of the latent noise", "accuracy (LLNA)", f"Accuracy under latent noise (LLNA): {ends}", (0, most)
+    )
+
+
+def _smallest_changes(a: Artifacts) -> Scene | None:
+    """The smallest changes found, sorted; None where none was found."""
+    made = cast("dict[str, Tensor]", a.data["generated"])
+    sides = (
+        ("clean", "reconstructed (LARS is the mean)", a.tensor("perturbation_distance")),
+        ("corrupted", "generated (LAGS is the mean)", made["distances"]),
+    )
+    found = [(colour, words, values[values.isfinite()].tolist()) for colour, words, values in sides]
+    found = [one for one in found if one[2]]
+    if not found:
+        return None
+    top = max(max(values) for _, _, values in found)
+    bound = (number(a.metrics, "rho"), "bound of LARA and LAGA")
+    alt = "Smallest change of a code that changes the answer, sorted; the share below a bound is what an attack of that size breaks."
+    return ranks(found, "smallest change found (latent norm)", alt, top, horizontal=bound)
 
 
 @register
@@ -117,53 +133,48 @@ class LatentGridVisualiser(_LatentVisualiser):
         if self.of not in {"reconstruction", "generation"}:
             raise ValueError(f"of: '{self.of}' is neither reconstruction nor generation")
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A column per sample."""
+        from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
+        from windtunnel.assessments.figures.pictures import SIDE, Picture, picture, sheets
 
-        columns, classes, distances = self._columns(artifacts)
-        if columns[0][1].ndim != 4:
-            return style.placeholder(NOT_IMAGES)
-        chosen = _spread(classes, distances, self.max_samples)
-        names = artifacts.class_names
-        width = len(columns) + 1
-        figure, grid = pyplot.subplots(len(chosen), width, figsize=(1.75 * width, 1.95 * len(chosen)), squeeze=False)
-        for row, index in zip(grid, chosen, strict=True):
-            label = int(classes[index])
-            for axes, (title, images, predictions) in zip(row, columns, strict=False):
-                show_image(axes, images[index])
-                said = int(predictions[index])
-                head = f"{title}\n" if index == chosen[0] else ""
-                axes.set_title(
-                    f"{head}→ {names[said]}", fontsize=9, color=style.VERMILION if said != label else "black"
+        stages, classes, distances = self._stages(artifacts)
+        if stages[0][1].ndim != 4:
+            raise NothingToDraw(NOT_IMAGES)
+        chosen, names = _spread(classes, distances, self.max_samples), artifacts.class_names
+        rows: list[tuple[str, list[Picture | None]]] = []
+        for what, images, predictions in stages:
+            said = {i: f"answer {names[int(predictions[i])]}" for i in chosen}
+            rows.append((what, [picture(images[i], f"{what}: {said[i]}", said[i]) for i in chosen]))
+        cells: list[Picture | None] = []
+        for i in chosen:
+            change, size = signed_map(stages[-1][1][i] - stages[-2][1][i]), float(distances[i])
+            words = f"‖δ‖ = {size:.2f}" if size < float("inf") else "none found"
+            cells.append(
+                Picture(
+                    map_png(change, max(float(change.abs().max()), 1e-8), SIDE, self.cmap), f"change, {words}", words
                 )
-            row[0].set_ylabel(f"class {names[label]}", fontsize=9)
-            change = signed_map(columns[-1][1][index] - columns[-2][1][index])
-            scale = max(float(change.abs().max()), 1e-8)
-            row[-1].imshow(change.numpy(), cmap=self.cmap, vmin=-scale, vmax=scale, interpolation="nearest")
-            bare(row[-1])
-            head = "change from decayed\n" if index == chosen[0] else ""
-            distance = float(distances[index])
-            row[-1].set_title(
-                f"{head}‖δ‖ = {distance:.2f}" if distance < float("inf") else f"{head}none found", fontsize=9
             )
-        return figure
+        caption = (
+            f"{artifacts.name}: the nearest examples on the manifold with another answer; change from decayed, {WORDS}"
+        )
+        return sheets(caption, [f"class {names[int(classes[i])]}" for i in chosen], [*rows, ("change", cells)])
 
-    def _columns(self, artifacts: Artifacts) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:
-        """((title, images, predictions) of each column, classes, distances)."""
+    def _stages(self, artifacts: Artifacts) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor, Tensor]:
+        """((what, images, predictions) from the first image to the last, classes, distances)."""
         if self.of == "generation":
-            made = cast("dict[str, Tensor]", artifacts.data["generated"])
-            columns = [("generated", made["inputs"], made["predictions"])]
-            data, distances, classes = made, made["distances"], made["classes"]
+            data = cast("dict[str, Tensor]", artifacts.data["generated"])
+            stages = [("generated", data["inputs"], data["predictions"])]
+            distances, classes = data["distances"], data["classes"]
         else:
             data = cast("dict[str, Tensor]", artifacts.data)
             classes, distances = data["targets"], data["perturbation_distance"]
-            columns = [
+            stages = [
                 ("original", data["clean_inputs"], data["clean_predictions"]),
                 ("reconstructed", data["reconstructed_inputs"], data["reconstructed_predictions"]),
             ]
-        columns += [(key, data[f"{key}_inputs"], data[f"{key}_predictions"]) for key in ("decayed", "perturbed")]
-        return columns, classes, distances
+        stages += [(key, data[f"{key}_inputs"], data[f"{key}_predictions"]) for key in ("decayed", "perturbed")]
+        return stages, classes, distances
 
 
 def _spread(classes: Tensor, distances: Tensor, count: int) -> list[int]:
@@ -184,40 +195,40 @@ def _spread(classes: Tensor, distances: Tensor, count: int) -> list[int]:
 @register
 @dataclass(frozen=True)
 class GeneratorSheetVisualiser(_LatentVisualiser):
-    """Generated images, a row per class, beside real ones of the class: is this a picture of it?"""
+    """Generated images, a column per class, above real ones of the class: is this a picture of it?
 
-    columns: int = 10
+    columns: generated images of each class; real: real ones.
+    """
+
+    columns: int = 4
     real: int = 2
     max_classes: int = 12
     title: ClassVar[str] = "Sample sheet of the generative models"
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure: one picture of all tiles, since an axes for each would take seconds."""
-        import torch
-        from matplotlib import pyplot
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One grid, or two of more than eight classes."""
+        from windtunnel.assessments.figures.pictures import picture, sheets
 
         made = cast("dict[str, Tensor]", artifacts.data["generated"])
         inputs, targets = artifacts.tensor("clean_inputs"), artifacts.tensor("targets")
         if inputs.ndim != 4:
-            return style.placeholder(NOT_IMAGES)
+            raise NothingToDraw(NOT_IMAGES)
         names = artifacts.class_names[: self.max_classes]
-        channels, height, width = inputs.shape[1:]
-        gap = max(1, width // 12)
-        columns = self.columns + self.real
-        sheet = torch.ones(channels, len(names) * (height + gap), columns * (width + gap) + width // 2)
-        for label in range(len(names)):
-            tiles = [*enumerate(made["inputs"][made["classes"] == label][: self.columns])]
-            tiles += [*enumerate(inputs[targets == label][: self.real], self.columns)]
-            for column, tile in tiles:
-                left = column * (width + gap) + (width // 2 if column >= self.columns else 0)
-                sheet[:, label * (height + gap) : label * (height + gap) + height, left : left + width] = tile
-        figure, axes = pyplot.subplots(figsize=(0.62 * columns + 0.8, 0.6 * len(names) * (height / width) + 0.5))
-        show_image(axes, sheet)
-        axes.set_yticks([label * (height + gap) + height / 2 for label in range(len(names))], names)
-        starts = (0, self.columns * (width + gap) + width // 2)
-        axes.set_xticks([start + width / 2 for start in starts], ["generated", "real"])
-        axes.tick_params(length=0, labeltop=True, labelbottom=False)
-        return figure
+        rows = []
+        for what, images, classes, count in (
+            ("generated", made["inputs"], made["classes"], self.columns),
+            ("real", inputs, targets, self.real),
+        ):
+            of_class = [images[classes == label][:count] for label in range(len(names))]
+            rows += [
+                (what if k == 0 else "", [
+                    picture(mine[k], f"{what} image of class {name}") if k < len(mine) else None
+                    for name, mine in zip(names, of_class, strict=True)
+                ])
+                for k in range(count)
+            ]  # fmt: skip
+        caption = f"{artifacts.name}: what the generative models draw, beside real images"
+        return sheets(caption, names, rows, across=max(_ACROSS, -(-len(names) // 2)) if len(names) > 10 else 10)
 
 
 @register
@@ -228,10 +239,8 @@ class LatentDistributionsVisualiser(_LatentVisualiser):
     bins: int = 20
     title: ClassVar[str] = "Sizes of the nearest examples"
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A chart for each size. Raises NothingToDraw where nothing was found."""
         from windtunnel.assessments.latent.metrics import changes
         from windtunnel.assessments.latent.noise import shrink
 
@@ -242,23 +251,21 @@ class LatentDistributionsVisualiser(_LatentVisualiser):
             "reconstruction": changes(real["latents"], {**real, "distances": real["perturbation_distance"]}, factor),
             "generation": changes(made["latents"], made, factor),
         }
-        titles = {"latent_change": "‖δl‖", "latent_norm_change": "change of ‖l‖",
-                  "image_change_l2": "‖δx‖₂, scaled", "image_change_l1": "‖δx‖₁, per value"}  # fmt: skip
-        figure, grid = pyplot.subplots(1, len(titles), figsize=(11, 2.8))
-        for axes, (key, title) in zip(grid, titles.items(), strict=True):
-            _histograms(axes, {side: values[key] for side, values in sides.items()}, self.bins)
-            axes.set(title=title)
-        grid[0].set(ylabel="examples")
-        grid[-1].legend(fontsize=8)
-        return figure
-
-
-def _histograms(axes: Axes, groups: dict[str, Tensor], bins: int) -> None:
-    import numpy as np
-
-    edges = np.histogram_bin_edges(np.concatenate([values.numpy() for values in groups.values()]), bins)
-    for (side, values), colour in zip(groups.items(), (style.BLUE, style.ORANGE), strict=False):
-        axes.hist(values.numpy(), edges.tolist(), color=colour, alpha=0.6, label=side)
+        titles = {
+            "latent_change": "size of the change of the code, ‖δl‖",
+            "latent_norm_change": "change of the norm of the code, ‖l‖",
+            "image_change_l2": "change of the image, ‖δx‖₂, scaled",
+            "image_change_l1": "change of the image, ‖δx‖₁, per value",
+        }
+        drawn = []
+        for key, title in titles.items():
+            groups = [(_SIDES[side], side, values[key].tolist()) for side, values in sides.items() if len(values[key])]
+            if groups:
+                means = ", ".join(f"{side} {sum(v) / len(v):.3g} in the mean of {len(v)}" for _, side, v in groups)
+                drawn.append(histogram(groups, self.bins, title, f"{title}: {means}."))
+        if not drawn:
+            raise NothingToDraw("No example was found: there is nothing to measure.")
+        return drawn
 
 
 @register
@@ -270,45 +277,30 @@ class LatentCorrelationVisualiser(_LatentVisualiser):
     """
 
     only: tuple[str, ...] = ()
-    columns: int = 6
+    columns: int = 4
     title: ClassVar[str] = "What goes with what over classifiers"
 
-    def draw_latent(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder for fewer than three classifiers."""
-        from matplotlib import pyplot
-
-        rows = cast("list[dict[str, Json]]", artifacts.metrics.get("correlations", []))
-        lines = [row for row in rows if not self.only or {str(row["x"]), str(row["y"])} & set(self.only)]
-        if not lines:
-            return style.placeholder("Correlations need three classifiers: latent.<name>.models names further ones.")
-        models = cast("list[dict[str, Json]]", artifacts.metrics["models"])
-        columns = min(self.columns, len(lines))
-        height = -(-len(lines) // columns)
-        figure, grid = pyplot.subplots(height, columns, figsize=(2.1 * columns, 2.1 * height + 0.5), squeeze=False)
-        markers = "osD^v<>pPX*hH"
-        for axes, line in itertools.zip_longest(grid.flat, lines):
-            if line is None:
-                axes.set_axis_off()
-                continue
-            x, y = str(line["x"]), str(line["y"])
-            for k, row in enumerate(models):
-                if x in row and y in row:
-                    axes.plot(_number(row, x), _number(row, y), markers[k % len(markers)], markersize=6,
-                              label=str(row["model"]))  # fmt: skip
-            axes.set_title(_coefficients(line), fontsize=7, weight="normal")
-            axes.tick_params(labelsize=6)
-            axes.locator_params(nbins=3)
-            axes.set_xlabel(_axis(x), fontsize=7)
-            axes.set_ylabel(_axis(y), fontsize=7)
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8)
-        return figure
+    def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A panel per pair. Raises NothingToDraw for fewer than three classifiers."""
+        rows = rows_in(artifacts.metrics, "correlations")
+        pairs = [row for row in rows if not self.only or {str(row["x"]), str(row["y"])} & set(self.only)]
+        if not pairs:
+            raise NothingToDraw("Correlations need three classifiers: latent.<name>.models names further ones.")
+        models = rows_in(artifacts.metrics, "models")
+        panels = [_cloud(row, models) for row in pairs]
+        colours = {str(row["model"]): _MODELS[k % len(_MODELS)] for k, row in enumerate(models)}
+        alt = f"{len(panels)} pairs of metrics over {len(models)} classifiers. " + "; ".join(
+            f"{p.y_label} against {p.x_label}: {p.title}" for p in panels
+        )
+        return [clouds(panels, colours, self.columns, alt)]
 
 
-def _coefficients(line: dict[str, Json]) -> str:
-    if "pearson" not in line:
-        return "constant"
-    return f"r {_number(line, 'pearson'):.2f}, rank {_number(line, 'spearman'):.2f}"
+def _cloud(row: Row, models: Sequence[Row]) -> Cloud:
+    x, y = str(row["x"]), str(row["y"])
+    points = tuple((str(m["model"]), number(m, x), number(m, y)) for m in models if x in m and y in m)
+    known = "pearson" in row
+    words = f"r {number(row, 'pearson'):.2f}, rank {number(row, 'spearman'):.2f}" if known else "constant"
+    return Cloud(words, _axis(x), _axis(y), points)
 
 
 def _axis(metric: str) -> str:

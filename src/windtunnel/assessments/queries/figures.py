@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from windtunnel.assessments.attacks.figures import bare, show_image
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
-from windtunnel.core.contracts import AssessmentKind, Json, Verdict
+from windtunnel.assessments.attacks.figures import NOT_IMAGES
+from windtunnel.assessments.figures.axes import plain
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import Series, columns, lines
+from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.metadata import number, numbers
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from torch import Tensor
-
+    from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts
 
 NO_QUERIES = "No query counts on disk: this assessment is not one of `queries`."
 _BINS = 20
-_DASHES = ("-", "--", "-.", ":")
+_COLOURS = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
 
 
 @dataclass(frozen=True)
@@ -27,22 +29,17 @@ class _QueryVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
     families: ClassVar[frozenset[str]] = frozenset({"queries"})
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder where the artifacts hold no query counts."""
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """The figure of an attack with at least one attacked sample."""
         if "queries" not in artifacts.data:
-            return style.placeholder(NO_QUERIES)
+            raise NothingToDraw(NO_QUERIES)
         if not artifacts.tensor("attacked").any():
-            return style.placeholder("No sample was left to attack.")
+            raise NothingToDraw("No sample was left to attack.")
         return self.draw_queries(artifacts)
 
-    def draw_queries(self, artifacts: Artifacts) -> Figure:
-        """The figure of an attack with at least one attacked sample."""
-        raise NotImplementedError
-
-
-def _numbers(value: Json) -> list[float]:
-    assert isinstance(value, list)
-    return [float(str(v)) for v in value]
+    @abstractmethod
+    def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """What there is to show."""
 
 
 @register
@@ -52,26 +49,14 @@ class SuccessAgainstQueriesVisualiser(_QueryVisualiser):
 
     title: ClassVar[str] = "Success rate against queries"
 
-    def draw_queries(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        metrics = artifacts.metrics
-        x = _numbers(metrics["query_budgets"])
-        low, high = (_numbers(metrics[f"success_rate_curve_ci_{end}"]) for end in ("low", "high"))
-        figure, axes = pyplot.subplots(figsize=(6.5, 4))
-        axes.fill_between(x, low, high, step="post", color=style.ATTACKED, alpha=0.2, label="95 % interval")
-        axes.step(x, _numbers(metrics["success_rate_curve"]), where="post", color=style.ATTACKED, label="broken")
-        failures = int(str(metrics["count_fail"]))
+    def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        curve = _curve(artifacts, "images broken within so many queries, 95 % band", "broken")
+        given_up, failures = "", int(number(artifacts.metrics, "count_fail"))
         if failures:
             fails = artifacts.tensor("attacked") & (artifacts.tensor("verdicts") == Verdict.ATTACK_FAILED)
-            given_up = int(artifacts.tensor("queries")[fails].min())
-            axes.axvline(
-                given_up, color=style.GREY, linestyle=":", label=f"{failures} given up, the first after {given_up}"
-            )
-        axes.set(xscale="log", xlabel="queries per image", ylabel="success rate", ylim=(0, 1.02), title=artifacts.name)
-        axes.legend(loc="upper left")
-        return figure
+            given_up = f"; {failures} given up, the first after {int(artifacts.tensor('queries')[fails].min())}"
+        return [_success([curve], given_up)]
 
 
 @dataclass(frozen=True)
@@ -83,19 +68,41 @@ class SuccessCurvesVisualiser(Visualiser):
     families: ClassVar[frozenset[str]] = frozenset({"queries"})
     title: ClassVar[str] = "Success rate against queries, of all counted attacks"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; lines differ in dash as well as in colour."""
-        from matplotlib import pyplot
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        if not self.assessments:
+            raise NothingToDraw(NO_QUERIES)
+        return [_success([_curve(a, _label(a), _COLOURS[i % len(_COLOURS)]) for i, a in enumerate(self.assessments)])]
 
-        figure, axes = pyplot.subplots(figsize=(6.5, 4))
-        for line, one in enumerate(self.assessments):
-            x, y = (_numbers(one.metrics[key]) for key in ("query_budgets", "success_rate_curve"))
-            low, high = (_numbers(one.metrics[f"success_rate_curve_ci_{end}"]) for end in ("low", "high"))
-            axes.fill_between(x, low, high, step="post", alpha=0.12, color=f"C{line}")
-            axes.step(x, y, where="post", color=f"C{line}", linestyle=_DASHES[line % 4], label=_label(one))
-        axes.set(xscale="log", xlabel="queries per image", ylabel="success rate", ylim=(0, 1.02))
-        axes.legend(loc="upper left", fontsize=8)
-        return figure
+
+def _curve(artifacts: Artifacts, label: str, colour: str) -> Series:
+    m = artifacts.metrics
+    x, y, low, high = (
+        numbers(m, key)
+        for key in ("query_budgets", "success_rate_curve", "success_rate_curve_ci_low", "success_rate_curve_ci_high")
+    )
+    return Series(label, colour, tuple(zip(x, y, strict=True)), tuple(zip(low, high, strict=True)), thin=True)
+
+
+def _success(curves: list[Series], given_up: str = "") -> Scene:
+    most = max(x for curve in curves for x, _ in curve.points)
+    ends = "; ".join(
+        f"{curve.label}: {curve.points[-1][1]:.1%} within {plain(curve.points[-1][0])}" for curve in curves
+    )
+    return lines(
+        curves,
+        f"queries per image{given_up}",
+        "attack success rate",
+        f"Attack success rate against queries. {ends}.",
+        (0, most),
+    )
+
+
+def _label(artifacts: Artifacts) -> str:
+    """Name, algorithm and what bounds a success: curves of different bounds are not of one race."""
+    region = artifacts.metadata.semantics.perturbation
+    bound = f"{region.norm} ≤ {epsilon_text(region.epsilon)}" if region.epsilon is not None else "no bound"
+    return f"{artifacts.name} ({artifacts.metadata.algorithm}, {bound})"
 
 
 @register
@@ -105,27 +112,22 @@ class QueryHistogramsVisualiser(_QueryVisualiser):
 
     title: ClassVar[str] = "What a success took"
 
-    def draw_queries(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A chart for each."""
+        if not artifacts.metrics["count_succ"]:
+            raise NothingToDraw("No success: there is nothing to count.")
+        panels = (("queries", "queries of a success"), ("l0_dists", "values changed (L0)"), ("l2_dists", "L2 distance"))
+        return [_histogram(artifacts, key, words) for key, words in panels]
 
-        metrics = artifacts.metrics
-        if not metrics["count_succ"]:
-            return style.placeholder("No success: there is nothing to count.")
-        figure, grid = pyplot.subplots(1, 3, figsize=(10, 3.2), sharey=True)
-        panels = (
-            ("queries", "queries", style.BLUE),
-            ("l0_dists", "L0: changed values", style.ORANGE),
-            ("l2_dists", "L2 distance", style.GREEN),
-        )
-        for axes, (key, label, colour) in zip(grid, panels, strict=True):
-            median = float(str(metrics[f"{key}_succ_median"]))
-            axes.hist(_numbers(metrics[f"{key}_succ"]), bins=_BINS, color=colour)
-            axes.axvline(median, color="black", linestyle="--", linewidth=1, label=f"median {median:.4g}")
-            axes.set(xlabel=label)
-            axes.legend()
-        grid[0].set_ylabel("broken samples")
-        return figure
+
+def _histogram(artifacts: Artifacts, key: str, words: str) -> Scene:
+    import numpy as np
+
+    values, median = numbers(artifacts.metrics, f"{key}_succ"), number(artifacts.metrics, f"{key}_succ_median")
+    edges = (min(0.0, *values), max(*values, 1e-9))
+    counts, _ = np.histogram(values, bins=_BINS, range=edges)
+    alt = f"{words} of {len(values)} samples: median {plain(median)}, largest {plain(edges[1])}."
+    return columns(counts.tolist(), edges, f"{words}; median {plain(median)}", alt, "broken")
 
 
 @register
@@ -139,24 +141,26 @@ class QueryGalleryVisualiser(_QueryVisualiser):
     embeds_clean_input: ClassVar[bool] = True
     title: ClassVar[str] = "Successes and failures"
 
-    def draw_queries(self, artifacts: Artifacts) -> Figure:
-        """The figure: successes from the cheapest to the dearest, then failures from the nearest to a success."""
-        from matplotlib import pyplot
+    def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A column per sample: successes from the cheapest to the dearest, then failures from the nearest to a success."""
+        from windtunnel.assessments.figures.pictures import picture, sheets
 
+        clean, perturbed = artifacts.tensor("clean_inputs"), artifacts.tensor("perturbed_inputs")
+        if clean.ndim != 4:
+            raise NothingToDraw(NOT_IMAGES)
         chosen = self._chosen(artifacts)
         if not chosen:
-            return style.placeholder("max_successes and max_failures leave nothing to show.")
-        clean, perturbed = artifacts.tensor("clean_inputs"), artifacts.tensor("perturbed_inputs")
-        broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
-        figure, grid = pyplot.subplots(2, len(chosen), figsize=(1.75 * len(chosen), 4.6), squeeze=False)
-        for (above, below), index in zip(grid.T, chosen, strict=True):
-            show_image(above, clean[index])
-            _caption(above, artifacts, "clean_logits", index, artifacts.shown_names[index])
-            show_image(below, perturbed[index])
-            spent = f"{int(artifacts.tensor('queries')[index])} queries"
-            _caption(below, artifacts, "perturbed_logits", index, f"{spent}, {'broken' if broken[index] else 'failed'}")
-            _frame(below, style.ATTACKED if broken[index] else style.VERDICT_COLOUR["attack_failed"])
-        return figure
+            raise NothingToDraw("max_successes and max_failures leave nothing to show.")
+        broken, queries = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED, artifacts.tensor("queries")
+        names = artifacts.shown_names
+        spent = [f"{'broken' if broken[i] else 'failed'} after {int(queries[i])} queries" for i in chosen]
+        before = [picture(clean[i], f"{names[i]}, clean", _sure(artifacts, "clean_logits", i)) for i in chosen]
+        after = [
+            picture(perturbed[i], f"{names[i]}, {words}", f"{words}: {_sure(artifacts, 'perturbed_logits', i)}")
+            for i, words in zip(chosen, spent, strict=True)
+        ]
+        caption = f"{artifacts.name}: successes from the cheapest to the dearest, then failures, with the answer and its confidence"
+        return sheets(caption, [names[i] for i in chosen], [("clean", before), ("perturbed", after)])
 
     def _chosen(self, artifacts: Artifacts) -> list[int]:
         import torch
@@ -173,22 +177,8 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         return [*successes[shown].tolist(), *failures[certainty.argsort(stable=True)][: self.max_failures].tolist()]
 
 
-def _label(artifacts: Artifacts) -> str:
-    """Name, algorithm and what bounds a success: curves of different bounds are not of one race."""
-    region = artifacts.metadata.semantics.perturbation
-    bound = f"{region.norm} ≤ {region.epsilon:.4g}" if region.epsilon is not None else "no bound"
-    return f"{artifacts.name} ({artifacts.metadata.algorithm}, {bound})"
-
-
-def _caption(axes: Axes, artifacts: Artifacts, key: str, index: int, text: str) -> None:
-    logits: Tensor = artifacts.tensor(key)[index]
-    top = int(logits.argmax())
-    names = artifacts.class_names
-    name = names[top] if top < len(names) else str(top)
-    axes.set_title(f"{text}\n{name} ({float(logits.softmax(0)[top]):.1%})", fontsize=8, fontweight="normal")
-
-
-def _frame(axes: Axes, colour: str) -> None:
-    bare(axes)
-    for spine in axes.spines.values():
-        spine.set(visible=True, color=colour, linewidth=2)
+def _sure(artifacts: Artifacts, key: str, index: int) -> str:
+    """The answer by its name, and how sure the model is of it."""
+    logits = artifacts.tensor(key)[index]
+    top, names = int(logits.argmax()), artifacts.class_names
+    return f"{names[top] if top < len(names) else top} ({float(logits.softmax(0)[top]):.1%})"

@@ -22,4 +22,5 @@ FAMILY = Family(
         "ClassAccuracyVisualiser",
     ),
     headline=("adversarial_accuracy", "attack_success_rate", "area_under_curve", "median_critical_epsilon"),
+    plot={"x": "epsilon", "y": "accuracy", "title": "Degradation curve: ${key}"},
 )

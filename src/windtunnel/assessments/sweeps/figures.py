@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
+from windtunnel.assessments.figures.axes import HALF, plain
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.metadata import number, numbers
+from windtunnel.core.rows import interval, rows_in
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from windtunnel.core.artifacts import Artifacts
-    from windtunnel.core.contracts import Json
 
 NO_SWEEP = "No epsilons on disk: this assessment is not a sweep."
+_MOST_CLASSES, _MOST_POINTS = 40, 1000
 
 
 @dataclass(frozen=True)
@@ -23,20 +26,15 @@ class _SweepVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
     families: ClassVar[frozenset[str]] = frozenset({"sweeps"})
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder where the artifacts hold no sweep."""
-        if "sweep_predictions" not in artifacts.data:
-            return style.placeholder(NO_SWEEP)
-        return self.draw_sweep(artifacts)
-
-    def draw_sweep(self, artifacts: Artifacts) -> Figure:
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """The figure of a sweep."""
-        raise NotImplementedError
+        if "sweep_predictions" not in artifacts.data:
+            raise NothingToDraw(NO_SWEEP)
+        return [self.draw_sweep(artifacts)]
 
-
-def _numbers(value: Json) -> list[float]:
-    assert isinstance(value, list)
-    return [float("nan") if v is None else float(str(v)) for v in value]
+    @abstractmethod
+    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+        """The one chart of a sweep."""
 
 
 @register
@@ -46,32 +44,26 @@ class DegradationCurveVisualiser(_SweepVisualiser):
 
     title: ClassVar[str] = "Degradation curve"
 
-    def draw_sweep(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        metrics = artifacts.metrics
-        x = _numbers(metrics["epsilons"])
-        figure, axes = pyplot.subplots(figsize=(6.5, 4))
-        low, high = (_numbers(metrics[f"accuracy_curve_ci_{end}"]) for end in ("low", "high"))
-        axes.fill_between(x, low, high, color=style.ATTACKED, alpha=0.2, label="95 % interval")
-        axes.plot(x, _numbers(metrics["accuracy_curve"]), "o-", color=style.ATTACKED, label="broken here or before")
-        axes.plot(
-            x,
-            _numbers(metrics["accuracy_curve_raw"]),
-            "s:",
-            color=style.GREY,
-            label="at this epsilon alone",
-            markersize=4,
+    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+        """Accuracy against epsilon."""
+        m = artifacts.metrics
+        x, y, low, high, raw = (
+            numbers(m, key)
+            for key in (
+                "epsilons",
+                "accuracy_curve",
+                "accuracy_curve_ci_low",
+                "accuracy_curve_ci_high",
+                "accuracy_curve_raw",
+            )
         )
-        axes.axvline(
-            float(str(metrics["median_epsilon"])), color=style.BLUE, linestyle="--", linewidth=1, label="median epsilon"
-        )
-        axes.set(
-            xlabel="epsilon", ylabel="top-1 accuracy", ylim=(0, 1.02), title=f"{artifacts.name}: {metrics['verdict']}"
-        )
-        axes.legend()
-        return figure
+        limits = tuple(zip(low, high, strict=True))
+        drawn = [Series("broken here or before, 95 % band", "broken", tuple(zip(x, y, strict=True)), limits)]
+        if raw != y:
+            drawn.append(Series("at this epsilon alone", "soft", tuple(zip(x, raw, strict=True)), dashed=True))
+        alt = f"Accuracy against epsilon: {number(m, 'clean_accuracy'):.1%} clean, {y[-1]:.1%} at {plain(x[-1])}."
+        median = [(number(m, "median_epsilon"), "median epsilon")]
+        return lines(drawn, "epsilon", "top-1 accuracy", alt, (0, x[-1]), (0, 1.0), vertical=median)
 
 
 @register
@@ -81,29 +73,15 @@ class CriticalEpsilonVisualiser(_SweepVisualiser):
 
     title: ClassVar[str] = "Critical epsilons"
 
-    def draw_sweep(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        metrics = artifacts.metrics
-        counts, largest = _numbers(metrics["critical_epsilon_histogram"]), _numbers(metrics["epsilons"])[-1]
-        width = largest / len(counts)
-        figure, axes = pyplot.subplots(figsize=(6.5, 3.6))
-        axes.bar(
-            [width * (i + 0.5) for i in range(len(counts))], counts, width * 0.92, color=style.ATTACKED, label="flips"
-        )
+    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+        """A column per bin, and one for what never flips."""
         survivors = int((~artifacts.tensor("critical_epsilon").isfinite()).sum())
-        axes.bar(
-            largest + width,
-            survivors,
-            width * 0.92,
-            color=style.CERTIFIED,
-            hatch="//",
-            label="never flips in this epsilon grid",
-        )
-        axes.set(xlabel="critical epsilon", ylabel="samples")
-        axes.legend()
-        return figure
+        largest = numbers(artifacts.metrics, "epsilons")[-1]
+        alt = f"Smallest epsilon that flips each prediction, up to {plain(largest)}; {survivors} samples never flip."
+        return columns(
+            numbers(artifacts.metrics, "critical_epsilon_histogram"), (0, largest), "critical epsilon", alt, "broken",
+            ("never flips at these epsilons", survivors, "unknown"),
+        )  # fmt: skip
 
 
 @register
@@ -113,42 +91,51 @@ class ConfidenceVisualiser(_SweepVisualiser):
 
     title: ClassVar[str] = "Clean confidence against critical epsilon"
 
-    def draw_sweep(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
+    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+        """A point per sample; of more than 1,000 samples those at evenly spaced places."""
         critical, confidence = artifacts.tensor("critical_epsilon"), artifacts.tensor("clean_confidence")
-        flips = critical.isfinite()
-        largest = _numbers(artifacts.metrics["epsilons"])[-1]
-        figure, axes = pyplot.subplots(figsize=(6.5, 4))
-        axes.scatter(critical[flips], confidence[flips], s=14, alpha=0.6, color=style.ATTACKED, label="flips")
-        survivors = confidence[~flips]
-        axes.scatter([largest * 1.08] * len(survivors), survivors, s=14, alpha=0.6, marker="^", color=style.CERTIFIED,
-                     label="never flips in this epsilon grid")  # fmt: skip
-        axes.set(xlabel="critical epsilon", ylabel="clean confidence (max softmax)", ylim=(0, 1.02))
-        axes.legend()
-        return figure
+        largest, n = numbers(artifacts.metrics, "epsilons")[-1], len(critical)
+        places = range(n) if n <= _MOST_POINTS else [k * n // _MOST_POINTS for k in range(_MOST_POINTS)]
+        pairs = [(float(critical[i]), float(confidence[i])) for i in places]
+        flips = tuple((x, y) for x, y in pairs if x <= largest)
+        never = tuple((1.06 * largest, y) for x, y in pairs if not x <= largest)
+        series = [
+            Series("flips", "broken", flips, line=False),
+            Series("never flips at these epsilons", "certified", never, line=False),
+        ]
+        some = f" {_MOST_POINTS} of {n} samples are drawn." if len(pairs) < n else ""
+        alt = "Clean confidence against critical epsilon; top left is confidently wrong soonest."
+        return lines([s for s in series if s.points], "critical epsilon", "clean confidence (max softmax)",
+                     alt + some + "".join(_groups(artifacts)), (0, 1.1 * largest), (0, 1.02))  # fmt: skip
+
+
+def _groups(artifacts: Artifacts) -> Iterator[str]:
+    """How many samples flip earliest and last longest, and how sure the model was of them."""
+    for group, what in (("earliest", "flip earliest"), ("longest", "last longest")):
+        if f"confidence_{group}" in artifacts.metrics and f"n_{group}" in artifacts.metrics:
+            sure = number(artifacts.metrics, f"confidence_{group}")
+            yield f" {artifacts.metrics[f'n_{group}']} {what}, mean confidence {sure:.1%}."
 
 
 @register
 @dataclass(frozen=True)
 class ClassAccuracyVisualiser(_SweepVisualiser):
-    """Top-1 accuracy of each class at the median epsilon."""
+    """Top-1 accuracy of each class at the median epsilon; of more than 40 classes the least accurate."""
 
     title: ClassVar[str] = "Accuracy per class at the median epsilon"
 
-    def draw_sweep(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        rows = cast(list[dict[str, float]], artifacts.metrics["per_class_at_median_epsilon"])
-        values = [row.get("accuracy", 0.0) for row in rows]
-        errors = [[max(0.0, v - row.get("accuracy_ci_low", v)) for row, v in zip(rows, values, strict=True)],
-                  [max(0.0, row.get("accuracy_ci_high", v) - v) for row, v in zip(rows, values, strict=True)]]  # fmt: skip
-        labels = [f"{name}\nn {row['n']}" for name, row in zip(artifacts.class_names, rows, strict=True)]
-        figure, axes = pyplot.subplots(figsize=(6.5, 3.4))
-        axes.bar(range(len(rows)), values, color=style.BLUE, yerr=errors, ecolor=style.GREY, capsize=3)
-        axes.set_xticks(range(len(rows)), labels)
-        axes.set(xlabel="class", ylabel="top-1 accuracy", ylim=(0, 1.02),
-                 title=f"at epsilon {float(str(artifacts.metrics['median_epsilon'])):.4g}")  # fmt: skip
-        return figure
+    def draw_sweep(self, artifacts: Artifacts) -> Drawing:
+        """A bar per class."""
+        classes = rows_in(artifacts.metrics, "per_class_at_median_epsilon")
+        rows = [
+            Bar(
+                f"{name}, n {row['n']}",
+                number(row, "accuracy") if "accuracy" in row else 0.0,
+                "broken",
+                interval(row, "accuracy"),
+            )
+            for name, row in zip(artifacts.class_names, classes, strict=True)
+        ]
+        shown = sorted(rows, key=lambda r: r.value)[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
+        label = f"top-1 accuracy per class at the median epsilon, {number(artifacts.metrics, 'median_epsilon'):.4g}, 95 % intervals"
+        return bars(shown, label, label, width=HALF)

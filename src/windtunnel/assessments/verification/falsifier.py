@@ -154,8 +154,9 @@ def _descend(
         logits = classifier.module(x.view(shape))
         other_class = logits.scatter(1, y, -torch.inf).amax(1) if other is None else logits.gather(1, other).squeeze(1)
         margin = logits.gather(1, y).squeeze(1) - other_class
-        better = margin.detach() < least
-        best[better], least[better] = x.detach()[better], margin.detach()[better]
+        now = margin.detach().to(least)
+        better = now < least
+        best[better], least[better] = x.detach()[better], now[better]
         (gradient,) = torch.autograd.grad(margin.sum(), x)
         if region.norm is Norm.LINF:
             size = 2.5 * radius[:, None] / steps * (1 if other is None else 4 * 0.025 ** (i / steps))

@@ -2,60 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
+from windtunnel.assessments.figures.axes import HALF, plain
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
+from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.core.metadata import number, numbers
+from windtunnel.core.rows import block, interval
 from windtunnel.core.run_times import RUN_TIMES
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import Tensor
 
+    from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts
-    from windtunnel.core.contracts import Json
 
 _FORMAL = frozenset({AssessmentKind.FORMAL_VERIFICATION})
-_ORDER = (Verdict.VERIFIED, Verdict.FALSIFIED, Verdict.UNKNOWN, Verdict.ERROR)
-_NO_BOUNDS = "No output bounds: this verifier decides without them."
+_ROLES = {"verified": "certified", "falsified": "broken", "unknown": "unknown", "error": "error"}
+_BY_AN_ATTACK = frozenset({"examples", "quick-attack", "attack"})
+_MOST_ROWS = 100  # of a heat map: more are told apart by nobody
 
 
-def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor] | None:
-    """(lower, upper) (N, K), or None where no sample has any."""
-    block = artifacts.data.get("output_bounds")
-    if not isinstance(block, dict) or not block["lower"].isfinite().any():
-        return None
-    return block["lower"], block["upper"]
+def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor]:
+    """(lower, upper) (N, K). Raises NothingToDraw where no sample has any."""
+    bounds = artifacts.data.get("output_bounds")
+    if not isinstance(bounds, dict) or not bounds["lower"].isfinite().any():
+        raise NothingToDraw("No output bounds: this verifier decides without them.")
+    return bounds["lower"], bounds["upper"]
 
 
 @register
 @dataclass(frozen=True)
 class VerdictSummaryVisualiser(Visualiser):
-    """Counts of the four verdicts, and the seconds a sample took where they are given: the file in DVC is without them."""
+    """Shares of the four verdicts, and the seconds a sample took where they are given: the file in DVC is without them."""
 
     runtime_bins: int = 20
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
     title: ClassVar[str] = "Verdicts"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        verdicts, seconds = artifacts.tensor("verdicts"), artifacts.tensor(RUN_TIMES)
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """Two charts; one where no time was measured."""
+        seconds = artifacts.tensor(RUN_TIMES)
         seconds = seconds[seconds.isfinite()]
-        panels = 2 if len(seconds) else 1
-        figure, grid = pyplot.subplots(1, panels, figsize=(4.25 * panels, 3.2), squeeze=False)
-        left = grid[0][0]
-        counts = [int((verdicts == v).sum()) for v in _ORDER]
-        bars = left.bar([v.label for v in _ORDER], counts, color=[style.VERDICT_COLOUR[v.label] for v in _ORDER])
-        left.bar_label(bars)
-        left.set(ylabel="samples")
-        if len(seconds):
-            grid[0][1].hist(seconds.numpy(), bins=self.runtime_bins, color=style.BLUE)
-            grid[0][1].set(xlabel="seconds a sample", ylabel="samples", yscale="log")
-        return figure
+        return [self._verdicts(artifacts), *([self._run_times(seconds)] if bool((seconds > 0).any()) else [])]
+
+    def _verdicts(self, a: Artifacts) -> Scene:
+        late, n = int(number({"timeouts": 0, **a.metrics}, "timeouts")), len(a.sample_names)
+        words = {"unknown": f"unknown, {late} out of time"} if late else {}
+        rows = [Bar(words.get(name, name), number(a.metrics, f"{name}_rate"), role, interval(a.metrics, f"{name}_rate"))
+                for name, role in _ROLES.items()]  # fmt: skip
+        alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
+        return bars(rows, f"share of {n} samples, 95 % intervals", alt, width=HALF)
+
+    def _run_times(self, seconds: Tensor) -> Scene:
+        powers = seconds[seconds > 0].double().log10()
+        low, high = float(powers.min().floor()), float(powers.max().floor()) + 1
+        counts = powers.histc(bins=self.runtime_bins, min=low, max=high).tolist()
+        median = float(seconds.double().median())
+        alt = f"Run times of {len(seconds)} samples, median {median:.3g} s, longest {float(seconds.max()):.3g} s."
+        return columns(counts, (low, high), f"log10 of the seconds of a sample; median {median:.3g} s", alt, "accent")
 
 
 @register
@@ -66,126 +75,125 @@ class DecidedByVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
     title: ClassVar[str] = "Decided by"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        decided = block(artifacts.metrics, "decided_by")
+        if not decided:
+            raise NothingToDraw("No step decided any sample.")
+        counts = {name: number(decided, name) for name in decided}
+        counts["not decided"] = len(artifacts.sample_names) - sum(counts.values())
+        rows = [Bar(name, n, _role(name)) for name, n in counts.items() if n or name != "not decided"]
+        alt = "Samples decided by each step: " + ", ".join(f"{r.label} {int(r.value)}" for r in rows)
+        return [bars(rows, "samples decided by each step, in the order of the cascade", alt, top=max(counts.values()),
+                     value_format=plain, axis_format=plain, width=HALF)]  # fmt: skip
 
-        decided = artifacts.metrics.get("decided_by")
-        if not isinstance(decided, dict) or not decided:
-            return style.placeholder("No step decided any sample.")
-        counts = {name: int(str(n)) for name, n in decided.items()}
-        counts["not decided"] = len(artifacts.tensor("verdicts")) - sum(counts.values())
-        colours = [
-            style.ATTACKED
-            if n in {"clean", "examples", "quick-attack", "attack"}
-            else style.GREY
-            if n == "not decided"
-            else style.CERTIFIED
-            for n in counts
-        ]
-        figure, axes = pyplot.subplots(figsize=(6.5, 0.7 + 0.42 * len(counts)))
-        axes.bar_label(axes.barh(list(counts), list(counts.values()), color=colours), padding=3)
-        axes.invert_yaxis()
-        axes.set(xlabel="samples")
-        return figure
+
+def _role(step: str) -> str:
+    return {"clean": "wrong", "not decided": "unknown"}.get(step, "broken" if step in _BY_AN_ATTACK else "certified")
 
 
 @register
 @dataclass(frozen=True)
 class OutputBoundsCohortVisualiser(Visualiser):
-    """A box per class of the widths of the certified output intervals."""
+    """A box per class of the widths of the certified output intervals.
+
+    whis: whiskers reach to the last value within so many times the middle half.
+    """
 
     whis: float = 1.5
     show_outliers: bool = True
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
     title: ClassVar[str] = "Width of the output bounds per class"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        lower, upper = _bounds(artifacts)
+        width = upper - lower
+        width = width[width.isfinite().all(1)].double()
+        rows = [self._box(name, values) for name, values in zip(artifacts.class_names, width.T, strict=True)]
+        alt = f"Width of the output bounds of {len(width)} samples; medians: " + ", ".join(
+            f"{row.label} {row.quartiles[1]:.3g}" for row in rows
+        )
+        return [boxes(rows, "upper - lower bound of the logit, by class", alt)]
 
-        bounds = _bounds(artifacts)
-        if bounds is None:
-            return style.placeholder(_NO_BOUNDS)
-        width = bounds[1] - bounds[0]
-        width = width[width.isfinite().all(1)]
-        figure, axes = pyplot.subplots(figsize=(max(5.0, 0.5 * width.shape[1] + 2), 3.6))
-        axes.boxplot(list(width.T.numpy()), whis=self.whis, showfliers=self.show_outliers)
-        axes.set_xticks(range(1, width.shape[1] + 1), artifacts.class_names)
-        axes.set(xlabel="class", ylabel="upper - lower bound of the logit")
-        return figure
+    def _box(self, name: str, values: Tensor) -> Box:
+        first, middle, third = (float(values.quantile(q)) for q in (0.25, 0.5, 0.75))
+        reach = self.whis * (third - first)
+        inside = values[(values >= first - reach) & (values <= third + reach)]
+        beyond = values[(values < first - reach) | (values > third + reach)].tolist() if self.show_outliers else []
+        return Box(name, (first, middle, third), (float(inside.min()), float(inside.max())), tuple(beyond))
 
 
 @register
 @dataclass(frozen=True)
 class OutputBoundsPinnedVisualiser(Visualiser):
-    """Certified logit intervals of chosen samples; with many classes the target and its nearest other classes."""
+    """Certified logit intervals of chosen samples; with many classes the target and the nearest other classes.
+
+    target_color, bar_color: #rrggbb, or a colour of the report such as `broken`.
+    """
 
     max_samples: int = 4
     max_classes: int = 20
-    target_color: str = "#d62728"
-    bar_color: str = "#1f77b4"
+    target_color: str = "broken"
+    bar_color: str = "clean"
     sample_indices: tuple[int, ...] | None = None
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
     title: ClassVar[str] = "Output bounds of single samples"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
+    def __post_init__(self) -> None:
+        """Refuse what is no colour."""
+        from windtunnel.assessments.figures.scene import PALETTE
 
-        bounds = _bounds(artifacts)
-        if bounds is None:
-            return style.placeholder(_NO_BOUNDS)
-        lower, upper = bounds
+        for option in ("target_color", "bar_color"):
+            colour = str(getattr(self, option))
+            hexadecimal = len(colour) == 7 and colour[0] == "#" and set(colour[1:].lower()) <= set("0123456789abcdef")
+            if colour not in PALETTE and not hexadecimal:
+                raise ValueError(f"{option}: '{colour}' is neither #rrggbb nor one of {', '.join(PALETTE)}")
+
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A panel per sample."""
+        lower, upper = _bounds(artifacts)
         known = lower.isfinite().all(1).nonzero().flatten().tolist()
-        chosen = list(self.sample_indices or known)[: self.max_samples]
-        targets, verdicts, names = (
-            artifacts.tensor("targets"),
-            artifacts.tensor("verdicts"),
-            artifacts.class_names,
-        )
-        figure, grid = pyplot.subplots(
-            1, len(chosen), figsize=(2.6 * len(chosen) + 0.6, 3.2), squeeze=False, sharey=True
-        )
-        for axes, i in zip(grid[0], chosen, strict=True):
+        targets, verdicts = artifacts.tensor("targets"), artifacts.tensor("verdicts")
+        panels = []
+        for i in list(self.sample_indices or known)[: self.max_samples]:
             target = int(targets[i])
             order = [target, *(c for c in upper[i].argsort(descending=True).tolist() if c != target)]
-            classes = sorted(order[: self.max_classes])
-            colours = [self.target_color if c == target else self.bar_color for c in classes]
-            axes.bar(
-                range(len(classes)),
-                (upper - lower)[i][classes].numpy(),
-                bottom=lower[i][classes].numpy(),
-                color=colours,
-            )
-            axes.set_xticks(range(len(classes)), [names[c] for c in classes])
-            axes.set_title(f"{artifacts.shown_names[i]}\n{Verdict(int(verdicts[i])).label}", fontsize=8)
-            axes.set(xlabel="class")
-        grid[0][0].set_ylabel("logit (red: target)")
-        return figure
+            rows = [(artifacts.class_names[c], float(lower[i, c]), float(upper[i, c]),
+                     self.target_color if c == target else self.bar_color)
+                    for c in sorted(order[: self.max_classes])]  # fmt: skip
+            panels.append((f"{artifacts.shown_names[i]}: {Verdict(int(verdicts[i])).label}", rows))
+        words = (
+            "logit; the target in orange" if self.target_color == "broken" else "logit; the target in its own colour"
+        )
+        return [intervals(panels, words, "Output bounds per class of single samples.")]
 
 
 @dataclass(frozen=True)
 class _Heatmap(Visualiser):
+    """max_samples: rows, 100 where it is not given; of more samples those at evenly spaced places."""
+
     cmap: str = "viridis"
     max_samples: int | None = None
-    figsize: tuple[float, float] | None = None
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
 
-    def _draw(self, values: Tensor, artifacts: Artifacts, label: str, *, centred: bool) -> Figure:
-        from matplotlib import colormaps, pyplot
-
-        shown = values[: self.max_samples]
-        figure, axes = pyplot.subplots(figsize=self.figsize or (5.5, max(2.5, min(9.0, 0.06 * len(shown) + 1.5))))
-        colours = colormaps[self.cmap].with_extremes(bad="#d9d9d9")
-        top = float(shown[shown.isfinite()].abs().max()) if shown.isfinite().any() else 1.0
-        low, high = (-top, top) if centred else (None, None)
-        image = axes.imshow(shown.numpy(), aspect="auto", cmap=colours, interpolation="nearest", vmin=low, vmax=high)
-        axes.set_xticks(range(shown.shape[1]), artifacts.class_names)
-        axes.set(xlabel="class", ylabel="sample (grey: no bound)")
-        axes.grid(visible=False)
-        figure.colorbar(image, ax=axes, label=label)
-        return figure
+    def _matrix(self, values: Tensor, artifacts: Artifacts, words: str, edges: tuple[float, float]) -> Scene:
+        n, most = len(values), self.max_samples or _MOST_ROWS
+        places = range(n) if n <= most else [k * n // most for k in range(most)]
+        names, classes = artifacts.shown_names, artifacts.class_names
+        grid = values[list(places)].tolist()
+        tips = [
+            [
+                f"{names[i]}, {name}: {v:.3g}" if v == v else f"{names[i]}, {name}: none"
+                for name, v in zip(classes, row, strict=True)
+            ]
+            for i, row in zip(places, grid, strict=True)
+        ]
+        some = f"{len(grid)} of {n} samples" if len(grid) < n else f"{n} samples"
+        label = f"{some}; from {edges[0]:.3g} ({'red' if edges[0] < 0 else 'dark'}) to {edges[1]:.3g}, grey: no bound"
+        height = min(17.0, max(2.5, 240 / len(grid)))
+        return matrix(grid, [""] * len(grid), classes, f"class; {label}", words, f"{words} by sample and class; {label}.",
+                      ramp(self.cmap), lambda v: f"{v:.3g}", tips, edges=edges, row_height=height)  # fmt: skip
 
 
 @register
@@ -195,36 +203,49 @@ class OutputBoundsWidthHeatmapVisualiser(_Heatmap):
 
     title: ClassVar[str] = "Width of the output bounds"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        bounds = _bounds(artifacts)
-        if bounds is None:
-            return style.placeholder(_NO_BOUNDS)
-        return self._draw(bounds[1] - bounds[0], artifacts, "upper - lower bound", centred=False)
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One heat map."""
+        lower, upper = _bounds(artifacts)
+        width = upper - lower
+        return [self._matrix(width, artifacts, "upper - lower bound", (0.0, float(width[width.isfinite()].max())))]
 
 
 @register
 @dataclass(frozen=True)
 class OutputBoundsMarginHeatmapVisualiser(_Heatmap):
-    """Samples x classes: the target's lower bound minus the other class's upper bound; above 0 the other class is excluded."""
+    """Samples x classes: the target's lower bound minus the other class's upper bound; above 0 that class is excluded.
+
+    Before it the verified margins themselves, sorted, where the verifier bounds them as such, which is tighter.
+    """
 
     cmap: str = "RdBu"
     title: ClassVar[str] = "Margins to the target's lower bound"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        bounds = _bounds(artifacts)
-        if bounds is None:
-            return style.placeholder(_NO_BOUNDS)
-        lower, upper = bounds
-        targets = artifacts.tensor("targets")
-        margin = lower.gather(1, targets[:, None]) - upper
-        return self._draw(
-            margin.scatter(1, targets[:, None], float("nan")),
-            artifacts,
-            "margin (interval against interval)",
-            centred=True,
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One heat map, after the sorted margins."""
+        import torch
+
+        verified = artifacts.data.get("lower_margins")
+        has = isinstance(verified, torch.Tensor) and bool(verified.isfinite().any())
+        sorted_ = (
+            [_sorted_margins(verified[verified.isfinite()].tolist())]
+            if has and isinstance(verified, torch.Tensor)
+            else []
         )
+        lower, upper = _bounds(artifacts)
+        targets = artifacts.tensor("targets")[:, None]
+        margin = (lower.gather(1, targets) - upper).scatter(1, targets, float("nan"))
+        known = margin[margin.isfinite()]
+        top = float(known.abs().max()) if len(known) else 1.0
+        return [*sorted_, self._matrix(margin, artifacts, "margin, interval against interval", (-top, top))]
+
+
+def _sorted_margins(margins: list[float]) -> Scene:
+    above = sum(v > 0 for v in margins)
+    alt = f"Verified margins of {len(margins)} samples, sorted: {above} are above 0, which proves the sample."
+    words = f"verified margin; above 0 the sample is verified ({above} of {len(margins)})"
+    return ranks([("certified", words, margins)], "smallest margin over the other classes", alt, max(0.0, *margins),
+                 min(0.0, *margins), (0.0, "verified above this line"))  # fmt: skip
 
 
 @register
@@ -235,31 +256,27 @@ class CertifiedCurveVisualiser(Visualiser):
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
     title: ClassVar[str] = "Certified curve"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure."""
-        from matplotlib import pyplot
-
-        metrics = artifacts.metrics
-        if "certified_curve" not in metrics:
-            return style.placeholder("No certified radii: the entry has no `radius: {max: ..., tolerance: ...}`.")
-        keys = ("curve_epsilons", "certified_curve", "certified_curve_ci_low", "certified_curve_ci_high")
-        epsilons, certified, low, high = (_numbers(metrics[key]) for key in keys)
-        figure, axes = pyplot.subplots(figsize=(6.5, 3.8))
-        if "empirical_curve" in metrics:
-            attacked = _numbers(metrics["empirical_curve"])
-            axes.plot(epsilons, attacked, color=style.ATTACKED, linestyle="--", label="not broken by PGD")
-            axes.fill_between(epsilons, certified, attacked, color=style.UNKNOWN, alpha=0.2, label="not known")
-        axes.fill_between(epsilons, low, high, color=style.CERTIFIED, alpha=0.25, label="95 % interval")
-        axes.plot(epsilons, certified, color=style.CERTIFIED, label="certified accuracy")
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        m = artifacts.metrics
+        if "certified_curve" not in m:
+            raise NothingToDraw("No certified radii: the entry has no `radius: {max: ..., tolerance: ...}`.")
+        x, y, low, high = (
+            numbers(m, key)
+            for key in ("curve_epsilons", "certified_curve", "certified_curve_ci_low", "certified_curve_ci_high")
+        )
+        # What ran out of time is no finding about the model: the curve is what was verified until then.
+        late = int(number({"timeouts": 0, **m}, "timeouts"))
+        of = f"{late} of {len(artifacts.sample_names)} samples out of time"
+        words, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
+        limits = tuple(zip(low, high, strict=True))
+        drawn = [Series(words, colour, tuple(zip(x, y, strict=True)), limits, dashed=late > 0, thin=True)]
+        if "empirical_curve" in m:
+            attacked = tuple(zip(x, numbers(m, "empirical_curve"), strict=True))
+            drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))
+        name = "average_certified_radius"
+        mean = f"{number(m, name):.4g}" if name in m else f"at least {number(m, f'{name}_at_least'):.4g}"
+        alt = f"Certified accuracy against epsilon; mean certified radius {mean}."
         region = artifacts.metadata.semantics.perturbation
-        budget = region.epsilon or 0.0
-        if budget <= epsilons[-1]:
-            axes.axvline(budget, color=style.BLUE, linestyle=":", label=f"budget {budget:.4g}")
-        axes.set(xlabel=f"epsilon ({region.norm})", ylabel="share of samples", ylim=(0, 1.02), xlim=(0, epsilons[-1]))
-        axes.legend()
-        return figure
-
-
-def _numbers(value: Json) -> list[float]:
-    assert isinstance(value, list)
-    return [float(str(v)) for v in value]
+        budget = [(region.epsilon, "budget")] if region.epsilon is not None and region.epsilon <= x[-1] else []
+        return [lines(drawn, f"epsilon ({region.norm})", "accuracy", alt, (0, x[-1]), vertical=budget)]

@@ -31,7 +31,8 @@ def _falsified(assessment: Assessment) -> Tensor:
     return (assessment.tensor("verdicts") == Verdict.FALSIFIED) & assessment.right
 
 
-def _verifications(evidence: Evidence) -> list[tuple[Assessment, Region]]:
+def balls(evidence: Evidence) -> list[tuple[Assessment, Region]]:
+    """The verifications with a ball, and their balls. Raises NotApplicable for none."""
     found = [
         (p, p.region) for p in evidence.verifications if p.region is not None and not of_a_smoothed_model(p.artifacts)
     ]
@@ -52,7 +53,7 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
     misclassified.
     """
     clash, bad, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), [], 0
-    for certificate, ball in _verifications(evidence):
+    for certificate, ball in balls(evidence):
         certified = evidence.everywhere(certificate, _verified(certificate))
         seen += int(certified.sum())
         for assessment in perturbing(evidence):
@@ -86,7 +87,7 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
     """
     worst, bad, seen = -1.0, [], 0
     attacks = [p for p in evidence.assessments if p.family in ("attacks", "queries") and p.region is not None]
-    for certificate, ball in _verifications(evidence):
+    for certificate, ball in balls(evidence):
         certified = evidence.everywhere(certificate, _verified(certificate) & certificate.right)
         for assessment in attacks:
             region = cast(Region, assessment.region)
@@ -118,7 +119,7 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
     ONNX graph: inside the ball and the box (threshold), and not the target's class.
     """
     bad, ids, seen = [], [], 0
-    for certificate, ball in _verifications(evidence):
+    for certificate, ball in balls(evidence):
         claimed = _falsified(certificate)
         if not claimed.any():
             continue
@@ -164,7 +165,7 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
     at Linf 1, where the ball holds every image.
     """
     clash, bad = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str]()
-    certificates = _verifications(evidence)
+    certificates = balls(evidence)
     for large, ball in certificates:
         certified = evidence.everywhere(large, _verified(large))
         if (
@@ -201,7 +202,7 @@ def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
     """
     scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
     worst, bad, ids, seen = 0.0, [], [], 0
-    for certificate, ball in _verifications(evidence):
+    for certificate, ball in balls(evidence):
         bounds = certificate.artifacts.data.get("output_bounds")
         if not isinstance(bounds, dict):
             continue
@@ -260,7 +261,7 @@ def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, cor
 def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
     """What one verifier proves no other can refute in the same ball or in one inside it."""
     clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
-    certificates = _verifications(evidence)
+    certificates = balls(evidence)
     for one, other in permutations(certificates, 2):
         hit = _refuted(evidence, one, other)
         if hit is None:
@@ -291,7 +292,7 @@ def unknown_band(evidence: Evidence, limit: float) -> Outcome:
     The widest share of samples that are right and neither; flags a verification that left all of them (threshold).
     """
     bands = {}
-    for certificate, _ in _verifications(evidence):
+    for certificate, _ in balls(evidence):
         if certificate.right.any():
             bands[certificate.name] = float(
                 (certificate.tensor("verdicts") == Verdict.UNKNOWN)[certificate.right].double().mean()
@@ -308,7 +309,7 @@ def unknown_band(evidence: Evidence, limit: float) -> Outcome:
 def no_fallback(evidence: Evidence, limit: float) -> Outcome:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
     found = {}
-    for certificate, _ in _verifications(evidence):
+    for certificate, _ in balls(evidence):
         codes = [c.code for c in certificate.artifacts.caveats if "fallback" in c.code or "fell_back" in c.code]
         timeouts = int(numbers(certificate.artifacts.metrics).get("timeouts", 0))
         if codes or timeouts:

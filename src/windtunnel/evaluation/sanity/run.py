@@ -75,6 +75,7 @@ def registry() -> dict[str, Check]:
         agreement,
         attack,
         average_case,
+        certificates,
         comparisons,
         curves,
         gradients,

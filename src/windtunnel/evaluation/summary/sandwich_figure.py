@@ -1,18 +1,100 @@
-"""The robustness sandwich as a picture: what is verified, what is not known, what is broken, per budget."""
+"""The robustness sandwich: per budget what is verified, what is not known, what is broken, with the intervals of both ends."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
+from windtunnel.assessments.figures.axes import WIDTH, percent
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.scene import Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
+from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.metadata import number
+from windtunnel.core.rows import interval, rows_in
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+Interval = tuple[float, float]
+_SHARES = (
+    ("certified", "verified: no attack can succeed"),
+    ("unknown", "not known: neither verified nor broken"),
+    ("broken", "broken by an attack"),
+    ("wrong", "misclassified without any attack"),
+)
 
-    from windtunnel.core.artifacts import Artifacts
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One budget: shares in [0, 1] of the samples, `certified` <= `worst` <= `clean`, and 95 % intervals of the first two."""
+
+    budget: str
+    certified: float
+    worst: float
+    clean: float
+    certified_interval: Interval | None = None
+    worst_interval: Interval | None = None
+
+    @property
+    def shares(self) -> tuple[float, float, float, float]:
+        """Verified, not known, broken, misclassified: they add up to 1."""
+        return self.certified, self.worst - self.certified, self.clean - self.worst, 1 - self.clean
+
+
+def sandwich(layers: Sequence[Layer]) -> Scene:
+    """A bar per budget. The whisker below a bar is the interval of certified accuracy, the one above that of the worst case."""
+    step, bar, top = 44.0, 22.0, 8.0
+    left = 14 + max(text_width(layer.budget, 10) for layer in layers)
+    width = WIDTH - left - 14
+    marks: list[Mark] = []
+    for i, layer in enumerate(layers):
+        y, x = top + i * step + 7, left
+        marks.append(Label(left - 8, y + bar / 2 + 3.5, layer.budget, "ink", 10, "end", bold=i == 0))
+        for (role, words), share in zip(_SHARES, layer.shares, strict=True):
+            if share <= 0.0005:
+                continue
+            wide = width * share
+            marks.append(Rect(x, y, wide, bar, role, f"{layer.budget}, {words.split(':')[0]}: {share:.1%}"))
+            if role == "unknown":
+                marks += hatch(x, y, wide, bar, "#a3a9b3")
+            if wide > 10 + text_width(f"{share:.1%}", 9.5):
+                marks.append(
+                    Label(x + wide / 2, y + bar / 2 + 3.5, f"{share:.1%}", f"on-{role}", 9.5, "middle", bold=True)
+                )
+            x += wide
+        for ends, level in ((layer.worst_interval, y - 4), (layer.certified_interval, y + bar + 4)):
+            if ends:
+                marks += whisker((left + width * ends[0], level), (left + width * ends[1], level), cap=2.5)
+    bottom = top + len(layers) * step
+    for tick in (0, 0.25, 0.5, 0.75, 1):
+        marks.append(Line(((left + tick * width, bottom - 4), (left + tick * width, bottom)), "soft", 0.8))
+        marks.append(Label(left + tick * width, bottom + 10, percent(tick), "soft", 8.5, "middle"))
+    key, height = legend(list(_SHARES), 8, bottom + 22, WIDTH - 8)
+    note = "Whiskers: 95 % intervals, above the bar of worst-case accuracy, below it of certified accuracy."
+    marks.append(Label(8, bottom + 22 + height + 8, note, "soft", 8.5))
+    return Scene(WIDTH, bottom + height + 36, (*marks, *key), _in_words(layers))
+
+
+def _in_words(layers: Sequence[Layer]) -> str:
+    names = ("verified", "not known", "broken", "misclassified")
+    return "; ".join(
+        f"{layer.budget}: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, layer.shares, strict=True))
+        for layer in layers
+    )
+
+
+def layers_of(summary: Artifacts) -> list[Layer]:
+    """The layers of a summary, in its order; none for any other assessment."""
+    found = []
+    for row in rows_in(summary.metrics, "sandwich"):
+        clean = number(summary.metrics, "clean_accuracy")
+        certified = number(row, "certified_accuracy") if "certified_accuracy" in row else 0.0
+        worst = max(number(row, "worst_case_accuracy") if "worst_case_accuracy" in row else clean, certified)
+        limits = interval(row, "certified_accuracy"), interval(row, "worst_case_accuracy")
+        # On one line: no-break spaces.
+        budget = f"{row['norm']}\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{epsilon_text(number(row, 'epsilon'))}"
+        found.append(Layer(budget, certified, worst, max(clean, worst), *limits))
+    return found
 
 
 @register
@@ -24,52 +106,8 @@ class SandwichVisualiser(Visualiser):
     families: ClassVar[frozenset[str]] = frozenset({"summary"})
     title: ClassVar[str] = "Robustness sandwich per budget"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure, from `metrics.sandwich` of the summary; a placeholder for any other assessment."""
-        from matplotlib import pyplot
-
-        layers = artifacts.metrics.get("sandwich")
-        if not isinstance(layers, list):
-            return style.placeholder("No sandwich: this is not the summary of a run.")
-        clean = float(str(artifacts.metrics["clean_accuracy"]))
-        figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.55 * len(layers)))
-        for row, layer in enumerate(layers):
-            assert isinstance(layer, dict)
-            certified = float(layer.get("certified_accuracy", 0.0))
-            worst = float(layer.get("worst_case_accuracy", clean))
-            edges = [0.0, certified, max(worst, certified), max(clean, worst), 1.0]
-            parts = (
-                ("verified: no attack can succeed", style.CERTIFIED, ""),
-                ("not known: neither verified nor broken", style.UNKNOWN, ".."),
-                ("broken by an attack", style.ATTACKED, "//"),
-                ("misclassified without any attack", "#3b3b3b", ""),
-            )
-            for (label, colour, hatch), left, right in zip(parts, edges, edges[1:], strict=False):
-                axes.barh(row, right - left, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", linewidth=0,
-                          label=label if row == 0 else None)  # fmt: skip
-                if right - left > 0.06:
-                    axes.text(
-                        (left + right) / 2,
-                        row,
-                        f"{right - left:.1%}",
-                        ha="center",
-                        va="center",
-                        color="white",
-                        weight="bold",
-                    )
-            for key, level in (("worst_case_accuracy", row - 0.38), ("certified_accuracy", row + 0.38)):
-                if f"{key}_ci_low" in layer:
-                    ends = [float(layer[f"{key}_ci_{end}"]) for end in ("low", "high")]
-                    axes.plot(ends, [level, level], "|-", color="black", linewidth=1, markersize=5)
-        axes.set_yticks(range(len(layers)), [f"{layer['norm']} ≤ {layer['epsilon']:.4g}" for layer in layers])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1)
-        axes.set_xlabel(
-            f"share of the {artifacts.metrics['n_samples']} assessed samples; whiskers: 95 % intervals, above the bar of "
-            "worst-case accuracy, below it of certified accuracy",
-            fontsize=8,
-        )
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.grid(visible=False)
-        figure.legend(loc="outside lower center", ncols=2, fontsize=8)
-        return figure
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """One chart."""
+        if not (layers := layers_of(artifacts)):
+            raise NothingToDraw("No sandwich: this is not the summary of a run.")
+        return [sandwich(layers)]

@@ -1,25 +1,71 @@
-"""Security curves of all assessments of a run on the same axes."""
+"""Security curves: what is known against epsilon, attacked from above and certified from below."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar
 
-from windtunnel.assessments.figures import style
-from windtunnel.assessments.figures.base import Visualiser, register
+from windtunnel.assessments.figures.axes import plain
+from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
+from windtunnel.assessments.figures.plots import Series, lines
+from windtunnel.assessments.figures.scene import Scene
+from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.metadata import number
+from windtunnel.core.rows import Row, interval, rows_in
+from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+_ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
+_CERTIFIED = ("certified", "certificate-2", "certificate-3", "certificate-4")
+_ENDS = (
+    ("worst_case_accuracy", "worst case of all assessments", "ink"),
+    ("certified_accuracy", "certified by any", "clean"),
+)
 
-    from windtunnel.core.artifacts import Artifacts
-    from windtunnel.evaluation.summary.security import SecurityCurve
 
-_DASHES = ("-", "--", "-.", ":")
-_MARKERS = "osD^vP"
-_ATTACKED = (style.VERMILION, style.ORANGE, style.PURPLE, style.GREY)
-_CERTIFIED = (style.GREEN, style.BLUE, style.SKY)
+def security_charts(
+    curves: Sequence[SecurityCurve], layers: Sequence[Row], samples: int
+) -> Iterator[tuple[str, Scene]]:
+    """(norm, chart) of each norm: the curves under it, and the ends of the sandwich at its budgets; `samples`: of the run."""
+    for norm in dict.fromkeys(curve.norm for curve in curves):
+        mine = [curve for curve in curves if curve.norm == norm]
+        sides = [[c for c in mine if c.certified is certified] for certified in (False, True)]
+        drawn = [one for side in sides for i, curve in enumerate(side) for one in _series(curve, i, samples)]
+        # Points without a line: between two budgets nothing was measured.
+        rows = [row for row in layers if row["norm"] == norm]
+        for key, words, role in _ENDS:
+            having = [row for row in rows if key in row]
+            points = tuple((number(row, "epsilon"), number(row, key)) for row in having)
+            if points:
+                drawn.append(Series(words, role, points, _limits(having, key), line=False))
+        top = max(x for series in drawn for x, _ in series.points)
+        alt = f"Accuracy against epsilon under {norm}, up to {plain(top)}."
+        yield str(norm), lines(drawn, f"epsilon ({norm})", "accuracy", alt, (0, top), (0, 1))
+
+
+def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
+    """A line where the curve is known between its points (in steps, or at the points of an epsilon grid), else its points."""
+    words = f"{curve.name}, {'certified' if curve.certified else 'attacked'}"
+    words += " (of the smoothed model)" if curve.smoothed else ""
+    words += f", n = {curve.samples}" if curve.samples != n else ""
+    words += f", at least: {curve.out_of_time} samples out of time" if curve.out_of_time else ""
+    colours = _CERTIFIED if curve.certified else _ATTACKED
+    colour = colours[i % len(colours)]
+    points = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
+    if curve.steps:
+        corners = ((x, y) for (_, y), (x, _) in zip(points, points[1:], strict=False))
+        stairs = tuple(p for pair in zip(points, (*corners, points[-1]), strict=True) for p in pair)
+        yield Series(words, colour, stairs, dots=False)
+        yield Series(words, colour, points, line=False, thin=True, named=False)
+    else:
+        limits = tuple(zip(curve.low, curve.high, strict=True))
+        yield Series(words, colour, points, limits, dashed=curve.certified, line=len(points) > 1, thin=len(points) > 20)
+
+
+def _limits(rows: list[Row], key: str) -> tuple[tuple[float, float], ...]:
+    found = [limits for r in rows if (limits := interval(r, key))]
+    return tuple(found) if len(found) == len(rows) else ()
 
 
 @register
@@ -32,44 +78,9 @@ class SecurityCurvesVisualiser(Visualiser):
     families: ClassVar[frozenset[str]] = frozenset({"summary"})
     title: ClassVar[str] = "Security curves: accuracy left by attacks, and verified by certificates"
 
-    def draw(self, artifacts: Artifacts) -> Figure:
-        """The figure; a placeholder where no assessment has an epsilon."""
-        from matplotlib import pyplot
-
-        from windtunnel.evaluation.summary.security import security_curves
-
-        curves = security_curves(self.assessments)
-        norms = list(dict.fromkeys(curve.norm for curve in curves))
-        if not norms:
-            return style.placeholder("No assessment with an epsilon: there is no security curve.")
-        figure, grid = pyplot.subplots(1, len(norms), figsize=(1 + 5.5 * len(norms), 4.6), squeeze=False, sharey=True)
-        for axes, norm in zip(grid[0], norms, strict=True):
-            # Curves first: they have the first colours, and points stand on them.
-            mine = sorted((c for c in curves if c.norm is norm), key=lambda curve: len(curve.epsilons) == 1)
-            axes.axhline(
-                float(str(artifacts.metrics["clean_accuracy"])), color=style.GREY, linewidth=0.8, label="clean"
-            )
-            for certified, palette in ((False, _ATTACKED), (True, _CERTIFIED)):
-                for i, curve in enumerate(c for c in mine if c.certified is certified):
-                    of = "" if curve.samples == len(artifacts.tensor("targets")) else f", n = {curve.samples}"
-                    _draw(axes, curve, palette[i % len(palette)], i, of)
-            axes.set(xlabel=f"{norm} epsilon", ylim=(0, 1.02), xlim=(0, 1.05 * max(curve.reach for curve in mine)))
-            axes.legend(fontsize=8)
-        grid[0][0].set_ylabel("accuracy")
-        return figure
-
-
-def _draw(axes: Axes, curve: SecurityCurve, colour: str, index: int, of: str) -> None:
-    word = "verified, smoothed model" if curve.smoothed else "verified" if curve.certified else "attacked"
-    label = f"{curve.name} ({word}{of})"
-    marker = _MARKERS[index % len(_MARKERS)]
-    if len(curve.epsilons) == 1:
-        errors = [[curve.accuracy[0] - curve.low[0]], [curve.high[0] - curve.accuracy[0]]]
-        face = "white" if curve.certified else colour
-        axes.errorbar(curve.epsilons, curve.accuracy, yerr=errors, fmt=marker, color=colour, markerfacecolor=face, capsize=2,
-                      markersize=6, label=label)  # fmt: skip
-        return
-    step: Literal["post"] | None = "post" if curve.steps else None
-    axes.fill_between(curve.epsilons, curve.low, curve.high, color=colour, alpha=0.12, linewidth=0, step=step)
-    axes.plot(curve.epsilons, curve.accuracy, color=colour, linestyle=_DASHES[index % len(_DASHES)], linewidth=1.8,
-              drawstyle="steps-post" if curve.steps else "default", label=label)  # fmt: skip
+    def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
+        """A chart per norm."""
+        curves, layers = security_curves(self.assessments), rows_in(artifacts.metrics, "sandwich")
+        if not curves:
+            raise NothingToDraw("No assessment with an epsilon: there is no security curve.")
+        return [chart for _, chart in security_charts(curves, layers, len(artifacts.sample_names))]

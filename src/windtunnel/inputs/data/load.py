@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 import psutil
 import torch
+from PIL import Image
 from torch import Tensor
 
 from windtunnel.core.artifacts import load_tensors, save_tensors
@@ -17,6 +18,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import read_json, write_json
+from windtunnel.core.view import View
 from windtunnel.inputs.data.sources import ImageFiles, Raw, middle, source_of
 from windtunnel.params.data import MOST_CLASSES, Data
 
@@ -26,33 +28,36 @@ RANGE_TOLERANCE = 1e-6
 _LUMINANCE = torch.tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL's convert("L")
 
 
-def load_dataset(data: Data, seed: int) -> tuple[Dataset, Dataset | None]:
+def load_dataset(data: Data, seed: int, view: View | None = None) -> tuple[Dataset, Dataset | None]:
     """(the assessed samples, the training split or None), float32 in [0, 1] (tabular data: in its own range).
 
+    view: the transforms and the class names that the model's library brings; what `data` says of them itself counts instead.
     Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
     finite or out of range, and labels that are out of range or of another number than the samples.
     """
-    return convert(data, seed, *source_of(data.source)(data, seed))
+    return convert(data, seed, *source_of(data.source)(data, seed), view)
 
 
 def convert(
-    data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None
+    data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None, view: View | None = None
 ) -> tuple[Dataset, Dataset | None]:
     """What a source holds as `data` asks for it (see `load_dataset`)."""
     parts = [part for part in (assessed, train) if part is not None]
     for part in parts:
         if not len(part.inputs):
             raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
-    names = _class_names(data, parts)
+    if view is not None:
+        data = _with_channels(data, view)
+    names = _class_names(data, parts, view)
     selection_seed = seed if data.samples.seed is None else data.samples.seed
     targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)
     chosen = select(len(targets), data.samples.n, data.samples.selection, selection_seed, targets)
     selection: dict[str, Json] = {
         "of": len(targets), "n": len(chosen), "selection": data.samples.selection, "seed": selection_seed
     }  # fmt: skip
-    result = _convert(assessed, data, names, chosen)
+    result = _convert(assessed, data, names, chosen, view)
     result = replace(result, metadata={**result.metadata, "samples": selection})
-    return result, None if train is None else _convert(train, data, names, torch.arange(len(train.inputs)))
+    return result, None if train is None else _convert(train, data, names, torch.arange(len(train.inputs)), view)
 
 
 def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> None:
@@ -107,13 +112,25 @@ def _read(path: Path, facts: dict[str, Json], ids: tuple[str, ...]) -> Dataset:
     )
 
 
-def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tensor) -> Dataset:
+def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tensor, view: View | None = None) -> Dataset:
     """The samples at `rows` as the model sees them. Values are checked after the choice: files are read only then."""
     if isinstance(raw, Dataset):
         return _checked(raw).subset(rows)
     targets = _targets(raw, names)
     if len(raw.ids) != len(raw.inputs) or len(set(raw.ids)) != len(raw.ids):
         raise UserError(f"data: {len(set(raw.ids))} different ids for {len(raw.inputs)} samples; one of its own each")
+    if view is not None and data.resize is None and data.crop is None:
+        seen = _viewed(raw, data, rows, view)
+        facts: dict[str, Json] = {"source": data.source, "channels": view.channels, "prepared_by": view.said}
+        return Dataset(
+            seen,
+            targets[rows],
+            tuple(raw.ids[i] for i in rows.tolist()),
+            names,
+            raw.labels is not None,
+            (0.0, 1.0),
+            facts,
+        )
     inputs, ids = _numbers(raw.inputs[rows.numpy()]), tuple(raw.ids[i] for i in rows.tolist())
     _check_finite(inputs, ids)
     is_image = inputs.ndim in {3, 4}
@@ -130,7 +147,7 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
         if data.crop:
             inputs = inputs[(..., *middle((inputs.shape[2], inputs.shape[3]), data.size))]
             steps["crop"] = data.crop
-        _check_memory(inputs, data.size)
+        _check_memory(len(inputs), (inputs.shape[1], *(data.size or inputs.shape[2:])))
         inputs = _resize(inputs, data.size).clamp(0, 1)
         steps["channels"] = int(inputs.shape[1])
         if data.size:
@@ -139,6 +156,45 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
     else:
         _check_values(inputs, (low, high), "of data.value_range")
     return Dataset(inputs, targets[rows], ids, names, raw.labels is not None, (low, high), steps)
+
+
+def _with_channels(data: Data, view: View) -> Data:
+    if data.channels not in (None, view.channels):
+        raise UserError(f"data.channels: {data.channels}, but the model takes {view.channels}; leave the key out")
+    return data.model_copy(update={"channels": view.channels})
+
+
+def _viewed(raw: Raw, data: Data, rows: Tensor, view: View) -> Tensor:
+    """The samples at `rows` by the library's own transforms, float32 (n, C, H, W); they take pictures of 8 bits a channel."""
+    if isinstance(raw.inputs, ImageFiles):
+        pictures = replace(raw.inputs, channels=view.channels).pictures(rows.numpy())
+    else:
+        pictures = _pictures(raw, data, rows, view)
+    found: list[Tensor] = []
+    for picture in pictures:
+        found.append(view.image(picture))
+        if len(found) == 1:
+            _check_memory(len(rows), found[0].shape)
+    seen = torch.stack(found)
+    _check_values(seen, (0.0, 1.0), "after the model's own transforms")
+    return seen.clamp(0, 1)
+
+
+def _pictures(raw: Raw, data: Data, rows: Tensor, view: View) -> Iterator[Image.Image]:
+    inputs = _numbers(np.asarray(raw.inputs)[rows.numpy()])
+    if inputs.ndim not in {3, 4}:
+        raise UserError(
+            f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take"
+        )
+    _check_finite(inputs, tuple(raw.ids[i] for i in rows.tolist()))
+    low, high = data.value_range or raw.value_range
+    inputs = (inputs - low) / (high - low)
+    _check_values(
+        inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
+    )
+    inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, view.channels)
+    for pixels in (inputs * 255).round().byte().numpy():
+        yield Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
 def _checked(given: Dataset) -> Dataset:
@@ -200,14 +256,14 @@ def _channels(inputs: Tensor, channels: int | None) -> Tensor:
     raise UserError(f"data.channels: {channels} cannot be made of {have} channels; only 1 to 3 and 3 to 1")
 
 
-def _check_memory(inputs: Tensor, size: tuple[int, int] | None) -> None:
-    """Raise UserError where the samples, resized, would not fit into the memory that is free."""
-    height, width = size or tuple(inputs.shape[2:])
-    needed = len(inputs) * inputs.shape[1] * height * width * inputs.element_size()
+def _check_memory(samples: int, shape: Sequence[int]) -> None:
+    """Raise UserError where float32 samples of `shape` (C, H, W) would not fit into the memory that is free."""
+    channels, height, width = shape
+    needed = samples * channels * height * width * 4
     free = psutil.virtual_memory().available
     if needed > free / 2:
         raise UserError(
-            f"data.resize: {len(inputs)} samples of {inputs.shape[1]}x{height}x{width} need {needed / 1e9:.0f} GB, "
+            f"data.resize: {samples} samples of {channels}x{height}x{width} need {needed / 1e9:.0f} GB, "
             f"{free / 1e9:.0f} GB are free; a smaller size, or fewer samples (data.samples.n)"
         )
 
@@ -218,8 +274,11 @@ def _resize(inputs: Tensor, size: tuple[int, int] | None) -> Tensor:
     return torch.nn.functional.interpolate(inputs, size, mode="bilinear", antialias=True)
 
 
-def _class_names(data: Data, parts: Sequence[Raw | Dataset]) -> tuple[str, ...]:
-    """Names of the K classes, one list for both splits, so that a label means the same class in both."""
+def _class_names(data: Data, parts: Sequence[Raw | Dataset], view: View | None = None) -> tuple[str, ...]:
+    """Names of the K classes, one list for both splits, so that a label means the same class in both.
+
+    Where neither params.yaml nor the source names them, those that the model's library knows, if they hold every label.
+    """
     if isinstance(data.class_names, int):
         return tuple(map(str, range(data.class_names)))
     declared = [names for names in (data.class_names, *(part.class_names for part in parts)) if names]
@@ -228,9 +287,14 @@ def _class_names(data: Data, parts: Sequence[Raw | Dataset]) -> tuple[str, ...]:
             raise UserError("data: two classes have one name; each has a name of its own")
         return tuple(declared[0])
     arrays = [part.labels for part in parts if isinstance(part, Raw) and part.labels is not None and part.labels.size]
-    if words := {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}:
+    words = {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}
+    numbers = [int(labels.max()) for labels in arrays if labels.dtype.kind in "ui"]
+    known = view.names_of(words) if view else ()
+    if known and max(numbers, default=0) < len(known):
+        return known
+    if words:
         return tuple(sorted(words, key=_numeric_first))
-    if numbers := [int(labels.max()) for labels in arrays if labels.dtype.kind in "ui"]:
+    if numbers:
         if max(numbers) >= MOST_CLASSES:
             raise UserError(f"data: a label is {max(numbers)}; labels are integers from 0, below {MOST_CLASSES}")
         return tuple(map(str, range(max(numbers) + 1)))

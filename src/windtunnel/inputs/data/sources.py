@@ -8,7 +8,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,10 @@ class ImageFiles:
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def pictures(self, rows: np.ndarray) -> Iterator[Image.Image]:
+        """The pictures at `rows` (int64), in grey or in colour as `channels` says. UserError where one cannot be read."""
+        return (_picture(self.files[row], self.channels) for row in rows.tolist())
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """The images at `rows` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
@@ -248,21 +252,26 @@ def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def _image(path: Path, channels: int | None, resize: tuple[int, int] | None, *, crop: bool) -> np.ndarray:
+    picture = _picture(path, channels)
+    if crop:
+        rows, columns = middle((picture.height, picture.width), resize)
+        picture = picture.crop((columns.start, rows.start, columns.stop, rows.stop))
+    if resize and (picture.height, picture.width) != resize:
+        picture = picture.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _picture(path: Path, channels: int | None) -> Image.Image:
     try:
         with Image.open(path, formats=_FORMATS) as image:
             if image.mode in _DEEP_MODES:
                 raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
             mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
-            converted = image.convert(mode)
-            if crop:
-                rows, columns = middle((converted.height, converted.width), resize)
-                converted = converted.crop((columns.start, rows.start, columns.stop, rows.stop))
-            if resize and (converted.height, converted.width) != resize:
-                converted = converted.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
-            pixels = np.asarray(converted)
+            converted: Image.Image = image.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path}: not an image that can be read ({error})") from error
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return converted
 
 
 def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset | None]:

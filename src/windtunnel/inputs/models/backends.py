@@ -55,6 +55,19 @@ def _in_training(node: torch.fx.Node) -> bool:
     return any({**given, **node.kwargs}.get(name) is True for name in ("train", "training"))
 
 
+class LogitsOf(nn.Module):
+    """The logits of a network whose outputs are objects with `.logits`, as those of Hugging Face's are."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits, (N, K)."""
+        logits: Tensor = self.network(inputs).logits
+        return logits
+
+
 class OnnxModule(nn.Module):
     """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32."""
 

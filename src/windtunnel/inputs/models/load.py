@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import sys
@@ -20,11 +21,11 @@ from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, replacing, write_json
-from windtunnel.core.plugins import plugins
+from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import begin, end, limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.backends import PredictFunction, copy_graph
+from windtunnel.inputs.models.backends import LogitsOf, PredictFunction, copy_graph
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
@@ -62,10 +63,17 @@ def _warn_untested(kind: str) -> None:
 
 
 def import_model(
-    model: Model, train: Dataset | None, seed: int, device: str, directory: Path, server: str | None = None
+    model: Model,
+    train: Dataset | None,
+    seed: int,
+    device: str,
+    directory: Path,
+    server: str | None = None,
+    assessed: Dataset | None = None,
 ) -> None:
     """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
 
+    An ONNX graph is compared with its torch form on the samples `assessed`; without them it has a forward pass alone.
     `server` is MLflow's `tracking.uri`. Raises UserError where the model is unavailable or its digest is not the
     `sha256` of params.
     """
@@ -86,8 +94,10 @@ def import_model(
         }
     elif model.source == "function":
         facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
-    elif model.source in plugins("windtunnel.models"):
-        facts |= {"kwargs": dict(model.kwargs), **(_kept_file(model, directory) if model.path else {})}
+    elif model.source in model_sources():
+        keep = model_source(model.source).keep
+        kept_file = _kept_file(model, directory) if model.path and not keep else {}
+        facts |= {"kwargs": dict(model.kwargs), **(keep()(model, directory, seed) if keep else kept_file)}
     elif model.source == "mlflow":
         from windtunnel.inputs.models.from_mlflow import fetch_model
 
@@ -98,6 +108,10 @@ def import_model(
         facts |= _kept_file(model, directory)
         if model.source == "state_dict":
             facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
+    if assessed is not None and facts.get("form", model.source) == "onnx":
+        from windtunnel.inputs.models.onnx_gradients import compare
+
+        facts["gradients"] = compare(directory / str(facts["file"]), assessed.inputs).facts
     write_json(facts, directory / MODEL_JSON)
 
 
@@ -126,7 +140,7 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
     """
     facts = read_json(directory / MODEL_JSON)
-    if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *plugins("windtunnel.models")}:
+    if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *model_sources()}:
         raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
     try:
         loaded = loader_of(str(facts["source"]), trust)(dict(facts), directory, trust)
@@ -149,9 +163,11 @@ def preview_classifier(
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
         return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset, trust_of(model))
-    with tempfile.TemporaryDirectory() as folder:
-        import_model(model, train, 0, device, Path(folder), server)
-        return load_classifier(Path(folder), device, dataset, trust_of(model))
+    # Until the process ends: a verifier that is tried on the classifier reads its ONNX graph again.
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    import_model(model, train, 0, device, Path(folder.name), server, dataset)
+    return load_classifier(Path(folder.name), device, dataset, trust_of(model))
 
 
 def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
@@ -167,7 +183,10 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
     if isinstance(module, PredictFunction):  # its rows may cost money: it is checked at the first that is needed
         module.num_classes, module.time_limit = dataset.num_classes, trust.time_limit
-        return Classifier(module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device)
+        return Classifier(
+            module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device,
+            caveats=loaded.caveats,
+        )  # fmt: skip
     sample = dataset.inputs[:1].to(device)
     fed = sample.clone()
     logits = _tried(module, fed, f"model: {loaded.source} does not take inputs of shape {shape}",
@@ -177,6 +196,9 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             f"model: {loaded.source} changes its input in place, so what is measured is not what it was given; let its "
             f"forward pass work on a copy (x = x.clone())"
         )
+    if not isinstance(logits, Tensor) and isinstance(getattr(logits, "logits", None), Tensor):
+        module = LogitsOf(module).eval()
+        logits = module(fed)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise IncompatibleError(
@@ -211,7 +233,9 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         capabilities = capabilities - {Capability.AUTOGRAD}
         source = f"{source}, whose forward pass cuts off the gradient (no_grad, detach)"
     limit_answers(module, trust)
-    return Classifier(module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path)
+    return Classifier(
+        module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path, loaded.caveats
+    )
 
 
 def limit_answers(module: torch.nn.Module, trust: Trust) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.classifier import module_digest
-from windtunnel.core.contracts import Capability, Json
+from windtunnel.core.contracts import Capability, Caveat, Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
-from windtunnel.core.plugins import load_plugin
-from windtunnel.core.references import first_line, resolve, users_code
+from windtunnel.core.plugins import model_source, plugins
+from windtunnel.core.references import find_own_modules, first_line, resolve, users_code
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
 from windtunnel.inputs.models.programs import Refused, read_program
@@ -46,6 +45,7 @@ class Loaded:
     digest: str
     source: str
     onnx_path: Path | None = None
+    caveats: tuple[Caveat, ...] = ()
 
 
 def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
@@ -55,7 +55,7 @@ def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loade
     else:
         shape = cast(list[int], facts["input_shape"])
         module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
-    _load_weights(module, directory / "weights.pt", "the trained weights")
+    load_weights(module, directory / "weights.pt", "the trained weights")
     recipe = cast(dict[str, Json], facts["recipe"])
     return Loaded(module, TORCH, module_digest(module), f"{recipe['recipe']} {facts['architecture']}")
 
@@ -63,7 +63,7 @@ def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loade
 def load_state_dict(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The user's factory with the user's weights."""
     module = own_module(trust, "the model is a state dict")
-    _load_weights(module, directory / str(facts["file"]), str(facts["original"]))
+    load_weights(module, directory / str(facts["file"]), str(facts["original"]))
     return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
 
 
@@ -95,9 +95,15 @@ def load_export(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded
 
 
 def load_onnx(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
-    """An ONNX graph, run by onnxruntime."""
-    path = directory / str(facts["file"])
-    return Loaded(OnnxModule(path), ONNX, str(facts["sha256"]), f"ONNX ({facts['original']})", path)
+    """An ONNX graph: its torch form where that was found to agree with onnxruntime, else run by onnxruntime alone."""
+    from windtunnel.inputs.models.onnx_gradients import Agreement, converted
+
+    path, digest, name = directory / str(facts["file"]), str(facts["sha256"]), f"ONNX ({facts['original']})"
+    agreement = Agreement.of(facts.get("gradients"))
+    if agreement.reason:
+        return Loaded(OnnxModule(path), ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
+    module = converted(path, agreement.batch)
+    return Loaded(module, TORCH, digest, f"{name}, as torch by {agreement.by}", path, (agreement.caveat,))
 
 
 def load_function(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
@@ -116,8 +122,7 @@ def load_pickle(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded
             f"{trust.key}: {facts.get('uri', facts['file'])} is a pickle, which can run any code when loaded; "
             f"{trust.key}.allow_pickle: true loads it if you trust it"
         )
-    if (here := str(Path.cwd())) not in sys.path:  # where `resolve` finds the user's modules too
-        sys.path.insert(0, here)
+    find_own_modules()
     try:
         module = torch.load(directory / str(facts["file"]), map_location="cpu", weights_only=False)
     except Exception as error:  # a pickle can raise anything, most often that a class of the user's is not importable
@@ -148,35 +153,46 @@ LOADERS: dict[str, Loader] = {
 
 
 def loader_of(source: str, trust: Trust) -> Loader:
-    """The loader of a `model.source`: one of ours, or of a plug-in of the group `windtunnel.models`.
+    """The loader of a `model.source`: of a form of ours, of a library that has a record of ours, or of a plug-in.
 
     A plug-in is code of somebody else's: raises UserError where model.json alone names it, and params.yaml does not.
     """
     if source in LOADERS:
         return LOADERS[source]
-    if source != trust.plugin and not trust.allow_pickle:
+    if source in plugins("windtunnel.models") and source != trust.plugin and not trust.allow_pickle:
         raise UserError(
             f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
             f"{trust.key}.allow_pickle: true lets it, if you trust them"
         )
-    return load_plugin("windtunnel.models", source)
+    return cast(Loader, model_source(source).load())
 
 
-def _load_weights(module: nn.Module, path: Path, original: str) -> None:
+def load_weights(module: nn.Module, path: Path, original: str) -> None:
+    """Load a file of weights, or a trainer's checkpoint, into a module. Raises UserError where it is none, or does not fit."""
+    if not path.is_file():
+        raise UserError(f"model.path: {path}: no such file")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _read_weights(path)
     except Exception as error:  # damaged files, and pickles that weights_only refuses
         raise UserError(
             f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
         ) from error
     try:
-        module.load_state_dict(_state_dict_in(content))
+        module.load_state_dict(state_dict_in(content))
     except Exception as error:  # keys or shapes that do not fit, or no state dict at all
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"model.path: {original} does not fit the factory's module ({reason})") from error
+        raise UserError(f"model.path: {original} does not fit the architecture ({reason})") from error
 
 
-def _state_dict_in(content: object) -> dict[str, Tensor]:
+def _read_weights(path: Path) -> object:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def state_dict_in(content: object) -> dict[str, Tensor]:
     """The state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
     if isinstance(content, dict):
         nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]

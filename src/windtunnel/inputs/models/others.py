@@ -46,5 +46,5 @@ def _kept(name: str, dataset: Dataset, device: str, trust: Trust) -> Classifier:
 def _fetched(other: OtherModel, dataset: Dataset, device: str, server: str | None, trust: Trust) -> Classifier:
     model = Model(source="mlflow", uri=other.model, allow_pickle=other.allow_pickle)
     with tempfile.TemporaryDirectory() as folder:
-        import_model(model, None, 0, device, Path(folder), server)
+        import_model(model, None, 0, device, Path(folder), server, dataset)
         return load_classifier(Path(folder), device, dataset, trust)

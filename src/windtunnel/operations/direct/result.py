@@ -98,7 +98,7 @@ class Result(Mapping[str, Artifacts]):
         """The answer in a few lines: the sentence of the report's first page, the sandwich, and what limits it."""
         front = self._report.front
         tiles = [f"  {tile.label}: {tile.value} {tile.interval}".rstrip() for tile in front.tiles]
-        limits = [f"  - {caveat.text}" for caveat in front.caveats]
+        limits = [f"  - {finding.text}" for finding in (*front.alarms, *front.caveats)]
         return "\n".join([front.verdict, *tiles, *(["Limits:", *limits] if limits else [])])
 
     def save(self, directory: Path | str) -> Path:
@@ -133,7 +133,7 @@ class Result(Mapping[str, Artifacts]):
     def _repr_html_(self) -> str:
         """In a notebook: the sentence, the sandwich as a picture, and what limits it."""
         front = self._report.front
-        limits = "".join(f"<li>{html.escape(caveat.text)}</li>" for caveat in front.caveats)
+        limits = "".join(f"<li>{html.escape(caveat.text)}</li>" for caveat in (*front.alarms, *front.caveats))
         picture = base64.b64encode((self.place.summary / "SandwichVisualiser_0.png").read_bytes()).decode()
         words = html.escape(front.verdict)
         image = f'<img alt="{words}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'

@@ -29,7 +29,7 @@ from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.inputs.models.load import fit, pick_device
 from windtunnel.inputs.models.loaders import FUNCTION, TORCH, Loaded
 from windtunnel.operations.direct.result import Result
-from windtunnel.operations.direct.words import Given, budget_block, entries_of
+from windtunnel.operations.direct.words import Given, budget_block, entries_of, epsilon_of
 from windtunnel.operations.resolve import facts
 from windtunnel.operations.stages.clean import write_clean
 from windtunnel.operations.stages.sanity import write_sanity
@@ -77,6 +77,7 @@ def assess(
 
     Raises UserError, in one line and before anything is computed, for what cannot be run.
     """
+    allowed = budget_block(budget)
     given = {"attacks": attacks, "queries": queries, "sweeps": sweeps, "verification": verify, "corruptions": corrupt}
     params = validate(
         {
@@ -84,9 +85,9 @@ def assess(
             "device": device,
             "data": {"source": "function", "function": _HERE},
             "model": {"source": "function", "function": _HERE},
-            "budget": budget_block(budget),
+            "budget": allowed,
             "sanity": {"profile": sanity or "stored"},
-            **{family: entries_of(family, words) for family, words in given.items()},
+            **{family: entries_of(family, words, epsilon_of(allowed)) for family, words in given.items()},
         },
         "windtunnel.assess",
     )
@@ -140,7 +141,7 @@ def _one(
     y: Array | None,
     budget: str | Mapping[str, object],
 ) -> Artifacts:
-    ((name, entry),) = entries_of(family, algorithm).items()
+    ((name, entry),) = entries_of(family, algorithm, epsilon_of(budget_block(budget))).items()
     words = {"attacks": "attacks", "verification": "verify", "corruptions": "corrupt"}
     given: dict[str, Any] = {"attacks": None, words[family]: {name: {**cast("dict[str, object]", entry), **more}}}
     return assess(model, x, y, budget=budget, sanity=None, **given)[name]

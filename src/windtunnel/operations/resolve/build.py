@@ -47,8 +47,8 @@ class Resolver:
         """Every stage, in the order of the pipeline."""
         p = self.params
         yield self._stage(
-            "prepare", {"data": _plain(p.data)}, facts.data_options(p.data), facts.data_code(p.data),
-            facts.data_files(p.data),
+            "prepare", {"data": _plain(p.data)}, facts.data_options(p.data) | facts.view_options(p.model),
+            (*facts.data_code(p.data), *facts.view_code(p.model)), facts.data_files(p.data) | facts.view_files(p.model),
         )  # fmt: skip
         yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, self._weights())
         yield self._clean()
@@ -110,7 +110,10 @@ class Resolver:
                 del files[key]
         effective = facts.with_budget(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
-        modules = [*self.model_code, *(facts.generator_code(self.params.generators) if known.generators else ())]
+        modules = [
+            *self.model_code,
+            *(facts.generator_code(self.params.generators) if family_of(family).generators else ()),
+        ]
         modules += [*family_of(family).modules, *known.code(entry)]
         found = self._stage(
             stage, _plain(effective, "visualisers"), reached, modules, files, family=family, name=name,
@@ -159,7 +162,9 @@ class Resolver:
         own, installed = self._own_modules([*modules, *facts.reached_by(options)])
         closure = self.code.closure([*self._entry_points(stage, family), *own], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
-        if family and facts.of_family(family).generators:
+        if stage == "prepare" and (seen := facts.view_model(self.params.model)):
+            inputs["model"] = _plain(seen)
+        if family and family_of(family).generators:
             inputs["generators"] = _plain(self.params.generators)
         work = Work(
             entry=dict(entry),

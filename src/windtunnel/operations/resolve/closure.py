@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import windtunnel
 from windtunnel.core.errors import UserError
+from windtunnel.core.repository import code_folders
 from windtunnel.operations.resolve.memory import Memory
 from windtunnel.operations.resolve.source import Source, read_source
 
@@ -30,7 +31,7 @@ class Closure:
 
 
 class Code:
-    """The code at hand: this package, wherever it is installed, and what lies in the folder `project`.
+    """The code at hand: this package, wherever it is installed, and what lies in the folder `project` or its repository.
 
     `lazy`: what a module imports by a reference that no import statement names. What is found out about a module holds as
     long as this object does.
@@ -39,7 +40,7 @@ class Code:
     def __init__(self, project: Path, memory: Memory, lazy: Mapping[str, Iterable[str]] | None = None) -> None:
         self.memory = memory
         self._lazy = lazy or {}
-        self._project = str(project)
+        self._folders = [str(folder) for folder in code_folders(project)]
         self._roots = {PACKAGE: os.path.dirname(windtunnel.__file__)}
         self._files: dict[str, Path | None] = {}
         self._modules: dict[str, _Module] = {}
@@ -58,7 +59,9 @@ class Code:
         todo, seen = list(entry_points), set()
         for name in todo:
             if self.file(name) is None and not self._adopt(name):
-                raise UserError(f"{name}: no such module in this folder, in {PACKAGE} or on Python's path")
+                raise UserError(
+                    f"{name}: no such module in this folder, its repository, in {PACKAGE} or on Python's path"
+                )
         while todo:
             name = todo.pop()
             if name in seen:
@@ -74,8 +77,10 @@ class Code:
         """The file of a module of ours or of the project; None for a library's and for a name that is no module's."""
         if name not in self._files:
             top, *rest = name.split(".")
-            base = os.path.join(self._roots.get(top) or os.path.join(self._project, top), *rest)
-            paths = (os.path.join(base, "__init__.py"), f"{base}.py")
+            known = self._roots.get(top)
+            tops = [known] if known else [os.path.join(folder, top) for folder in self._folders]
+            bases = [os.path.join(found, *rest) for found in tops]
+            paths = (path for base in bases for path in (os.path.join(base, "__init__.py"), f"{base}.py"))
             self._files[name] = next((Path(path) for path in paths if os.path.isfile(path)), None)
         return self._files[name]
 
@@ -99,8 +104,9 @@ class Code:
                 code |= {f"{name}: {rel}": self.memory.digest(file) for rel, file in _beside(path)}
             parts = name.split(".")
             around = (".".join(parts[:i]) for i in range(1, len(parts)))
-            tops = {found.partition(".")[0] for found in source.imports}
-            libraries = {top for top in tops if self.file(top) is None} - sys.stdlib_module_names
+            # A folder of modules without an __init__.py has no file of its own, and is no library.
+            at_hand = {found.partition(".")[0] for found in source.imports if self.file(found) is not None}
+            libraries = {found.partition(".")[0] for found in source.imports} - at_hand - sys.stdlib_module_names
             named = (*around, *source.imports, *self._lazy.get(name, ()))
             imports = tuple(found for found in named if self.file(found) is not None)
             self._modules[name] = _Module(code, imports, frozenset(libraries))

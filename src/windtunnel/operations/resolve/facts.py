@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
+from windtunnel.assessments.catalogue import CLEAN_FIGURES
 from windtunnel.assessments.depends import Depends, module_of
 from windtunnel.assessments.reported import OF_KIND
-from windtunnel.core.plugins import families, family_of, libraries, library_records, record_of
+from windtunnel.core.plugins import (
+    families,
+    family_of,
+    libraries,
+    library_records,
+    model_source,
+    model_sources,
+    record_of,
+)
 from windtunnel.params.data import Data
 from windtunnel.params.entry import BudgetOverride, Entry
 from windtunnel.params.latent import Generators
@@ -33,7 +44,9 @@ OPTIONS: dict[str, Option] = {
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
     "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
-    "ONNX model": Option(frozenset({"onnxruntime"})),
+    "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.inputs.models.onnx_gradients"})),
+    "safetensors": Option(frozenset({"safetensors"})),
+    "ONNX gradients": Option(frozenset({"onnx2torch"})),
     "MLflow model": Option(
         frozenset({"mlflow"}),
         frozenset({"windtunnel.inputs.models.from_mlflow", "windtunnel.inputs.mlflow_server"}),
@@ -54,8 +67,13 @@ DISTRIBUTION = {
 }
 
 
+# A graph has gradients where onnx2torch is installed, which need not be.
+_ONNX = frozenset({"ONNX gradients"} if find_spec("onnx2torch") else ())
+
+
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
+    options |= _ONNX if "ONNX model" in options else frozenset()
     reached = [OPTIONS[name] for name in options if name in OPTIONS]  # a library without code apart needs no row
     modules = frozenset().union(*(o.modules for o in OPTIONS.values())) - frozenset().union(
         *(o.modules for o in reached)
@@ -100,6 +118,7 @@ def lazy_imports() -> dict[str, list[str]]:
             ]
             for family in ours
         },
+        "windtunnel.reporting.report.figures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
         **dict.fromkeys(
             ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
         ),
@@ -130,13 +149,43 @@ def data_options(data: Data) -> frozenset[str]:
 def model_options(model: Model) -> frozenset[str]:
     """What a classifier of `model` reaches, when it is made and when it is asked."""
     known = {"onnx": {"ONNX model"}, "mlflow": {"MLflow model", "ONNX model"}}
-    return frozenset(known.get(model.source, set()))
+    packed = {"safetensors"} if model.path and model.path.endswith(".safetensors") else set()
+    return frozenset(known.get(model.source, set()) | packed)
 
 
 def model_code(model: Model) -> Iterator[str]:
     """The user's own modules that a classifier of `model` is made of: every assessment executes them."""
     used = {"state_dict": model.factory, "train": model.factory, "function": model.function}.get(model.source)
     yield from module_of(used)
+    if model.source in model_sources():
+        yield from model_source(model.source).modules
+
+
+def view_model(model: Model) -> Model | None:
+    """What of `model` decides how its own library sees images; None where it has no say in that."""
+    if model.source not in model_sources() or model_source(model.source).view is None:
+        return None
+    path = model.path if model_source(model.source).view_reads else None
+    return Model(source=model.source, name=model.name, weights=model.weights, kwargs=model.kwargs, path=path)
+
+
+def view_options(model: Model) -> frozenset[str]:
+    """What seeing images as a library does reaches: the library takes pictures."""
+    return frozenset({"image files"} if view_model(model) else set())
+
+
+def view_code(model: Model) -> Iterator[str]:
+    """The modules that see images as a library does."""
+    if view_model(model):
+        yield from model_source(model.source).modules
+
+
+def view_files(model: Model) -> dict[str, str]:
+    """The files below `model.path` that decide how images are seen."""
+    if not view_model(model) or model.path is None:
+        return {}
+    found = {name: Path(model.path) / name for name in model_source(model.source).view_reads}
+    return {f"model.path/{name}": path.as_posix() for name, path in found.items() if path.is_file()}
 
 
 def data_code(data: Data) -> Iterator[str]:

@@ -6,7 +6,9 @@ from windtunnel.core.dataset import too_many
 from windtunnel.core.layout import DATA
 from windtunnel.core.narration import say
 from windtunnel.inputs.data.load import load_dataset, save_datasets
+from windtunnel.inputs.models.views import view_of
 from windtunnel.params.data import Data
+from windtunnel.params.model import Model
 from windtunnel.params.resolved import read_resolved
 
 
@@ -15,6 +17,7 @@ def main() -> None:
     resolved = read_resolved("prepare")
     work = resolved.work
     data = Data.model_validate(work.entry["data"])
-    assessed, train = load_dataset(data, resolved.seed)
+    view = view_of(Model.model_validate(work.inputs["model"])) if "model" in work.inputs else None
+    assessed, train = load_dataset(data, resolved.seed, view)
     say(too_many("data", data.samples.n, len(assessed)))
     save_datasets(assessed, train, DATA)

@@ -16,5 +16,6 @@ def main() -> None:
     resolved = read_resolved("train")
     work = resolved.work
     model = Model.model_validate(work.entry["model"])
-    import_model(model, read_train(DATA), resolved.seed, work.device, MODEL, configured_server())
-    load_classifier(MODEL, work.device, read_assessed(DATA), trust_of(model))
+    assessed = read_assessed(DATA)
+    import_model(model, read_train(DATA), resolved.seed, work.device, MODEL, configured_server(), assessed)
+    load_classifier(MODEL, work.device, assessed, trust_of(model))

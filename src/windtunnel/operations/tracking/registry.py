@@ -211,11 +211,12 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
     import numpy as np
     import torch
 
-    from windtunnel.inputs.models.loaders import LOADERS
+    from windtunnel.inputs.models.loaders import loader_of
     from windtunnel.inputs.models.trust import trust_of
     from windtunnel.params.load import load_params
 
-    loaded = LOADERS[str(facts["source"])](facts, directory, trust_of(load_params().model))
+    trust = trust_of(load_params().model)
+    loaded = loader_of(str(facts["source"]), trust)(facts, directory, trust)
     # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from windtunnel.assessments.figures.axes import WIDTH
+from windtunnel.assessments.figures.plots import Series, lines
+from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
 from windtunnel.reporting.compare.curves import CurveDifference
 from windtunnel.reporting.compare.paired import compare_assessment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +44,15 @@ def contrast(first: Path, second: Path) -> Contrast:
     return Contrast(pair.curve, int((after > before).sum()), int((after < before).sum()))
 
 
-def contrast_figure(found: Contrast, labels: tuple[str, str]) -> Figure:
-    """The two curves, the area between them shaded; `labels` name the first and the second sweep."""
-    from matplotlib import pyplot
-
-    from windtunnel.assessments.figures import style
-
-    figure, axes = pyplot.subplots(figsize=(6.5, 4))
+def contrast_chart(found: Contrast, labels: tuple[str, str]) -> Scene:
+    """The two curves; `labels` name the first and the second sweep. `windtunnel.assessments.figures.paint` writes it as a PNG."""
     points, whole = found.curves.points, found.curves.overall
-    epsilons = [float(point.at) for point in points]
-    first, second = [point.first for point in points], [point.second for point in points]
-    axes.fill_between(epsilons, first, second, color=style.GREY, alpha=0.2, linewidth=0)
-    axes.plot(epsilons, first, "o-", color=style.ATTACKED, label=f"{labels[0]}: area {whole.first:.3f}")
-    axes.plot(epsilons, second, "s--", color=style.BLUE, label=f"{labels[1]}: area {whole.second:.3f}")
-    gain = whole.second - whole.first
-    axes.set(
-        xlabel="epsilon",
-        ylabel="top-1 accuracy",
-        ylim=(0, 1.02),
-        title=f"difference of the areas {gain:+.3f} [{whole.low:+.3f}, {whole.high:+.3f}]",
-    )
-    axes.legend(title=f"flips later on {found.later} samples, earlier on {found.earlier}", title_fontsize=9)
-    return figure
+    first = tuple((float(point.at), point.first) for point in points)
+    second = tuple((float(point.at), point.second) for point in points)
+    drawn = [
+        Series(f"{labels[0]}: area {whole.first:.3f}", "broken", first),
+        Series(f"{labels[1]}: area {whole.second:.3f}", "clean", second, dashed=True),
+    ]
+    gain = f"{labels[1]} flips later on {found.later} samples, earlier on {found.earlier}"
+    area = f"difference of the areas {whole.second - whole.first:+.3f} [{whole.low:+.3f}, {whole.high:+.3f}]"
+    return lines(drawn, f"epsilon; {gain}", "top-1 accuracy", f"{area}; {gain}.", width=WIDTH)

@@ -104,7 +104,7 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
     checks = _checks(reports / "sanity" / METADATA_FILE, problems)
     pictures = plan_pictures(summary or clean, len(wanted))
     run = _run(summary) if summary and measured else None
-    figures = {a.name: figures_of(a, {}) for a in (clean, summary) if a}
+    figures = {clean.name: figures_of(clean)} if clean else {}
     clean, summary = (_slim(a) if a else None for a in (clean, summary))
     confidence: dict[str, float] = {}
     assessments: list[Artifacts] = []
@@ -119,7 +119,7 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
             if (median := _confidence_when_wrong(found)) is not None:
                 confidence[name] = median
             children[name] = _children(robustness / name, name, problems)
-            figures[name] = figures_of(found, children[name])
+            figures[name] = figures_of(found)
             metadata = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
             metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **found.run_time_metrics}})
             assessments.append(replace(_slim(found), metadata=metadata))

@@ -1,6 +1,7 @@
-"""What a visualiser shows, as blocks of the report: a chart in vectors or a grid of pictures, else its picture on disk.
+"""What a visualiser shows, as blocks of the report: its charts in vectors and its pictures, described by the visualiser itself.
 
-Drawn while the tensors of the assessment are in memory; kept are blocks alone.
+Drawn while the tensors of the assessment are in memory; kept are blocks alone. A visualiser that is not installed here, or that cannot
+read what is on disk, is shown as the PNG that it left.
 """
 
 from __future__ import annotations
@@ -11,53 +12,57 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
+from windtunnel.assessments.catalogue import register_figures
+from windtunnel.assessments.figures.base import VISUALISERS, drawn
+from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.reporting.report.charts.of_visualiser import CHARTS, Children
-from windtunnel.reporting.report.grids import GRIDS
+from windtunnel.core.rows import Row, block, rows_in
 from windtunnel.reporting.report.guard import ODD_METADATA
 from windtunnel.reporting.report.model import Block, Chart, Figure, Text
-from windtunnel.reporting.report.words import rows_in
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One figure of an assessment. `ours`: in vectors, or in pictures of the report's own. `repeats`: shows clean images or maps."""
+    """One figure of an assessment. `repeats`: shows clean images or maps of the change, which the report may show elsewhere."""
 
     visualiser: str
     blocks: tuple[Block, ...]
-    ours: bool
     repeats: bool = False
 
 
-def figures_of(artifacts: Artifacts, children: Children) -> tuple[Drawn, ...]:
+def figures_of(artifacts: Artifacts) -> tuple[Drawn, ...]:
     """The figures that metadata.json lists, in its order."""
-    return tuple(_figures(artifacts, children))
+    register_figures()
+    return tuple(_figures(artifacts))
 
 
-def _figures(artifacts: Artifacts, children: Children) -> Iterator[Drawn]:
+def _figures(artifacts: Artifacts) -> Iterator[Drawn]:
     pictures = picture_files(artifacts)
     for row in rows_in(artifacts.plain, "visualisers"):
         name, title = str(row.get("name")), str(row.get("title") or row.get("name"))
         path = pictures.get(str(row.get("file")))
         repeats = bool(row.get("embeds_clean_input") or row.get("embeds_perturbation_map"))
         if row.get("empty"):
-            yield Drawn(name, (Text(f"{title}: {row['empty']}"),), ours=True)
-            continue
-        # A chart draws what the visualiser draws by default; with options the picture is what was asked for.
-        blocks = () if row.get("options") and path else tuple(_own(artifacts, name, title, children))
-        if blocks:
-            yield Drawn(name, blocks, True, repeats)
+            yield Drawn(name, (Text(f"{title}: {row['empty']}"),))
+        elif blocks := _described(artifacts, row, title):
+            yield Drawn(name, blocks, repeats)
         elif path:
-            yield Drawn(name, (Figure(path, f"{artifacts.name}: {title}"),), False, repeats)
+            yield Drawn(name, (Figure(path, f"{artifacts.name}: {title}"),), repeats)
 
 
-def _own(artifacts: Artifacts, visualiser: str, title: str, children: Children) -> list[Block]:
+def _described(artifacts: Artifacts, row: Row, title: str) -> tuple[Block, ...]:
+    """What the visualiser of a row of metadata.json draws with its options; nothing where it is unknown or cannot."""
+    visualiser = VISUALISERS.get(str(row.get("name")))
+    if visualiser is None:
+        return ()
     try:
-        scenes = [draw(artifacts, children) for draw in CHARTS.get(visualiser, ())]
-        grid = GRIDS[visualiser](artifacts) if visualiser in GRIDS else None
+        drawings, empty = drawn(visualiser(**block(row, "options")), artifacts)
     except ODD_METADATA:
-        return []
-    return [*(Chart(scene, f"{artifacts.name}: {title}") for scene in scenes if scene), *([grid] if grid else [])]
+        return ()
+    if empty:
+        return (Text(f"{title}: {empty}"),)
+    caption = f"{artifacts.name}: {title}"
+    return tuple(Chart(one, caption) if isinstance(one, Scene) else one for one in drawings)
 
 
 def picture_files(artifacts: Artifacts) -> Mapping[str, Path]:

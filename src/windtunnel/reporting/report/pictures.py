@@ -12,8 +12,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from windtunnel.assessments.attacks.figures import signed_map
-from windtunnel.assessments.figures.png import enlarged, pixels_of, png_bytes
+from windtunnel.assessments.figures.png import pixels_of, png_bytes
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.evaluation.summary.evidence import in_latent_space
@@ -78,14 +77,6 @@ def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
     if isinstance(known, Tensor) and known.shape == images.shape:
         pictures.nearest = {i: known[i].clone() for i in pictures.chosen if bool(known[i].isfinite().all())}
     return pictures
-
-
-def map_png(difference: Tensor, scale: float) -> bytes:
-    """A signed change (C, H, W) as PNG: red brighter, blue darker, white none; `scale` is the change of full colour."""
-    from matplotlib import colormaps
-
-    values = (signed_map(difference) / (2 * scale) + 0.5).clamp(0, 1).numpy()
-    return png_bytes(enlarged((colormaps["RdBu_r"](values)[..., :3] * 255).round().astype(np.uint8), LARGE))
 
 
 def _chosen(base: Artifacts) -> tuple[int, ...]:

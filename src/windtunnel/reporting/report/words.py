@@ -8,26 +8,13 @@ from typing import cast
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.rows import Row as Row
+from windtunnel.core.rows import block as block
+from windtunnel.core.rows import interval as interval
+from windtunnel.core.rows import listed as listed
+from windtunnel.core.rows import rows_in as rows_in
 
-Row = Mapping[str, Json]
 NBSP = "\N{NO-BREAK SPACE}"
-
-
-def block(row: Row, key: str) -> Row:
-    """A mapping inside a mapping; empty where there is none."""
-    value = row.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def listed(row: Row, key: str) -> list[Json]:
-    """A list inside a mapping; empty where there is none."""
-    value = row.get(key)
-    return value if isinstance(value, list) else []
-
-
-def rows_in(row: Row, key: str) -> list[Row]:
-    """The mappings of a list inside a mapping."""
-    return [item for item in listed(row, key) if isinstance(item, Mapping)]
 
 
 def numbers(value: Json) -> list[float]:
@@ -39,13 +26,6 @@ def number(row: Row, key: str, default: float = 0.0) -> float:
     """A number; the default where it is missing."""
     value = row.get(key)
     return default if value is None else float(str(value))
-
-
-def interval(row: Row, key: str) -> tuple[float, float] | None:
-    """The 95 % interval of a rate; None where there is none."""
-    low, high = row.get(f"{key}_ci_low"), row.get(f"{key}_ci_high")
-    # A bound of 0 comes out of the library as 1.7e-18.
-    return None if low is None or high is None else (round(float(str(low)), 12), round(float(str(high)), 12))
 
 
 def percent(row: Row, key: str) -> str:

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from matplotlib import pyplot
-
-from windtunnel.plugins import Artifacts, AssessmentKind, Visualiser, register
+from windtunnel.plugins import Artifacts, AssessmentKind, Bar, Visualiser, bars, register
 
 
 @register
@@ -19,6 +17,8 @@ class SignVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts):
         """A bar for each sign."""
         change = (artifacts.tensor("perturbed_inputs") - artifacts.tensor("clean_inputs")).sign()
-        figure, axes = pyplot.subplots(figsize=(4, 3))
-        axes.bar(["down", "same", "up"], [int((change == sign).sum()) for sign in (-1, 0, 1)])
-        return figure
+        shares = {
+            name: float((change == sign).double().mean()) for name, sign in (("down", -1), ("same", 0), ("up", 1))
+        }
+        rows = [Bar(name, share, "accent") for name, share in shares.items()]
+        return [bars(rows, "share of all values", "Signs of the changes.")]

@@ -28,7 +28,7 @@ from windtunnel.reporting.report.words import (
 _ESSENTIAL = frozenset({
     "ConfusionMatrixVisualiser", "ReliabilityVisualiser", "SuccessAgainstQueriesVisualiser", "DecidedByVisualiser",
     "CorruptionHeatmapVisualiser", "SeverityCurveVisualiser", "CorruptionSheetVisualiser", "LatentMetricsVisualiser",
-    "LatentDistributionsVisualiser", "LatentGridVisualiser",
+    "LatentGridVisualiser",
 })  # fmt: skip
 
 _FEW_CHARACTERS = 24

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from windtunnel.assessments.figures.sandwich import Layer, sandwich
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.evaluation.summary.sandwich_figure import layers_of, sandwich
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
@@ -103,15 +103,8 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
     """The sandwich per budget; None where there is no summary."""
     if summary is None:
         return None
-    clean = number(summary.metrics, "clean_accuracy")
-    drawn = []
-    for row in layers(summary):
-        certified = number(row, "certified_accuracy")
-        worst = max(number(row, "worst_case_accuracy", clean), certified)
-        limits = interval(row, "certified_accuracy"), interval(row, "worst_case_accuracy")
-        drawn.append(Layer(budget(row), certified, worst, max(clean, worst), *limits))
     words = f"The robustness sandwich: what is known of the {summary.metrics['n_samples']} samples at each budget."
-    return Chart(sandwich(drawn), words)
+    return Chart(sandwich(layers_of(summary)), words)
 
 
 def _findings(found: Found) -> tuple[Finding, ...]:

@@ -10,17 +10,18 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.png import png_of
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
-from windtunnel.reporting.report.pictures import LARGE, Pictures, map_png
+from windtunnel.reporting.report.pictures import LARGE, Pictures
 from windtunnel.reporting.report.words import class_name, region
 
 ACROSS = 7  # pictures beside each other on a page
-_MAP_WORDS = "change: red brighter, blue darker, one scale per sample"
+_MAP_WORDS = f"change: {WORDS}, one scale per sample"
 
 
 def side_by_side_blocks(found: Found, options: Options) -> list[Block]:
@@ -135,5 +136,7 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
     distance = float(distances[_row(artifacts, pictures.names[i])]) if isinstance(distances, Tensor) else float("nan")
     words = f"{region(artifacts).get('norm', '')} {distance:.3g}" if distance == distance else ""
     return Picture(
-        map_png(image - pictures.clean[i], scale), f"change of {pictures.names[i]} by {artifacts.name}", words
+        map_png(signed_map(image - pictures.clean[i]), scale, LARGE),
+        f"change of {pictures.names[i]} by {artifacts.name}",
+        words,
     )

@@ -1,0 +1,93 @@
+"""Hook of mkdocs: pages of the handbook that the code knows best, made when it is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from windtunnel.cli.main import COMMANDS, cli
+from windtunnel.core.contracts import Json
+from windtunnel.evaluation.summary.meanings import MEANING
+from windtunnel.params.schema import Params
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    for name, text in (
+        ("reference/params.md", params_page()),
+        ("reference/metrics.md", metrics_page()),
+        ("reference/cli.md", cli_page()),
+    ):
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def params_page() -> str:
+    """Every key of params.yaml, block by block, from the schema."""
+    schema: dict[str, Any] = Params.model_json_schema()
+    blocks = {"params.yaml": schema, **schema["$defs"]}
+    parts = [
+        "# params.yaml\n\nEvery key, from the schema itself: `windtunnel params --schema` prints the same,",
+        "`windtunnel params --schema --json` is JSON Schema for editors that complete and check. A number may be written as a",
+        "fraction: `8/255`.\n",
+    ]
+    for name, block in blocks.items():
+        if "properties" in block:
+            parts += [f"\n## {name}\n", f"{_line(block.get('description', ''))}\n", *_rows(block["properties"])]
+    return "\n".join(parts) + "\n"
+
+
+def _rows(properties: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    yield "| key | type | default | meaning |\n| --- | --- | --- | --- |"
+    for key, details in properties.items():
+        default = f"`{json.dumps(details['default'])}`" if details.get("default") is not None else ""
+        yield f"| `{key}` | {_type(details)} | {default} | {_line(details.get('description', ''))} |"
+
+
+def _type(details: Mapping[str, Any]) -> str:
+    if "enum" in details:
+        return ", ".join(f"`{word}`" for word in details["enum"])
+    if "const" in details:
+        return f"`{details['const']}`"
+    if "anyOf" in details:
+        return " or ".join(dict.fromkeys(_type(option) for option in details["anyOf"] if option.get("type") != "null"))
+    if "$ref" in details:
+        name = str(details["$ref"]).rsplit("/", 1)[-1]
+        return f"[{name}](#{name.lower()})"
+    if isinstance(inner := details.get("additionalProperties"), Mapping):
+        return f"map of {_type(inner)}"
+    if details.get("type") == "array" and isinstance(details.get("items"), Mapping):
+        return f"list of {_type(details['items'])}"
+    return str(details.get("type", "value"))
+
+
+def metrics_page() -> str:
+    """What the abbreviations among the metrics stand for."""
+    rows = [f"| `{name}` | {_line(text)} |" for name, text in MEANING.items()]
+    head = "# Metrics\n\nNames that do not speak for themselves; every accuracy and rate has `_ci_low` and `_ci_high`"
+    return (
+        "\n".join([head, "beside it, the Wilson 95 % interval.\n", "| metric | meaning |\n| --- | --- |", *rows]) + "\n"
+    )
+
+
+def cli_page() -> str:
+    """Every command, as `--help` has it."""
+    parts = ["# The command line\n"]
+    for name in ("", *COMMANDS):
+        context = click.Context(cli, info_name="windtunnel", terminal_width=100)
+        command: click.Command | None = cli
+        if name:
+            command = cli.get_command(context, name)
+            context = click.Context(cast(click.Command, command), context, name, terminal_width=100)
+        text = cast(click.Command, command).get_help(context)
+        parts.append(f"## {name or 'windtunnel'}\n\n```text\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def _line(text: Json) -> str:
+    return str(text).split("\n\n")[0].replace("\n", " ").replace("|", "\\|").replace("<", "&lt;")

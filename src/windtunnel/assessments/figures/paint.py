@@ -1,0 +1,165 @@
+"""A figure as a PNG: the charts and pictures that the report shows as vectors, in the same colours and words.
+
+Matplotlib only fills shapes and sets text here: what stands where is decided once, by the chart.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, Polygon, Rectangle
+from matplotlib.text import Text
+from PIL import Image
+
+from windtunnel.assessments.figures.axes import HALF
+from windtunnel.assessments.figures.base import Drawing
+from windtunnel.assessments.figures.pictures import Picture, PictureGrid
+from windtunnel.assessments.figures.scene import (
+    PALETTE,
+    Area,
+    Dot,
+    Label,
+    Line,
+    Mark,
+    Rect,
+    Scene,
+    text_width,
+    wrapped,
+)
+
+_DPI = 150
+_MARGIN, _GAP, _TITLE = 10.0, 14.0, 24.0
+_CELL, _SMALL, _LEADING = 96.0, 8.0, 11.0
+_LEAST = 340.0  # points: a title has room above a narrow chart
+
+
+def paint(title: str, drawings: Sequence[Drawing], path: Path, empty: str = "") -> None:
+    """Write a PNG of the drawings below their title; of the words `empty` where there are none. Equal bytes for equal drawings."""
+    words = [Label(0, 12, line, "soft") for line in wrapped(empty, 460, 10)] if not drawings else []
+    scenes = [_laid_out(d) if isinstance(d, PictureGrid) else (d, []) for d in drawings]
+    scenes += [(Scene(480, 24, (label,), empty), []) for label in words]
+    places, width, height = _places([scene for scene, _ in scenes])
+    width = max(_LEAST, width, text_width(title, 11)) + 2 * _MARGIN
+    figure = Figure((width / 72, height / 72), dpi=_DPI, facecolor=_colour("paper"))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    axes.add_artist(_label(Label(_MARGIN, 17, title, "ink", 11, bold=True), 0, 0))
+    for (scene, pictures), (x, y) in zip(scenes, places, strict=True):
+        for order, mark in enumerate(scene.marks):
+            shape = _SHAPES[type(mark)](mark, x, y)
+            shape.set_zorder(order)  # as laid out: matplotlib would draw every line above every shape
+            axes.add_artist(shape)
+        for left, top, picture in pictures:
+            axes.add_artist(_image(AxesImage(axes, interpolation="nearest"), x + left, y + top, picture))
+    # No software version in the file.
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _places(scenes: Sequence[Scene]) -> tuple[list[tuple[float, float]], float, float]:
+    """(where each drawing stands, width and height of all): narrow charts two beside each other, the others below."""
+    places: list[tuple[float, float]] = []
+    x, y, tallest, width = _MARGIN, _TITLE, 0.0, 0.0
+    for scene in scenes:
+        beside = bool(places) and x > _MARGIN and scene.width <= HALF and x + scene.width <= _MARGIN + 2 * HALF + _GAP
+        if places and not beside:
+            x, y, tallest = _MARGIN, y + tallest + _GAP, 0.0
+        places.append((x, y))
+        x = x + scene.width + _GAP if scene.width <= HALF else _MARGIN
+        tallest, width = max(tallest, scene.height), max(width, places[-1][0] + scene.width - _MARGIN)
+    return places, width, y + tallest + _MARGIN
+
+
+def _laid_out(grid: PictureGrid) -> tuple[Scene, list[tuple[float, float, Picture]]]:
+    """The words of a grid as a scene, and where its pictures stand in it (left, top, picture), each in a cell of 96 points."""
+    across = max([len(grid.header), *(len(pictures) for _, pictures in grid.rows), 1])
+    left = max([text_width(label, _SMALL) + 8 for label, _ in grid.rows if label], default=0.0)
+    marks: list[Mark] = []
+    found: list[tuple[float, float, Picture]] = []
+
+    def cell(x: float, y: float, text: str) -> float:
+        """Words centred below y in the column at x; their height."""
+        lines = wrapped(text, _CELL, _SMALL) if text else []
+        marks.extend(
+            Label(x + _CELL / 2, y + 9 + i * _LEADING, line, "soft", _SMALL, "middle") for i, line in enumerate(lines)
+        )
+        return len(lines) * _LEADING
+
+    columns = [left + i * (_CELL + 6) for i in range(across)]
+    y = max([cell(x, 0, name) for x, name in zip(columns, grid.header, strict=False)], default=0.0) + 4
+    for label, pictures in grid.rows:
+        marks.append(Label(left - 6, y + _CELL / 2, label, "soft", _SMALL, "end"))
+        below = 0.0
+        for x, picture in zip(columns, pictures, strict=False):
+            if picture is not None:
+                found.append((x, y, picture))
+                below = max(below, cell(x, y + _CELL, picture.text))
+        y += _CELL + below + 6
+    width = columns[-1] + _CELL
+    for line in wrapped(grid.caption, max(width, _LEAST), 9):
+        marks.append(Label(0, y + 9, line, "soft", 9))
+        y += 12
+    return Scene(width, y, tuple(marks), grid.caption), found
+
+
+def _colour(colour: str) -> str:
+    return PALETTE[colour][0] if colour in PALETTE else colour
+
+
+def _rect(mark: Rect, x: float, y: float) -> Rectangle:
+    return Rectangle((x + mark.x, y + mark.y), mark.width, mark.height, color=_colour(mark.colour), linewidth=0)
+
+
+def _line(mark: Line, x: float, y: float) -> Line2D:
+    xs, ys = zip(*mark.points, strict=True)
+    line = Line2D([x + v for v in xs], [y + v for v in ys], color=_colour(mark.colour), linewidth=mark.width)
+    if mark.dashed:
+        line.set_dashes((4 / mark.width, 3 / mark.width))  # in widths of the line
+    return line
+
+
+def _area(mark: Area, x: float, y: float) -> Polygon:
+    return Polygon([(x + a, y + b) for a, b in mark.points], color=_colour(mark.colour), alpha=0.18, linewidth=0)
+
+
+def _dot(mark: Dot, x: float, y: float) -> Circle:
+    return Circle((x + mark.x, y + mark.y), mark.radius, color=_colour(mark.colour), linewidth=0)
+
+
+def _label(mark: Label, x: float, y: float) -> Text:
+    anchor = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
+    return Text(
+        x + mark.x,
+        y + mark.y,
+        mark.text,
+        color=_colour(mark.colour),
+        fontsize=mark.size,
+        ha=anchor,
+        va="baseline",
+        fontfamily="DejaVu Sans",
+        fontweight="bold" if mark.bold else "normal",
+        parse_math=False,
+    )
+
+
+def _image(image: AxesImage, x: float, y: float, picture: Picture) -> AxesImage:
+    """A picture in the cell at (x, y), centred, in its own proportions."""
+    with Image.open(io.BytesIO(picture.png)) as opened:
+        pixels = np.asarray(opened.convert("RGB"))
+    scale = _CELL / max(pixels.shape[:2])
+    height, width = (size * scale for size in pixels.shape[:2])
+    left, top = x + (_CELL - width) / 2, y + (_CELL - height) / 2
+    image.set_data(pixels)
+    image.set_extent((left, left + width, top + height, top))
+    return image
+
+
+_SHAPES: dict[type[Mark], Callable[..., Artist]] = {Rect: _rect, Line: _line, Area: _area, Dot: _dot, Label: _label}

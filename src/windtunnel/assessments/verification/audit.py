@@ -1,0 +1,134 @@
+"""A second opinion on verdicts: certified samples attacked in float64, and some verdicts asked of another implementation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.canonical.subject import unit_of
+from windtunnel.assessments.verification.falsifier import falsify, falsify_targeted
+from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Capability, Norm, Verdict
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
+from windtunnel.params.entry import Budget
+from windtunnel.params.verification import VerificationEntry
+
+DOMAINS, SECONDS = 500, 10.0  # of the second opinion: subdomains of a search, seconds of the solver, for one sample
+_SUFFIX = {Norm.LINF: "", Norm.L2: "-l2", Norm.L1: "-l1"}
+_OWN = "branch-and-bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the second look at one verification found; samples by their names.
+
+    attacked: certified samples that were attacked. broken: those of them with a counter-example. asked: verdicts that another
+    implementation was asked for. agreed: those that it came to as well; without an answer it contradicts nothing.
+    contradicted: those where it came to the opposite. unasked: why nothing was asked, empty where something was.
+    """
+
+    attacked: int
+    broken: tuple[str, ...]
+    asked: int
+    agreed: int
+    contradicted: tuple[str, ...]
+    unasked: str = ""
+
+
+class _Exact(nn.Module):
+    """A module in float64 whose logits are in units of their spread, so that one tolerance fits every model."""
+
+    def __init__(self, module: nn.Module, unit: float) -> None:
+        super().__init__()
+        self._module, self._unit = copy.deepcopy(module).double(), unit
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Float64 (N, K)."""
+        logits: Tensor = self._module(x.double())
+        return logits / self._unit
+
+
+def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, certified: int, asked: int) -> Audit:
+    """Look again at the verdicts of one verification.
+
+    subject: the model with the samples of the verification, in their order. certified: how many certified samples are
+    attacked at most; asked: how many verdicts another implementation is asked for, both spread over the samples. A sample
+    that the model gets wrong without any change has no verdict to audit.
+    """
+    codes, ids = verdicts.tensor("verdicts"), subject.dataset.ids
+    verified = (codes == Verdict.VERIFIED).nonzero().flatten()
+    chosen = _spread(verified, certified)
+    broken = _attacked(subject.subset(chosen), norm, epsilon)
+    falsified = ((codes == Verdict.FALSIFIED) & subject.clean_correct).nonzero().flatten()
+    half = asked // 2
+    rows = torch.cat([_spread(verified, asked - min(half, len(falsified))), _spread(falsified, half)])
+    agreed, against, reason = 0, list[int](), "" if len(rows) else "no sample was verified or falsified"
+    answered = 0
+    for first, members in _by_author(verdicts, rows).items():
+        try:
+            second = _second_opinion(first, subject.subset(members), norm, epsilon)
+        except IncompatibleError as error:
+            reason = str(error)
+            continue
+        answered += len(members)
+        same = second == codes[members]
+        agreed += int(same.sum())
+        against += members[~same & torch.isin(second, torch.tensor([Verdict.VERIFIED, Verdict.FALSIFIED]))].tolist()
+    return Audit(
+        len(chosen), tuple(ids[int(chosen[i])] for i in broken), answered, agreed, tuple(ids[i] for i in against),
+        "" if answered else reason,
+    )  # fmt: skip
+
+
+def _spread(rows: Tensor, most: int) -> Tensor:
+    """At most `most` of the rows, evenly spread."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, most).round().long()] if most else rows[:0]
+
+
+def _attacked(subject: Subject, norm: Norm, epsilon: float) -> list[int]:
+    """Places of the samples that the strongest attack of the cascade breaks, all in float64."""
+    if not len(subject.dataset) or Capability.AUTOGRAD not in subject.classifier.capabilities:
+        return []
+    unit, _ = unit_of(subject.clean_logits.double())
+    exact: Classifier = replace(subject.classifier, module=_Exact(subject.classifier.module, unit).eval())
+    inputs, targets = subject.dataset.inputs, subject.dataset.targets
+    found = torch.zeros(len(inputs), dtype=torch.bool)
+    for search in (falsify, falsify_targeted):
+        left = (~found).nonzero().flatten()
+        seed = derive_seed(subject.seed, "audit", search.__name__)
+        if len(left):
+            found[left] = search(exact, inputs[left], targets[left], epsilon, seed, norm)[0]
+    return found.nonzero().flatten().tolist()
+
+
+def _by_author(verdicts: Artifacts, rows: Tensor) -> dict[str, Tensor]:
+    """The rows by the step that decided them."""
+    names = cast("Sequence[str]", verdicts.metadata.kwargs.extra.get("decided_by_names", ()))
+    decided = verdicts.tensor("decided_by")[rows]
+    return {names[i]: rows[decided == i] for i in sorted({int(i) for i in decided if i >= 0})}
+
+
+def _second_opinion(first: str, subject: Subject, norm: Norm, epsilon: float) -> Tensor:
+    """Verdicts (n,) of an implementation that shares no bound with the step `first`."""
+    given: dict[str, object]
+    if first != _OWN:
+        given = {"library": "windtunnel", "algorithm": f"{_OWN}{_SUFFIX[norm]}", "params": {"domains": DOMAINS}}
+    elif norm is Norm.LINF:
+        given = {"library": "windtunnel", "algorithm": "cascade", "steps": ("alpha-crown", "marabou"), "workers": 1,
+                 "timeout": SECONDS}  # fmt: skip
+    else:
+        given = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{_SUFFIX[norm]}"}
+    entry = VerificationEntry.model_validate(given)
+    result = assess("audit", entry, Budget(norm=norm, epsilon=epsilon), subject)
+    return cast(Tensor, result.data["verdicts"])

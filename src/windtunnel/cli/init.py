@@ -1,0 +1,191 @@
+"""`windtunnel init`: a robustness assessment in a folder of any git repository."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import click
+
+from windtunnel.core.errors import UserError
+
+if TYPE_CHECKING:
+    from windtunnel.operations.project.choose import Choice
+    from windtunnel.operations.project.find import Found
+    from windtunnel.operations.project.samples import Samples
+    from windtunnel.operations.project.weights import Weights
+
+
+class _Candidate(Protocol):
+    @property
+    def path(self) -> Path: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def made_by(self) -> str: ...
+
+
+C = TypeVar("C", bound=_Candidate)
+
+
+@click.command()
+@click.option("--folder", default="robustness", show_default=True, metavar="NAME", help="The folder to make here.")
+@click.option("--model", type=click.Path(path_type=Path), help="Weights, a torch.export program or an ONNX file.")
+@click.option("--factory", metavar="MODULE:NAME", help="What builds the module that weights (a state dict) belong to.")
+@click.option("--data", type=click.Path(path_type=Path), help="A folder of images by class, an idx file or an .npz.")
+@click.option("--store", metavar="URI", help="The MLflow store to log to; one in the folder where none is given.")
+@click.option("--yes", is_flag=True, help="Ask nothing: take what is found, and make what is missing of git and DVC.")
+@click.option("--remove", "take_back", is_flag=True, help="Take back what init made and what runs made in the folder.")
+def init(
+    *,
+    folder: str,
+    model: Path | None,
+    factory: str | None,
+    data: Path | None,
+    store: str | None,
+    yes: bool,
+    take_back: bool,
+) -> None:
+    """Set up an assessment in this repository: a folder with params.yaml and dvc.yaml of its own, and nothing outside of it.
+
+    Looks for weights, data, DVC stages and an MLflow store, and shows what it would write before it does. Files that DVC
+    stages here make become dependencies, so that retraining assesses again. Run twice, it brings dvc.yaml up to date with
+    params.yaml, which stays yours.
+
+    \b
+    Examples:
+      windtunnel init
+      windtunnel init --yes --model models/net.pt --factory nets:Net --data data/test
+      windtunnel init --remove
+    """  # noqa: D301
+    if os.path.isabs(folder) or len(Path(folder).parts) != 1 or folder in {".", ".."}:
+        raise UserError(f"init: --folder {folder}: the name of one folder to make here is needed")
+    root = Path.cwd()
+    if take_back:
+        _remove(root / folder, yes=yes)
+        return
+    _write(root, folder, _params(root, folder, model, factory, data, store, yes=yes), yes=yes)
+
+
+def _params(
+    root: Path, folder: str, model: Path | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
+) -> str:
+    """The content of params.yaml: as it is where there is one, else for what is found and chosen."""
+    from windtunnel.operations.project.choose import notes, params_text
+    from windtunnel.operations.project.find import Found
+    from windtunnel.operations.project.write import PARAMS, read_record
+
+    path = root / folder / PARAMS
+    if read_record(root / folder) and path.is_file():
+        if model or factory or data or store:
+            raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
+        return path.read_text(encoding="utf-8")
+    found = Found(root, Path(folder))
+    if found.made:
+        click.echo(f"DVC stages here: {', '.join(dict.fromkeys(found.made.values()))}")
+    choice = _choose(found, model, factory, data, store, yes=yes)
+    for line in notes(choice):
+        click.echo(f"to do, in {folder}/{PARAMS}: {line}")
+    return params_text(choice, Path(".."))
+
+
+def _choose(
+    found: Found, model: Path | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
+) -> Choice:
+    from windtunnel.operations.project.choose import Choice
+
+    chosen = _model(found, model) if model else _pick("model", found.weights, yes=yes)
+    fitting = found.factories(chosen) if chosen and not factory else []
+    samples = _data(found, data) if data else _pick("data", found.data, yes=yes)
+    if found.store and store is None:
+        click.echo(f"MLflow: mlflow.db is here; the assessment keeps a store of its own unless --store {found.store}")
+        if not yes and click.confirm("Log to it?", default=False):
+            store = found.store
+    wanted = (chosen.side, chosen.side) if chosen and chosen.side else found.resize
+    resized = samples is not None and samples.source == "folder" and samples.side != wanted
+    if chosen and fitting:
+        click.echo(f"factory: {fitting[0]}, which {chosen.path} fits" + _others(fitting[1:]))
+    name = factory or (fitting[0] if fitting else "")
+    return Choice(chosen, samples, name, found.root.name, store or "", wanted if resized else None)
+
+
+def _model(found: Found, path: Path) -> Weights:
+    chosen = found.model_at(path)
+    if chosen is None:
+        raise UserError(
+            f"init: --model {path}: is no state dict that loads without running code, torch.export program or ONNX file"
+        )
+    return chosen
+
+
+def _data(found: Found, path: Path) -> Samples:
+    return found.data_at(path)
+
+
+def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
+    """The first candidate, or the one that the user says where there are several."""
+    if not candidates:
+        return None
+    chosen = candidates[0]
+    if len(candidates) > 1 and not yes:
+        for number, one in enumerate(candidates, 1):
+            click.echo(f"  {number}  {_described(one)}")
+        chosen = candidates[click.prompt(f"Which {what}?", type=click.IntRange(1, len(candidates)), default=1) - 1]
+    others = [str(one.path) for one in candidates if one is not chosen]
+    click.echo(f"{what}: {_described(chosen)}{_others(others)}")
+    return chosen
+
+
+def _described(one: _Candidate) -> str:
+    return f"{one.path} ({one.source}{f', made by the DVC stage {one.made_by}' if one.made_by else ''})"
+
+
+def _others(names: Sequence[str]) -> str:
+    return f"; also there: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" if names else ""
+
+
+def _write(root: Path, folder: str, params: str, *, yes: bool) -> None:
+    """Show what would change, ask, and do it."""
+    from windtunnel.operations.project.graph import graph_text
+    from windtunnel.operations.project.write import GRAPH, PARAMS, apply, plan
+    from windtunnel.params.load import parse_params
+
+    wanted = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")))
+    for name in wanted.kept:
+        if name != PARAMS:
+            click.echo(f"{folder}/{name} was changed by you and stays")
+    changes = wanted.changes()
+    if not changes and not wanted.makes:
+        click.echo(f"init: {folder} is up to date")
+        return
+    for line in wanted.diff(Path(folder)):
+        click.echo(click.style(line, fg=_colour(line)))
+    for tool in wanted.makes:
+        click.echo(f"and: {tool} init")
+    if not yes and not click.confirm("Do this?", default=True):
+        return
+    apply(wanted, root)
+    where = f"{folder}/{GRAPH}"
+    click.echo(f"init: {folder} is set up. Next: (cd {folder} && windtunnel check), then dvc repro {where}")
+
+
+def _colour(line: str) -> str | None:
+    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+
+
+def _remove(folder: Path, *, yes: bool) -> None:
+    from windtunnel.operations.project.write import removal, remove
+
+    found = removal(folder)
+    say: Callable[[str], None] = click.echo
+    for path in (*found.own, *found.of_dvc):
+        say(f"remove {os.path.relpath(path)}")
+    for name in found.changed:
+        say(f"  {folder.name}/{name} was changed by you")
+    for path in found.stays:
+        say(f"keep {os.path.relpath(path)}, which is yours")
+    if yes or click.confirm("Remove it?", default=False):
+        remove(found)
+        say(f"init: {folder.name} is taken back")

@@ -1,0 +1,50 @@
+"""Group E, by work done anew: verdicts are looked at by an implementation that did not reach them."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.verification.audit import Audit, audit
+from windtunnel.core.contracts import Verdict
+from windtunnel.core.subject import Subject
+from windtunnel.evaluation.sanity.agreement import balls
+from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.evaluation.summary.evidence import Region
+
+ASKED = 8  # verdicts of each verification that another implementation is asked for
+
+
+def audited(subject: Subject, verification: Assessment, ball: Region, certified: int, asked: int = ASKED) -> Audit:
+    """The audit of one verification of the run; subject: of all samples."""
+    return audit(verification.artifacts, subject.subset(verification.rows), ball.norm, ball.epsilon, certified, asked)
+
+
+@check(
+    "E15", "Certificates stand a second look", Tier.ATTACKS, Severity.HARD,
+    source="VNN-COMP penalties; Jia, Rinard 2021 (arXiv 2003.03021)",
+    remedy="One of the two implementations is unsound: report the samples named, and believe no certificate of the first.",
+)  # fmt: skip
+def certificates_stand(evidence: Evidence, limit: float) -> Outcome:
+    """A certificate is worth what somebody else finds when looking for its fault.
+
+    At most `sanity.samples` certified samples of each verification are attacked in float64, at each other class in turn with
+    restarts; eight verdicts are asked of an implementation that shares no bound with the one that reached them (branch and
+    bound against auto-LiRPA and Marabou, and the other way round), with limited work. Any counter-example to a certificate,
+    and any pair of opposite verdicts, flags. `windtunnel verify --audit NAME` does the same now, for more samples.
+    """
+    bad, ids, seen, agreed, asked = list[str](), list[str](), 0, 0, 0
+    for verification, ball in balls(evidence):
+        decided = verification.tensor("verdicts")
+        if not ((decided == Verdict.VERIFIED) | (decided == Verdict.FALSIFIED)).any():
+            continue
+        found = audited(evidence.subject, verification, ball, evidence.params.sanity.samples)
+        seen, agreed, asked = seen + found.attacked, agreed + found.agreed, asked + found.asked
+        if found.broken or found.contradicted:
+            bad.append(verification.name)
+            ids += [*found.broken, *found.contradicted]
+    if not seen and not asked:
+        raise NotApplicable("no verification decided anything")
+    return Outcome(
+        bool(bad), len(set(ids)), n=seen + asked, samples=sorted(set(ids)), assessments=bad,
+        reason=f"{len(set(ids))} verdicts are contradicted",
+        note=f"{seen} certified samples attacked; {agreed} of {asked} verdicts reached again by another implementation",
+    )  # fmt: skip

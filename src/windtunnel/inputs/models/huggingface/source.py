@@ -1,0 +1,14 @@
+"""The record of the image classifiers of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Lazy, ModelSource
+
+_HERE = "windtunnel.inputs.models.huggingface.adapter"
+SOURCE = ModelSource(
+    "huggingface",
+    Lazy(f"{_HERE}:load"),
+    keep=Lazy(f"{_HERE}:keep"),
+    view=Lazy(f"{_HERE}:view"),
+    view_reads=("config.json", "preprocessor_config.json"),
+)

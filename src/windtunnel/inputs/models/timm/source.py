@@ -1,0 +1,8 @@
+"""The record of the classifiers of timm."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import Lazy, ModelSource
+
+_HERE = "windtunnel.inputs.models.timm.adapter"
+SOURCE = ModelSource("timm", Lazy(f"{_HERE}:load"), keep=Lazy(f"{_HERE}:keep"), view=Lazy(f"{_HERE}:view"))

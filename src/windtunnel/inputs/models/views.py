@@ -1,0 +1,15 @@
+"""How the library that a model comes from sees images; apart from loading it, so that `prepare` depends on nothing else."""
+
+from __future__ import annotations
+
+from windtunnel.core.plugins import model_source, model_sources
+from windtunnel.core.view import View
+from windtunnel.params.model import Model
+
+
+def view_of(model: Model) -> View | None:
+    """How the model's own library sees images; None where params.yaml alone says how they are prepared."""
+    if model.source not in model_sources() or (view := model_source(model.source).view) is None:
+        return None
+    found: View = view()(model)
+    return found

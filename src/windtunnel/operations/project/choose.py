@@ -1,0 +1,126 @@
+"""From what was found to the first params.yaml of a project: which model, which data, and what to assess with."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader
+from ruamel.yaml import YAML
+
+from windtunnel.core.libraries import is_installed
+from windtunnel.operations.project.samples import Samples
+from windtunnel.operations.project.weights import Weights
+
+TO_NAME = "NAME-IT"  # stands where nothing was found
+_SMALL = 2_000_000  # numbers in a model up to which bounds are quick
+_DIGITS = 32  # sides of grey images up to which a larger epsilon is usual
+_SMALLEST = 32  # imagecorruptions refuses smaller images
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a project assesses. factory: `module:name` for a state dict, empty where it is not known.
+
+    experiment: MLflow's. store: an MLflow store to log to; empty for one in the project's folder.
+    """
+
+    model: Weights | None
+    data: Samples | None
+    factory: str
+    experiment: str
+    store: str = ""
+    resize: tuple[int, int] | None = None
+
+
+def params_text(choice: Choice, up: Path) -> str:
+    """params.yaml for a choice; `up` leads from the project's folder to where the paths of the choice begin."""
+    template = Environment(
+        loader=PackageLoader("windtunnel.operations.project"), trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, autoescape=False,
+    ).get_template("params.yaml")  # fmt: skip
+    model, data = choice.model, choice.data
+    grey = data is not None and data.channels == 1 and (data.side is None or max(data.side) <= _DIGITS)
+    epsilon = "0.1" if grey else "8/255"
+    side = choice.resize or (data.side if data else None)
+    return template.render(
+        data=[(key, _scalar(value)) for key, value in _data(choice, up)],
+        model=[(key, _scalar(value)) for key, value in _model(choice, up)],
+        n=200, epsilon=epsilon,
+        epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"] if grey else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
+        differentiable=model is None or model.differentiable,
+        torchattacks=is_installed("torchattacks"),
+        bounds=model is not None and 0 < model.size <= _SMALL and model.differentiable and is_installed("auto-LiRPA"),
+        upsample=side is not None and min(side) < _SMALLEST,
+        title=_scalar(f"Robustness of {choice.experiment}"),
+        tracking=_flow({"experiment": choice.experiment, **({"uri": choice.store} if choice.store else {})}),
+    )  # fmt: skip
+
+
+def notes(choice: Choice) -> list[str]:
+    """What the user has to name, and what may not fit."""
+    model, data, lines = choice.model, choice.data, []
+    if model is None:
+        lines.append(
+            "model: no weights were found; name them under `model` (state_dict, export, onnx, mlflow or function)"
+        )
+    elif model.source == "state_dict" and not choice.factory:
+        lines.append(
+            f"model.factory: no class or function without arguments builds what {model.path} fits; name one, module:function"
+        )
+    if data is None:
+        lines.append("data: no folder of images by class, idx file or .npz was found; name it under `data`")
+    elif data.source == "folder" and data.side is None and choice.resize is None:
+        lines.append("data.resize: the images differ in size, or are not there yet; say which size the model takes")
+    if model and data and model.classes and data.classes and model.classes != data.classes:
+        lines.append(
+            f"data.class_names: the model has {model.classes} outputs, {data.path} {data.classes} classes; list all of the model's"
+        )
+    if data and data.path.name in {"train", "training"}:
+        lines.append(f"data.path: {data.path} looks like training data; assess on samples the model has not seen")
+    return lines
+
+
+def _data(choice: Choice, up: Path) -> list[tuple[str, object]]:
+    data = choice.data
+    if data is None:
+        return [("source", "folder"), ("path", TO_NAME)]
+    rows: list[tuple[str, object]] = [("source", data.source), ("path", _below(up, data.path))]
+    if data.labels:
+        rows.append(("labels", _below(up, data.labels[0])))
+    if data.train:
+        rows.append(("train_path", _below(up, data.train)))
+    if data.labels and data.labels[1]:
+        rows.append(("train_labels", _below(up, data.labels[1])))
+    if choice.resize:
+        rows.append(("resize", list(choice.resize)))
+    wanted = choice.model.channels if choice.model else None
+    if data.source == "folder" and wanted and data.channels != wanted:
+        rows.append(("channels", wanted))
+    return rows
+
+
+def _model(choice: Choice, up: Path) -> list[tuple[str, object]]:
+    model = choice.model
+    if model is None:
+        return [("source", "state_dict"), ("path", TO_NAME), ("factory", f"{TO_NAME}:{TO_NAME}")]
+    factory = [("factory", choice.factory or f"{TO_NAME}:{TO_NAME}")] if model.source == "state_dict" else []
+    return [("source", model.source), ("path", _below(up, model.path)), *factory]
+
+
+def _below(up: Path, path: Path) -> str:
+    return path.as_posix() if path.is_absolute() else Path(os.path.normpath(up / path)).as_posix()
+
+
+def _scalar(value: object) -> str:
+    """A value as YAML writes it on one line."""
+    return _flow([value])[1:-1]
+
+
+def _flow(value: object) -> str:
+    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.default_flow_style, yaml.width = True, 10_000
+    yaml.dump(value, text)
+    return text.getvalue().strip()

@@ -1,0 +1,72 @@
+"""Which class or function builds the module that a state dict fits: read from the source, nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_MODULES = {"Module", "LightningModule", "Sequential"}
+
+
+def factories(root: Path, files: Iterable[Path], parts: frozenset[str]) -> list[str]:
+    """`module:name` of what needs no arguments and builds a module with children named `parts`; classes first.
+
+    `files` are relative to `root`, where Python starts looking; those below src/ are looked for there.
+    """
+    classes, functions = [], []
+    for file in files:
+        module = _module(file)
+        try:
+            tree = ast.parse((root / file).read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        if not module:
+            continue
+        fitting = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and _fits(node, parts)}
+        classes += [f"{module}:{name}" for name in sorted(fitting)]
+        functions += [f"{module}:{name}" for name in _builders(tree, fitting, parts)]
+    return [*classes, *functions]
+
+
+def _module(file: Path) -> str:
+    parts = file.with_suffix("").parts
+    parts = parts[1:] if parts[0] == "src" and len(parts) > 1 else parts
+    return ".".join(parts) if all(part.isidentifier() for part in parts) else ""
+
+
+def _fits(node: ast.ClassDef, parts: frozenset[str]) -> bool:
+    """Whether a class of modules can be called without arguments and gives itself children of these names."""
+    bases = {base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases}
+    inits = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
+    own = {
+        target.attr
+        for item in ast.walk(node)
+        if isinstance(item, ast.Assign | ast.AnnAssign)
+        for target in (item.targets if isinstance(item, ast.Assign) else [item.target])
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    }
+    callable_bare = not inits or _needs_nothing(inits[0], 1)
+    return bool(bases & _MODULES) and callable_bare and bool(parts) and parts <= own
+
+
+def _builders(tree: ast.Module, fitting: set[str], parts: frozenset[str]) -> Iterator[str]:
+    """Functions without arguments that return one of the `fitting` classes, or a Sequential where children are numbered."""
+    wanted = fitting | ({"Sequential"} if parts and all(part.isdecimal() for part in parts) else set())
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and _needs_nothing(node, 0) and _returned(node) & wanted:
+            yield node.name
+
+
+def _needs_nothing(node: ast.FunctionDef, given: int) -> bool:
+    """Whether a function can be called without arguments, `given` aside (self)."""
+    arguments = [*node.args.posonlyargs, *node.args.args]
+    return len(arguments) - len(node.args.defaults) <= given and None not in node.args.kw_defaults
+
+
+def _returned(node: ast.FunctionDef) -> set[str]:
+    """The names of what a function calls in its return statements."""
+    calls = [
+        item.value.func for item in ast.walk(node) if isinstance(item, ast.Return) and isinstance(item.value, ast.Call)
+    ]
+    return {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}

@@ -1,0 +1,87 @@
+"""What `windtunnel init` finds in the folder where it is called."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from windtunnel.core.repository import repository
+from windtunnel.operations.project import samples, upstream, weights
+from windtunnel.operations.project.factory import factories
+from windtunnel.operations.project.samples import Samples
+from windtunnel.operations.project.walk import WEIGHTS, Files, files_below
+from windtunnel.operations.project.weights import Weights
+
+# What upstream params call the side of images.
+_SIDES = ("image_size", "img_size", "input_size", "imgsz", "resize", "crop_size")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The folder `root`, looked at without `folder`, which the project will be."""
+
+    root: Path
+    folder: Path
+
+    @cached_property
+    def files(self) -> Files:
+        """The files of interest."""
+        return files_below(self.root, self.folder)
+
+    @cached_property
+    def made(self) -> dict[Path, str]:
+        """What DVC stages that are there already make: path -> stage."""
+        return upstream.outputs(self.root, self.files.dvc)
+
+    @cached_property
+    def weights(self) -> list[Weights]:
+        """Models, the likeliest first."""
+        return weights.candidates(self.root, self.files.weights, self.made)
+
+    @cached_property
+    def data(self) -> list[Samples]:
+        """Data, the likeliest first."""
+        return samples.candidates(self.root, self.files, self.made)
+
+    @cached_property
+    def store(self) -> str:
+        """The address of an MLflow store in this folder; empty where there is none."""
+        return "sqlite:///../mlflow.db" if (self.root / "mlflow.db").is_file() else ""
+
+    @cached_property
+    def resize(self) -> tuple[int, int] | None:
+        """The size of images that a params.yaml here speaks of."""
+        try:
+            raw = YAML(typ="safe", pure=True).load((self.root / "params.yaml").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, YAMLError):
+            return None
+        for block in [raw, *raw.values()] if isinstance(raw, dict) else []:
+            for key in _SIDES:
+                value = block.get(key) if isinstance(block, dict) else None
+                if isinstance(value, int) and value > 0:
+                    return (value, value)
+        return None
+
+    def model_at(self, path: Path) -> Weights | None:
+        """The model at a path that the user names; None where it is nothing that loads."""
+        return weights.look_at(self.root, path, upstream.maker(path, self.made)) if path.suffix in WEIGHTS else None
+
+    def data_at(self, path: Path) -> Samples:
+        """The data at a path that the user names."""
+        return samples.look_at(self.root, path, self.made)
+
+    def factories(self, model: Weights) -> list[str]:
+        """What could build the module of a state dict: of the whole repository, for its root is where modules are found."""
+        if model.source != "state_dict" or not model.parts:
+            return []
+        top = repository(self.root) or self.root
+        files = self.files.code
+        if top != self.root:
+            below = Path(os.path.relpath(self.root, top))
+            files = [below / path for path in files]
+        return factories(top, files, model.parts)

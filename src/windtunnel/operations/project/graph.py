@@ -1,0 +1,151 @@
+"""dvc.yaml, written from the records of the families: one graph for this repository, for any other, and for plug-ins."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+
+from ruamel.yaml import YAML
+
+from windtunnel.core.plugins import Family, families
+
+Stage = dict[str, object]
+_STAGE = "python -m windtunnel stage"
+_RESULT = ("reports/data/assessed.pt", "reports/model", "reports/robustness/clean/robustness_data.pt")
+_HEAD = """\
+# The pipeline. `resolve` always runs: it validates params.yaml and writes, for every stage and entry, what decides its result
+# (params with their defaults, the code it executes, versions of its libraries, digests of files). A stage depends on that file,
+# on the data, the model and the clean results, and names its own params so that `dvc params diff` and dvc.lock speak of them.
+# Everything a run makes is under reports/; runtime.json (time, host) is in .dvcignore and so in no output.
+# `windtunnel init` writes this file from the families that are installed.
+"""
+
+
+def graph_text(params: Mapping[str, object]) -> str:
+    """dvc.yaml for a params.yaml of this content."""
+    yaml, text = YAML(), io.StringIO()
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.width = 140
+    yaml.dump(graph(params), text)
+    return _HEAD + text.getvalue()
+
+
+def graph(params: Mapping[str, object]) -> dict[str, object]:
+    """The content of dvc.yaml. Files that params.yaml names are dependencies, so that the stages that make them come first."""
+    data = _files(params, "data", ("path", "labels", "train_path", "train_labels"))
+    model, generators = _files(params, "model", ("path",)), _files(params, "generators", ("path",))
+    return {
+        "stages": {
+            "resolve": {
+                "desc": "What each stage will run, written where it changed",
+                "cmd": f"{_STAGE} resolve",
+                "always_changed": True,
+                **({"deps": [*data, *model, *generators]} if data or model or generators else {}),
+                "params": ["seed", "device", "budget", "budgets"],
+                "outs": [{"reports/resolved": {"persist": True}}],
+            },
+            "prepare": _stage(
+                "prepare", "Load, convert, check and choose the samples", data, ["data"], ["reports/data"]
+            ),
+            "train": _stage(
+                "train", "Train the embedded default, or import the user's model", ["reports/data", *model], ["model"],
+                ["reports/model"],
+            ),
+            "clean": _stage(
+                "clean", "The model without any perturbation", ["reports/data/assessed.pt", "reports/model"], ["clean"],
+                ["reports/robustness/clean", "reports/digests/clean.json", "reports/plots/clean"],
+            ),
+            **dict(_assessments(generators)),
+            **_ending(),
+        },
+        "plots": _PLOTS,
+    }  # fmt: skip
+
+
+def _assessments(own_generators: list[str]) -> Iterator[tuple[str, Stage]]:
+    """A stage per family, and the generative models before the family that uses them."""
+    for family in families().values():
+        if family.generators:
+            yield "generators", _stage(
+                "generators", "Train the generative models of `latent`, or import the user's",
+                ["reports/data", *own_generators], ["generators"], ["reports/generators"],
+            )  # fmt: skip
+        yield family.stage, {"foreach": f"${{{family.name}}}", "do": _entry(family)}
+
+
+def _entry(family: Family) -> Stage:
+    data, *results = _RESULT
+    deps = [data, *(["reports/generators"] if family.generators else []), *results]
+    stage = _stage(
+        family.stage, f"One entry of `{family.name}`", deps, [f"{family.name}.${{key}}"],
+        ["reports/robustness/${key}", "reports/digests/${key}.json"], key=True,
+    )  # fmt: skip
+    if family.plot:
+        stage["plots"] = [{f"reports/plots/{family.stage}/${{key}}.csv": {"template": "linear", **family.plot}}]
+    return stage
+
+
+def _stage(name: str, desc: str, deps: list[str], params: list[str], outs: list[str], *, key: bool = False) -> Stage:
+    resolved, asked = (f"{name}/${{key}}", " ${key}") if key else (name, "")
+    return {
+        "desc": desc,
+        "cmd": f"{_STAGE} {name}{asked}",
+        "deps": [f"reports/resolved/{resolved}.json", *deps],
+        **({"params": params} if params else {}),
+        "outs": outs,
+    }
+
+
+def _ending() -> dict[str, Stage]:
+    """The stages that are made of all results."""
+    summary = _stage(
+        "summary", "The sandwich, the worst case per sample, the headline metrics",
+        ["reports/data/assessed.pt", "reports/model", "reports/digests", "reports/sanity"], [],
+        ["reports/summary", "reports/plots/summary"],
+    )  # fmt: skip
+    made = ["reports/gate.json", "reports/metrics.json", "reports/report.pdf", "reports/report.html", "reports/report"]
+    return {
+        "sanity": _stage(
+            "sanity", "Should the numbers of the assessments be believed?",
+            ["reports/data", "reports/model", "reports/digests"], ["sanity"], ["reports/sanity"],
+        ),
+        "summary": {**summary, "metrics": ["reports/metrics.json"]},
+        "report": _stage(
+            "report", "PDF, HTML and their content as data",
+            ["reports/data", "reports/model", "reports/robustness", "reports/sanity", "reports/summary",
+             "reports/metrics.json", "reports/gate.json"],
+            ["report"], ["reports/report.pdf", "reports/report.html", "reports/report"],
+        ),
+        "gate": _stage(
+            "gate", "The verdict on the conditions of `gate`; never breaks the graph",
+            ["champion", "reports/metrics.json", "reports/summary/metadata.json", "reports/summary/outcomes.json"],
+            ["gate"], ["reports/gate.json"],
+        ),
+        "track": {
+            "desc": "Log to MLflow what is not logged yet; cheap, always runs",
+            "cmd": f"{_STAGE} track",
+            "always_changed": True,
+            "deps": made,
+        },
+    }  # fmt: skip
+
+
+def _files(params: Mapping[str, object], block: str, keys: tuple[str, ...]) -> list[str]:
+    """The files that a block of params.yaml names, as DVC refers to them: another path there needs no other dvc.yaml."""
+    content = params.get(block)
+    named = content if isinstance(content, Mapping) else {}
+    return [f"${{{block}.{key}}}" for key in keys if named.get(key) and named[key] != "none"]
+
+
+_PLOTS: list[object] = [
+    {"Robustness sandwich": {
+        "template": "bar_horizontal", "x": "accuracy", "y": {"reports/plots/summary/sandwich.csv": "bar"}}},
+    {"Accuracy per assessment": {
+        "template": "bar_horizontal", "x": "accuracy", "y": {"reports/plots/summary/assessments.csv": "assessment"}}},
+    {"Confusion matrix": {
+        "template": "confusion", "x": "actual", "y": {"reports/plots/clean/confusion.csv": "predicted"}}},
+    {"Clean accuracy per class": {
+        "template": "bar_horizontal", "x": "accuracy", "y": {"reports/plots/clean/per_class_accuracy.csv": "class"}}},
+    {"Reliability": {
+        "template": "linear", "x": "confidence", "y": {"reports/plots/clean/reliability.csv": "accuracy"}}},
+]  # fmt: skip

@@ -1,0 +1,113 @@
+"""Data that can be assessed on: folders of images by class, arrays and idx files, and which of them are meant for tests."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from windtunnel.operations.project.upstream import maker
+from windtunnel.operations.project.walk import Files
+
+_TESTS = ("test", "tests", "testing", "t10k", "val", "valid", "validation", "eval")
+_TRAINS = ("train", "training")
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One candidate. source: as `data.source`. train: the training split beside it. labels: their files, for idx.
+
+    classes: how many, None where that is not known. side, channels: of the first image; side is None where images differ in size.
+    """
+
+    path: Path
+    source: str
+    made_by: str = ""
+    train: Path | None = None
+    labels: tuple[Path, Path | None] | None = None
+    classes: int | None = None
+    side: tuple[int, int] | None = None
+    channels: int | None = None
+
+
+def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Samples]:
+    """What could be assessed on; what is named as a test split first, and folders before arrays."""
+    found = [*_folders(root, files.image_folders, made), *_idx(files.arrays, made), *_npz(root, files.arrays, made)]
+    return sorted((one for one in found if not _is_train(one, found)), key=_rank)
+
+
+def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
+    """What the data at a path that the user names are, by what is there; a folder of images where nothing is there yet."""
+    from windtunnel.operations.project.walk import files_below
+
+    if path.suffix == ".npz":
+        return Samples(path, "npz", maker(path, made))
+    if "idx3-ubyte" in path.name:
+        return next(_idx([path], made))
+    below = files_below(root / path, Path("-")).image_folders if (root / path).is_dir() else {}
+    inside = {path / folder: path / image for folder, image in below.items() if len(folder.parts) == 1}
+    return next(_folders(root, inside, made), Samples(path, "folder", maker(path, made)))
+
+
+def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) -> Iterator[Samples]:
+    classes: dict[Path, list[Path]] = {}
+    for folder in images:
+        if folder != Path():
+            classes.setdefault(folder.parent, []).append(folder)
+    for folder, members in classes.items():
+        if len(members) > 1:
+            shapes = [_shape(root / images[member]) for member in members]
+            alike = len({shape[0] for shape in shapes}) == 1
+            train = next((other for other in classes if other.parent == folder.parent and other.name in _TRAINS), None)
+            yield Samples(
+                folder, "folder", maker(folder, made), train if train != folder else None, None, len(members),
+                shapes[0][0] if alike else None, shapes[0][1],
+            )  # fmt: skip
+
+
+def _idx(arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
+    found = [path for path in arrays if "idx3-ubyte" in path.name]
+    for path in found:
+        train = next((p for p in found if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
+        pair = (_labels(path), _labels(train) if train else None)
+        yield Samples(path, "idx", maker(path, made), train, pair, channels=1)
+
+
+def _labels(images: Path) -> Path:
+    return images.with_name(images.name.replace("images", "labels").replace("idx3", "idx1"))
+
+
+def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
+    for path in arrays:
+        if path.suffix == ".npz" and zipfile.is_zipfile(root / path):
+            with zipfile.ZipFile(root / path) as archive:
+                if "x.npy" in archive.namelist():
+                    yield Samples(path, "npz", maker(path, made))
+
+
+def _shape(image: Path) -> tuple[tuple[int, int] | None, int | None]:
+    """((height, width), channels) of an image; unknown for one that cannot be read."""
+    from PIL import Image
+
+    try:
+        with Image.open(image) as opened:
+            return (opened.height, opened.width), len(opened.getbands()) if len(opened.getbands()) in {1, 3} else None
+    except OSError:
+        return None, None
+
+
+def _word(path: Path) -> str:
+    return path.name.lower().replace("_", "-").partition("-")[0].partition(".")[0]
+
+
+def _is_train(one: Samples, among: Iterable[Samples]) -> bool:
+    """Whether it is the training split of another candidate."""
+    return any(other.train == one.path for other in among if other is not one)
+
+
+def _rank(one: Samples) -> tuple[int, int, int, str]:
+    kind = ("folder", "idx", "npz").index(one.source)
+    word = _word(one.path)
+    order = _TESTS.index(word) if word in _TESTS else len(_TESTS) + (word in _TRAINS)
+    return kind, order, len(one.path.parts), one.path.as_posix()

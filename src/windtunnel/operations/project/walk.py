@@ -1,0 +1,74 @@
+"""The files of a repository that may be weights, data or code: a bounded look that opens nothing and stays out of folders of tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from windtunnel.inputs.data.sources import IMAGE_SUFFIXES
+
+WEIGHTS = {".pt": "state_dict", ".pth": "state_dict", ".ckpt": "state_dict", ".pt2": "export", ".onnx": "onnx"}
+_DEEPEST, _MOST_FOLDERS = 6, 5_000
+_NOT_ENTERED = frozenset({
+    "__pycache__", "build", "champion", "dist", "env", "mlartifacts", "mlruns", "node_modules", "site-packages", "venv", "wandb",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class Files:
+    """Paths below one folder, relative to it, sorted. image_folders: those that hold images themselves, with the first of them."""
+
+    weights: list[Path] = field(default_factory=list)
+    arrays: list[Path] = field(default_factory=list)
+    code: list[Path] = field(default_factory=list)
+    dvc: list[Path] = field(default_factory=list)
+    image_folders: dict[Path, Path] = field(default_factory=dict)
+
+
+def files_below(root: Path, without: Path) -> Files:
+    """What there is below `root`, and not below `without`."""
+    found = Files()
+    for number, (folder, names) in enumerate(_folders(root, Path(), without, 0)):
+        if number == _MOST_FOLDERS:
+            break
+        for name in names:
+            _sort_in(found, folder, name)
+    return found
+
+
+def _sort_in(found: Files, folder: Path, name: str) -> None:
+    path = folder / name
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_SUFFIXES:
+        found.image_folders.setdefault(folder, path)
+    elif suffix in WEIGHTS:
+        found.weights.append(path)
+    elif suffix == ".npz" or "idx3-ubyte" in name:
+        found.arrays.append(path)
+    elif suffix == ".py":
+        found.code.append(path)
+    elif name == "dvc.yaml":
+        found.dvc.append(path)
+
+
+def _folders(root: Path, folder: Path, without: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
+    try:
+        entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
+    except OSError:  # a folder that may not be read
+        return
+    if any(entry.name == "pyvenv.cfg" for entry in entries):
+        return
+    yield folder, [entry.name for entry in entries if not entry.is_dir()]
+    if depth == _DEEPEST:
+        return
+    for entry in entries:
+        below, name = folder / entry.name, entry.name
+        if (
+            not name.startswith(".")
+            and name not in _NOT_ENTERED
+            and below != without
+            and entry.is_dir(follow_symlinks=False)
+        ):
+            yield from _folders(root, below, without, depth + 1)

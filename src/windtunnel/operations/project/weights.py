@@ -1,0 +1,123 @@
+"""Files of weights: what kind each is, and what its tensors say of the model, read without running anything."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windtunnel.operations.project.upstream import maker
+from windtunnel.operations.project.walk import WEIGHTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FIRST_LOOK = 12  # so many files are opened at most; more are checkpoints of one training
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One candidate. source: as `model.source`. made_by: the DVC stage that makes it; empty for none.
+
+    parts: the names of the module's children, for a state dict. channels, side: of its inputs; classes: of its outputs; None
+    where that is not known. size: how many numbers it has.
+    """
+
+    path: Path
+    source: str
+    made_by: str = ""
+    parts: frozenset[str] = frozenset()
+    channels: int | None = None
+    classes: int | None = None
+    side: int | None = None
+    size: int = 0
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether attacks can follow its gradients."""
+        return self.source != "onnx"
+
+
+def candidates(root: Path, files: Iterable[Path], made: Mapping[Path, str]) -> list[Weights]:
+    """What can be loaded of `files`, and what stages make but is not there yet; what a stage makes comes first."""
+    paths = [*files, *(path for path in made if path.suffix in WEIGHTS)]
+    paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, made), len(path.parts), path))
+    return [found for path in paths[:_FIRST_LOOK] if (found := look_at(root, path, maker(path, made)))]
+
+
+def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
+    """What a file is; None for one that holds no weights that load without running code."""
+    source, file = WEIGHTS[path.suffix.lower()], root / path
+    if not file.exists():
+        return Weights(path, source, made_by)
+    if source == "onnx":
+        return _graph(file, path, made_by)
+    if source == "state_dict" and _is_program(file):
+        source = "export"
+    if source == "export":
+        return Weights(path, source, made_by, size=file.stat().st_size // 4)
+    return _tensors(file, path, made_by)
+
+
+def _is_program(file: Path) -> bool:
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in archive.namelist())
+
+
+def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        graph = onnx.load(str(file), load_external_data=False).graph
+    except (OSError, DecodeError):
+        return None
+    weights = {tensor.name for tensor in graph.initializer}
+    shapes = [
+        [d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.input if value.name not in weights
+    ]
+    outs = [[d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.output]
+    image = shapes[0] if shapes and len(shapes[0]) == 4 else []
+    size = sum(_product(tensor.dims) for tensor in graph.initializer)
+    classes = outs[0][-1] if outs and outs[0] else 0
+    channels, side = (image[1], image[2]) if image else (0, 0)
+    return Weights(path, "onnx", made_by, frozenset(), channels or None, classes or None, side or None, size)
+
+
+def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
+    import torch
+
+    from windtunnel.core.errors import UserError
+    from windtunnel.inputs.models.loaders import state_dict_in
+
+    try:
+        state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
+    except UserError:
+        return None
+    except Exception:  # whatever torch raises for what is no checkpoint, or a pickle that could run code
+        return None
+    kernels = [tensor for tensor in state.values() if tensor.ndim == 4]
+    return Weights(
+        path, "state_dict", made_by,
+        parts=frozenset(name.partition(".")[0] for name in state),
+        channels=int(kernels[0].shape[1]) if kernels and kernels[0].shape[1] in {1, 3} else None,
+        classes=_classes(list(state.values())),
+        size=sum(tensor.numel() for tensor in state.values()),
+    )  # fmt: skip
+
+
+def _classes(tensors: list[Tensor]) -> int | None:
+    """The rows of the last matrix: the classes, in networks that end in a linear layer."""
+    matrices = [tensor for tensor in tensors if tensor.ndim == 2]
+    return int(matrices[-1].shape[0]) if matrices else None
+
+
+def _product(dims: Iterable[int]) -> int:
+    result = 1
+    for dim in dims:
+        result *= dim
+    return result

@@ -1,0 +1,166 @@
+"""What `windtunnel init` finds: weights, data, factories and the stages that make them, without running anything of the user's."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from PIL import Image
+from torch import nn
+
+from windtunnel.operations.project import upstream
+from windtunnel.operations.project.factory import factories
+from windtunnel.operations.project.find import Found
+
+
+@pytest.fixture
+def found(tmp_path):
+    def look(**files: str) -> Found:
+        return Found(tmp_path, Path("robustness"))
+
+    return look
+
+
+def images(folder, classes=("a", "b"), size=(8, 6), mode="L"):
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        Image.new(mode, size).save(folder / name / "0.png")
+
+
+def net(channels=3, classes=5):
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.Flatten(), nn.Linear(16, classes))
+
+
+def test_a_state_dict_says_how_many_channels_and_classes_its_model_has(tmp_path, found):
+    torch.save({"epoch": 3, "model_state_dict": net().state_dict()}, tmp_path / "best.pth")
+    (one,) = found().weights
+    assert (one.source, one.channels, one.classes, one.size) == ("state_dict", 3, 5, 4 * 27 + 4 + 16 * 5 + 5)
+    assert one.parts == {"0", "2"}
+
+
+def test_what_could_run_code_or_is_no_checkpoint_is_no_candidate(tmp_path, found):
+    torch.save(net(), tmp_path / "pickled.pt")
+    (tmp_path / "text.pt").write_text("no weights")
+    assert found().weights == []
+    assert found().model_at(Path("notes.txt")) is None
+
+
+def test_a_torch_export_program_is_told_by_its_content(tmp_path, found):
+    program = torch.export.export(net().eval(), (torch.zeros(1, 3, 4, 4),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    (tmp_path / "net.pt2").rename(tmp_path / "net.pt")
+    assert [one.source for one in found().weights] == ["export"]
+
+
+def test_an_onnx_graph_says_the_shape_of_its_inputs(tmp_path, found):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 28, 28])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])
+    graph = helper.make_graph([helper.make_node("Flatten", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph), str(tmp_path / "net.onnx"))
+    (one,) = found().weights
+    assert (one.source, one.channels, one.side, one.classes, one.differentiable) == ("onnx", 1, 28, 10, False)
+
+
+def test_data_named_as_tests_come_first_and_their_training_split_beside_them(tmp_path, found):
+    images(tmp_path / "data" / "train")
+    images(tmp_path / "data" / "val")
+    images(tmp_path / "data" / "test")
+    images(tmp_path / "robustness" / "reports")  # of the project itself
+    images(tmp_path / ".venv" / "pictures")
+    first, second = found().data
+    assert first.path == Path("data/test")
+    assert first.train == Path("data/train")
+    assert (first.source, first.classes, first.side, first.channels) == ("folder", 2, (6, 8), 1)
+    assert second.path == Path("data/val")
+
+
+def test_images_of_different_sizes_have_no_side(tmp_path, found):
+    images(tmp_path / "data", classes=("a",))
+    images(tmp_path / "data", classes=("b",), size=(9, 9), mode="RGB")
+    assert found().data[0].side is None
+
+
+def test_idx_files_have_their_labels_and_training_split(tmp_path, found):
+    for name in ("t10k-images-idx3-ubyte.gz", "train-images-idx3-ubyte.gz"):
+        (tmp_path / name).touch()
+    (one,) = found().data
+    assert one.path.name == "t10k-images-idx3-ubyte.gz"
+    assert one.train == Path("train-images-idx3-ubyte.gz")
+    assert one.labels == (Path("t10k-labels-idx1-ubyte.gz"), Path("train-labels-idx1-ubyte.gz"))
+
+
+def test_an_npz_counts_where_it_holds_x(tmp_path, found):
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)))
+    np.savez(tmp_path / "b.npz", weights=np.zeros(3))
+    assert [one.path.name for one in found().data] == ["a.npz"]
+
+
+def test_what_a_dvc_stage_makes_comes_first_even_before_it_is_there(tmp_path, found):
+    torch.save(net().state_dict(), tmp_path / "a.pt")
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "dvc.yaml").write_text(
+        "stages:\n  fit:\n    cmd: x\n    wdir: ..\n    outs: [models/net.onnx, {data: {cache: false}}, '${other}']\n"
+    )
+    images(tmp_path / "data" / "test")
+    assert found().made == {Path("models/net.onnx"): "training/dvc.yaml:fit", Path("data"): "training/dvc.yaml:fit"}
+    assert [(one.path.name, one.made_by) for one in found().weights] == [
+        ("net.onnx", "training/dvc.yaml:fit"),
+        ("a.pt", ""),
+    ]
+    assert found().data[0].made_by == "training/dvc.yaml:fit"
+
+
+def test_a_dvc_yaml_that_is_none_makes_nothing(tmp_path):
+    (tmp_path / "dvc.yaml").write_text("stages: {a: 3, b: {outs: [")
+    assert upstream.outputs(tmp_path, [Path("dvc.yaml")]) == {}
+    (tmp_path / "dvc.yaml").write_text("[1, 2]")
+    assert upstream.outputs(tmp_path, [Path("dvc.yaml"), Path("absent/dvc.yaml")]) == {}
+
+
+NETS = """
+from torch import nn
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self, width=3):
+        self.body = nn.Linear(2, width)
+        self.head: nn.Module = nn.Linear(width, 2)
+
+class Needs(nn.Module):
+    def __init__(self, width):
+        self.body = self.head = None
+
+class Other(nn.Module):
+    def __init__(self):
+        self.trunk = None
+
+class Plain:
+    def __init__(self):
+        self.body = self.head = None
+
+def build():
+    return Net(width=5)
+
+def numbered(): return nn.Sequential(nn.Linear(1, 1))
+def with_argument(n): return Net(n)
+raise RuntimeError("this file must not be run")
+"""
+
+
+def test_the_factory_is_what_has_the_children_of_the_state_dict_and_is_not_imported(tmp_path):
+    for place in ("src/pkg/nets.py", "odd-name.py", "broken.py"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(NETS if place != "broken.py" else "def f(:")
+    files = [Path("broken.py"), Path("odd-name.py"), Path("src/pkg/nets.py")]
+    assert factories(tmp_path, files, frozenset({"body", "head"})) == ["pkg.nets:Net", "pkg.nets:build"]
+    assert factories(tmp_path, files, frozenset({"0"})) == ["pkg.nets:numbered"]
+    assert factories(tmp_path, files, frozenset({"nothing"})) == []
+
+
+def test_the_side_of_images_is_taken_from_the_params_of_the_repository(tmp_path, found):
+    (tmp_path / "params.yaml").write_text("train: {epochs: 3}\nprepare: {img_size: 64}\n")
+    assert found().resize == (64, 64)
+    (tmp_path / "params.yaml").write_text("a: [")
+    assert Found(tmp_path, Path("robustness")).resize is None

@@ -1,0 +1,159 @@
+"""The files of a project: the graph of every project is one, params.yaml is valid as it is written, and all can be taken back."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from windtunnel.core.errors import UserError
+from windtunnel.core.plugins import families
+from windtunnel.evaluation.validate import validate
+from windtunnel.operations.project import choose
+from windtunnel.operations.project.choose import Choice, notes, params_text
+from windtunnel.operations.project.graph import graph, graph_text
+from windtunnel.operations.project.samples import Samples
+from windtunnel.operations.project.weights import Weights
+from windtunnel.operations.project.write import RECORD, apply, plan, removal, remove
+from windtunnel.params.load import check_whole, parse_params
+
+ROOT = Path(__file__).parents[3]
+STATE = Weights(Path("net.pt"), "state_dict", size=1000, channels=1, classes=10)
+GRAPH = Weights(Path("net.onnx"), "onnx", size=10**8, channels=3, side=224)
+DIGITS = Samples(Path("data/test"), "folder", "", Path("data/train"), None, 10, (28, 28), 1)
+PHOTOS = Samples(Path("/photos"), "folder", classes=1000, channels=3)
+IDX = Samples(Path("t10k"), "idx", "", Path("train"), (Path("labels"), Path("train-labels")), channels=1)
+
+
+def plain(value):
+    return YAML(typ="safe", pure=True).load(value)
+
+
+def test_the_graph_of_this_repository_is_the_one_that_is_written_for_any_other():
+    written = json.loads(json.dumps(graph(plain(ROOT.joinpath("params.yaml").read_text()))))
+    ours = (ROOT / "dvc.yaml").read_text().replace("python -m stages.", "python -m windtunnel stage ")
+    assert written == json.loads(json.dumps(plain(ours)))
+    assert plain(graph_text(plain(ROOT.joinpath("params.yaml").read_text()))) == written
+
+
+def test_every_family_that_is_installed_has_its_stage():
+    stages = graph({})["stages"]
+    assert [stages[family.stage]["foreach"] for family in families().values()] == [
+        f"${{{name}}}" for name in families()
+    ]
+
+
+def test_files_that_params_name_are_dependencies_of_what_reads_them_and_of_resolve():
+    params = {
+        "data": {"path": "a", "labels": "none", "train_path": "b"},
+        "model": {"path": "c"},
+        "generators": {"path": None},
+    }
+    stages = graph(params)["stages"]
+    assert stages["resolve"]["deps"] == ["${data.path}", "${data.train_path}", "${model.path}"]
+    assert stages["prepare"]["deps"] == ["reports/resolved/prepare.json", "${data.path}", "${data.train_path}"]
+    assert stages["train"]["deps"] == ["reports/resolved/train.json", "reports/data", "${model.path}"]
+
+
+@pytest.mark.parametrize("with_companions", [True, False])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice(STATE, DIGITS, "nets:Net", "mine"),
+        Choice(GRAPH, PHOTOS, "", "it's: odd", "sqlite:///../mlflow.db", (224, 224)),
+        Choice(STATE, IDX, "nets:Net", "idx"),
+        Choice(None, None, "", "nothing"),
+    ],
+    ids=["digits", "photos", "idx", "nothing"],
+)
+def test_the_first_params_are_valid_whatever_is_installed(choice, with_companions, monkeypatch):
+    monkeypatch.setattr(choose, "is_installed", lambda library: with_companions)
+    text = params_text(choice, Path(".."))
+    raw = parse_params(text, "params.yaml")
+    params = validate(raw, "params.yaml")
+    check_whole(Path("params.yaml"), raw)
+    assert params.tracking.experiment == choice.experiment
+    assert ("torchattacks" in text) == (with_companions and (choice.model is None or choice.model.differentiable))
+    if choice.data:
+        assert params.data.path == (choice.data.path.as_posix() if choice.data is PHOTOS else f"../{choice.data.path}")
+
+
+def test_what_is_not_known_is_said(tmp_path):
+    said = "\n".join(notes(Choice(STATE, PHOTOS, "", "mine")))
+    assert "model.factory: no class or function without arguments builds what net.pt fits" in said
+    assert "data.resize" in said
+    assert "the model has 10 outputs, /photos 1000 classes" in said
+    assert len(notes(Choice(None, None, "", "mine"))) == 2
+    assert notes(Choice(STATE, DIGITS, "nets:Net", "mine")) == []
+
+
+@pytest.fixture
+def repository(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".dvc").mkdir()
+    return tmp_path
+
+
+def planned(repository, params="a: 1\n", graph="stages: {}\n"):
+    return plan(repository / "robustness", params, graph)
+
+
+def test_the_second_time_nothing_is_to_do(repository):
+    apply(planned(repository), repository)
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    again = planned(repository)
+    assert again.changes() == []
+    apply(again, repository)
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+
+
+def test_params_are_the_users_and_a_changed_graph_stays(repository):
+    apply(planned(repository), repository)
+    folder = repository / "robustness"
+    (folder / "params.yaml").write_text("mine: 1\n")
+    assert planned(repository).changes() == []
+    assert planned(repository, graph="stages: {new: 1}\n").changes() == ["dvc.yaml"]
+    (folder / "dvc.yaml").write_text("stages: {mine: 1}\n")
+    again = planned(repository, graph="stages: {new: 1}\n")
+    assert again.changes() == []
+    assert set(again.kept) == {"params.yaml", "dvc.yaml"}
+
+
+def test_the_diff_shows_every_line_that_would_be_written(repository):
+    lines = list(planned(repository).diff(Path("robustness")))
+    assert "+a: 1" in lines
+    assert "+++ robustness/dvc.yaml" in lines
+    assert not (repository / "robustness").exists()
+
+
+def test_a_folder_that_is_somebody_elses_is_refused(repository):
+    (repository / "robustness").mkdir()
+    (repository / "robustness" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="robustness is there already"):
+        planned(repository)
+    with pytest.raises(UserError, match="nothing to take back"):
+        removal(repository / "robustness")
+
+
+def test_taken_back_everything_is_as_before_but_for_the_users_own_files(repository):
+    before = sorted(repository.rglob("*"))
+    apply(planned(repository), repository)
+    folder = repository / "robustness"
+    for made in ("reports/robustness/pgd/metadata.json", ".cache/x", "mlflow.db", "mlflow.db.lock", "dvc.lock"):
+        (folder / made).parent.mkdir(parents=True, exist_ok=True)
+        (folder / made).touch()
+    (folder / "notes.md").write_text("mine")
+    (folder / "params.yaml").write_text("mine: 1\n")
+    found = removal(folder)
+    assert found.changed == ("params.yaml",)
+    assert found.stays == (folder / "notes.md",)
+    assert found.of_dvc == ()
+    remove(found)
+    assert sorted(repository.rglob("*")) == sorted([*before, folder, folder / "notes.md"])
+
+
+def test_a_damaged_record_is_one_line(repository):
+    apply(planned(repository), repository)
+    (repository / "robustness" / RECORD).write_text("{")
+    with pytest.raises(UserError, match="git checkout brings it back"):
+        planned(repository)
