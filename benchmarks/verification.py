@@ -8,8 +8,8 @@
 2. The cascade on an MLP. Wanted: at least 30 % fewer unknown than CROWN alone at equal total time: the cascade's
    `time_budget` is what CROWN alone took. Then with more time, which CROWN alone has no use for.
 
-3. With --methods: branch and bound in the place of alpha-CROWN and Marabou, on the networks of `verification_models.py`, with
-   `--seconds` for a sample: decided, seconds and subdomains of each. Wanted: at least 60 % fewer unknown.
+3. With --methods [network or network:epsilon ...]: branch and bound in the place of alpha-CROWN and Marabou, with `--seconds` for
+   a sample: see `verification_methods.py`. Wanted: at least 60 % fewer unknown, and none decided worse.
 
 Without --peer only the second part runs, and only the third with --methods.
 """
@@ -28,11 +28,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from verification_models import network
+from verification_methods import INSTANCES, methods_side_by_side
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.core.classifier import Classifier, module_digest
-from windtunnel.core.contracts import Capability, Norm, Verdict
+from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.inputs.data.load import load_dataset
@@ -151,52 +151,6 @@ def cascade_against_crown(it: Subject, epsilon: float, repeats: int) -> None:
         )
 
 
-# network: (epsilon, ...)
-INSTANCES = {
-    "lenet5_standard": (0.02,), "lenet5_adversarial": (0.3,), "cnn_adversarial": (0.3,), "mlp4": (0.03, 0.05),
-    "residual": (0.02,),
-}  # fmt: skip
-BEFORE = ("quick-attack", "ibp", "crown", "attack", "alpha-crown", "marabou")
-METHODS = {
-    "crown": ("crown",),
-    "cascade before": BEFORE,
-    "branch and bound": (*BEFORE[:-2], "branch-and-bound"),  # no solver after it: a time-out is each step's own
-}
-
-
-def methods_side_by_side(
-    folder: Path, references: Path, weights: Path, n: int, seconds: float, names: list[str]
-) -> None:
-    assessed, train = mnist(folder, n)
-    for name in names:
-        module = network(name, weights, references, train.inputs, train.targets)
-        model = Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name)
-        it = subject_of(model, assessed)
-        for epsilon in INSTANCES[name]:
-            unknown = {}
-            for method, steps in METHODS.items():
-                entry = VerificationEntry(
-                    library="windtunnel", algorithm="cascade", steps=steps, timeout=seconds, workers=1,
-                    params={"domains": 10**6},
-                )  # fmt: skip
-                result = assess("bench", entry, Budget(norm=Norm.LINF, epsilon=epsilon), it)
-                verdicts, took = result.data["verdicts"], result.data["runtime_per_sample"]
-                assert isinstance(verdicts, torch.Tensor)
-                assert isinstance(took, torch.Tensor)
-                counts = [int((verdicts == code).sum()) for code in (Verdict.VERIFIED, Verdict.FALSIFIED)]
-                unknown[method] = n - sum(counts)
-                print(
-                    f"  {name} {epsilon} {method:16s} verified {counts[0]:3d} falsified {counts[1]:3d} unknown "
-                    f"{unknown[method]:3d}  {float(took.sum()):8.1f} s  {int(result.data['subdomains'].sum())} subdomains",
-                    flush=True,
-                )
-            before = unknown["cascade before"]
-            print(
-                f"  {name} {epsilon}: {1 - unknown['branch and bound'] / max(1, before):.0%} fewer unknown than before",
-                flush=True,
-            )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="python of the peer's environment")
@@ -213,7 +167,8 @@ def main() -> None:
     if options.methods is not None:
         names = options.methods or list(INSTANCES)
         references = SHARED / "data" / "models"
-        methods_side_by_side(options.mnist, references, options.weights, options.samples, options.seconds, names)
+        data = mnist(options.mnist, options.samples)
+        methods_side_by_side(data, references, options.weights, options.seconds, names)
         return
     if options.peer:
         it = trained(mnist(options.mnist, 60 if options.quick else 200), Recipe(architecture="cnn", epochs=4))

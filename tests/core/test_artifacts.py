@@ -19,6 +19,7 @@ from windtunnel.core.contracts import Capability, PerturbationBudget, Semantics
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
+from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.summary.table import SUMMARY
 
@@ -55,6 +56,19 @@ def test_two_writes_of_one_result_are_equal_bytes_although_time_passes(subject, 
         write_artifacts(result_of(subject), tmp_path / name, subject, started=time.time() - len(name))
     for file in ("robustness_data.pt", "metadata.json"):
         assert file_digest(tmp_path / "one" / file) == file_digest(tmp_path / "two" / file)
+
+
+def test_metadata_is_written_once_and_last_with_the_figures_that_were_drawn(subject, tmp_path):
+    seen = []
+
+    def draw(artifacts):
+        seen.extend(path.name for path in artifacts.directory.iterdir())
+        return [FigureRecord(name="Picture", file="Picture_0.png", scope="assessor")]
+
+    written = write_artifacts(result_of(subject), tmp_path, subject, started=0, draw=draw)
+    assert seen == ["robustness_data.pt"]
+    assert [figure.name for figure in written.metadata.visualisers] == ["Picture"]
+    assert read_artifacts(tmp_path).metadata == written.metadata
 
 
 def test_a_view_is_saved_without_the_storage_it_looks_into(tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from statsmodels.stats.proportion import proportion_confint
 
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 
@@ -26,6 +27,14 @@ def test_the_interval_holds_the_estimate_and_stays_in_the_unit_interval(method, 
     assert 0 <= low <= successes / n <= high <= 1
     assert (low == 0) >= (successes == 0)
     assert (high == 1) >= (successes == n)
+
+
+@given(n=st.integers(1, 100_000), share=st.floats(0, 1), level=st.sampled_from([0.9, 0.95, 0.99]))
+def test_wilsons_interval_is_that_of_statsmodels_to_the_last_bit(n, share, level):
+    successes = round(share * n)
+    low, high = proportion_confint(successes, n, alpha=1 - level, method="wilson")
+    expected = (0.0 if successes == 0 else low, 1.0 if successes == n else high)
+    assert binomial_interval(successes, n, level) == expected
 
 
 def test_more_successes_than_samples_are_refused():

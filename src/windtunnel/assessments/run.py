@@ -6,16 +6,18 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Generic, TypeVar
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.kept import take_back
-from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
 from windtunnel.core.digests import write_digests
 from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
+from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.narration import say
 from windtunnel.core.plugins import Family
 from windtunnel.core.subject import Subject
@@ -51,12 +53,14 @@ def run_entry(family: Family, resolved: Resolved) -> Artifacts:
     started = time.time()
     task = task_of(family, resolved)
     directory = ROBUSTNESS / task.name
-    artifacts = take_back(resolved.digest, directory, task.subject)
-    if artifacts is None:
+    draw = partial(draw_resolved, resolved.drawing.figures)
+    kept = take_back(resolved.digest, directory, task.subject)
+    if kept is None:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-        artifacts = write_artifacts(compute(family, task), directory, task.subject, started=started)
+        artifacts = write_artifacts(compute(family, task), directory, task.subject, started=started, draw=draw)
+    else:
+        artifacts = write_metadata(kept, draw(kept))
     write_digests(directory)
-    draw(artifacts, resolved.drawing.figures)
     if family.finish:
         family.finish()(artifacts, HERE)
     return artifacts
@@ -85,11 +89,11 @@ def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
     return replace(result, family=family.name, kwargs=shown)
 
 
-def draw(artifacts: Artifacts, figures: Sequence[FigureSpec]) -> None:
+def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequence[FigureRecord]:
     """Draw what was resolved. Only the modules of these figures are imported: others may change without a redraw."""
-    from windtunnel.assessments.figures.base import draw_figures
+    from windtunnel.assessments.figures.base import save_figures
 
-    draw_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
+    return save_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])
 
 
 def model_in(resolved: Resolved) -> Model:

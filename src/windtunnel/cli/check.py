@@ -123,6 +123,8 @@ def check_model(
 
     A Python `predict` is asked about as many samples as `queries` rows allow, and how many rows that is, is said before.
     """
+    from windtunnel.cli.seen import show_what_it_sees
+    from windtunnel.core.subject import subject_of
     from windtunnel.evaluation.sanity.run import affordable, before_any_assessment, rows_before_any_assessment
     from windtunnel.inputs.models.backends import PredictFunction
 
@@ -134,9 +136,11 @@ def check_model(
                       f"--queries sets another limit")  # fmt: skip
         if not len(assessed):
             return []
-    findings = before_any_assessment(params, classifier, assessed)
+    subject = subject_of(classifier, assessed, params.seed)
+    findings = before_any_assessment(params, subject)
     if isinstance(module, PredictFunction):
         console.print(f"[green]✓[/green] model: was asked about {module.rows_asked} rows in {module.calls_made} calls")
+    show_what_it_sees(subject, console)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:

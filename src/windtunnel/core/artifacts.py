@@ -7,8 +7,8 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from windtunnel.core.files import (
     plain_json,
     write_json,
 )
-from windtunnel.core.metadata import Metadata, Metrics, SemanticsRecord, read_metadata
+from windtunnel.core.metadata import FigureRecord, Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
 from windtunnel.core.run_times import RUN_TIMES, measured_run_times, run_time_metrics
@@ -221,21 +221,36 @@ def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
     return SemanticsRecord.model_validate(content)
 
 
-def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject, *, started: float) -> Artifacts:
-    """Write robustness_data.pt, metadata.json and runtime.json into `directory`, and return what a reader would see.
+# Draws the figures of a result whose tensors are on disk, and says what metadata.json says of them.
+Draw = Callable[[Artifacts], Sequence[FigureRecord]]
 
-    `started` is time.time() at the start of the assessment. The bytes of the first two files depend only on the
-    result: what was measured of time goes to runtime.json. That says too how many rows a Python `predict` was asked in this
-    process. `visualisers` starts as an empty list: `draw_figures` fills it in.
-    Raises UserError if the data break the contract, before anything is written.
+
+def no_figures(artifacts: Artifacts) -> Sequence[FigureRecord]:
+    """Draws nothing."""
+    return ()
+
+
+def write_artifacts(
+    result: AssessmentResult,
+    directory: Path,
+    subject: Subject,
+    *,
+    started: float,
+    draw: Draw = no_figures,
+) -> Artifacts:
+    """Write robustness_data.pt, the figures, metadata.json and runtime.json into `directory`; what a reader would see.
+
+    `started` is time.time() at the start of the assessment. But
+    for runtime.json, the bytes depend only on the result: what was measured of time goes there, and how many rows a Python
+    `predict` was asked in this process. Raises UserError if the data break the contract, before anything is written.
     """
     check_data(result.data, result.name)
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob("*.png"):
         stale.unlink()
     save_tensors(without_run_times(result.data), directory / DATA_FILE)
-    metadata = metadata_of(result, subject)
-    write_json(metadata.model_dump(mode="json"), directory / METADATA_FILE)
+    artifacts = Artifacts(result.name, directory, result.data, metadata_of(result, subject))
+    artifacts = write_metadata(artifacts, draw(artifacts))
     seconds = round(time.time() - started, 3)
     runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
     measured = result.data.get(RUN_TIMES)
@@ -246,7 +261,14 @@ def write_artifacts(result: AssessmentResult, directory: Path, subject: Subject,
         {**runtime, "resolved": subject.resolved, "data_digest": file_digest(directory / DATA_FILE)},
         directory / RUNTIME_FILE,
     )
-    return Artifacts(result.name, directory, result.data, metadata)
+    return artifacts
+
+
+def write_metadata(artifacts: Artifacts, figures: Sequence[FigureRecord]) -> Artifacts:
+    """Write metadata.json of a result with what was drawn of it: the last file of an assessment, which makes it whole."""
+    metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(figures)})
+    write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
+    return replace(artifacts, metadata=metadata)
 
 
 def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:

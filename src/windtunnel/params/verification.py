@@ -69,7 +69,7 @@ class VerificationEntry(Entry):
     timeout: Number | None = Field(
         None,
         gt=0,
-        description="seconds for one sample; without it Marabou has 20, and branch-and-bound is limited by its work alone",
+        description="seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work",
     )
     time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
     workers: PositiveInt = Field(2, description="Marabou, cascade: solver processes at a time")

@@ -195,3 +195,22 @@ def test_a_graph_that_marabou_reads_differently_proves_nothing():
     result = assess("m", entry("linf-box"), budget(1e-4), subject_with(network, torch.rand(2, 1, 6, 6), 3))
     assert (result.data["verdicts"] == Verdict.ERROR).all()
     assert all(caveat.code == "solver_error" for caveat in result.caveats)
+
+
+def test_a_solver_leaves_nothing_in_the_current_folder(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx_path = export_onnx(tiny.classifier, tmp_path / "graph" / "model.onnx")
+    (query,) = queries_of(tiny, 0.05, torch.tensor([0]), one_by_one=False)
+    broken = replace(query, lower=query.upper + 1, upper=query.lower - 1)  # an empty box: Marabou writes the query down
+    (answer,) = solve_all(onnx_path.relative_to(tmp_path), [broken], 5.0, 1, float("inf"), "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
+    assert answer.index == 0
+
+
+def test_what_earlier_steps_took_of_a_time_out_the_solver_does_not_have(mlp_subject):
+    subject = first(mlp_subject, 3)
+    given = entry("cascade", steps=["branch-and-bound", "marabou"], timeout=1e-9, workers=1)
+    result = assess("v", given, budget(0.12), subject)
+    left = result.data["verdicts"] == Verdict.UNKNOWN
+    assert left.any()
+    assert torch.equal(result.data["timed_out"], left)

@@ -15,6 +15,7 @@ from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import read_json
+from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.sanity.run import before_any_assessment
 from windtunnel.evaluation.validate import validate
 from windtunnel.inputs.data.load import load_dataset
@@ -145,7 +146,7 @@ def test_a_program_is_refused_where_it_was_exported_in_training_mode_and_only_th
     save_export(nn.Sequential(*layers).train(training), here / "w.pt2")
     classifier = imported(Model(source="export", path="w.pt2"), mlp_subject.dataset, here / "kept")
     raw = {"data": {}, "budget": {"epsilon": 0.1}, "model": {"source": "export", "path": "w.pt2"}}
-    findings = before_any_assessment(validate(raw), classifier, mlp_subject.dataset)
+    findings = before_any_assessment(validate(raw), subject_of(classifier, mlp_subject.dataset))
     (found,) = [f for f in findings if f.check.id == "A1"]
     assert found.status == status
     if training:

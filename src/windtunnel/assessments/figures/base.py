@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import METADATA_FILE, plain_json, replacing, write_json
+from windtunnel.core.files import plain_json, replacing
 from windtunnel.core.metadata import FigureRecord
 
 if TYPE_CHECKING:  # torch is slow to import, and params only need the names
@@ -99,7 +99,16 @@ def _draws(visualiser: type[Visualiser], kind: AssessmentKind, family: str) -> b
 
 
 def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[Path]:
-    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory, and list them in metadata.
+    """Draw the figures of an assessment that is on disk, and list them in its metadata; their files."""
+    from windtunnel.core.artifacts import write_metadata
+
+    figures = save_figures(artifacts, visualisers)
+    write_metadata(artifacts, figures)
+    return [artifacts.directory / figure.file for figure in figures]
+
+
+def save_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[FigureRecord]:
+    """Draw and save `<VisualiserClassName>_<index>.png` into the assessment's directory; what metadata.json says of them.
 
     They show the result as it is in DVC, without what was measured of time: equal results have equal figures.
     """
@@ -107,19 +116,14 @@ def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     from windtunnel.core.artifacts import without_run_times
 
     artifacts = replace(artifacts, data=without_run_times(artifacts.data))
-
-    paths: list[Path] = []
     rows: list[FigureRecord] = []
     for index, visualiser in enumerate(visualisers):
         path = artifacts.directory / f"{type(visualiser).__name__}_{index}.png"
         drawings, empty = drawn(visualiser, artifacts)
         with replacing(path) as temporary:
             paint(f"{artifacts.name}: {visualiser.title}", drawings, temporary, empty)
-        paths.append(path)
         rows.append(recorded(visualiser, path, empty))
-    metadata = artifacts.metadata.model_copy(update={"visualisers": tuple(rows)})
-    write_json(metadata.model_dump(mode="json"), artifacts.directory / METADATA_FILE)
-    return paths
+    return rows
 
 
 def drawn(visualiser: Visualiser, artifacts: Artifacts) -> tuple[Sequence[Drawing], str]:

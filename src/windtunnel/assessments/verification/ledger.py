@@ -64,6 +64,10 @@ class Ledger:
         """Indices of the samples without a decision, int64."""
         return (self.decided_by == NOBODY).nonzero().flatten()
 
+    def seconds_left(self, indices: Tensor, timeout: float | None) -> Tensor:
+        """Of `timeout` seconds for a sample, what earlier steps have left it, (n,); inf without a time-out."""
+        return ((float("inf") if timeout is None else timeout) - self.seconds[indices]).clamp(min=0)
+
     def bound(self, indices: Tensor, margins: Tensor, lower: Tensor, upper: Tensor) -> None:
         """Keep the tighter of these bounds and those known already: all of them hold."""
         self.lower_margins[indices] = torch.fmax(self.lower_margins[indices], margins)

@@ -85,7 +85,7 @@ def solve_all(
                 query = waiting.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
                 process: BaseProcess = context.Process(
-                    target=solve_query, args=(str(onnx), query, timeout, theirs), daemon=True
+                    target=solve_query, args=(str(onnx), query, min(timeout, query.seconds), theirs), daemon=True
                 )
                 with no_main_module(), deaf_children():
                     process.start()
@@ -100,7 +100,7 @@ def solve_all(
                 answers.append(_receive(connection, process, query, time.monotonic() - started))
             now = time.monotonic()
             for connection, (process, query, started) in list(running.items()):
-                late = now - started > timeout + _GRACE
+                late = now - started > min(timeout, query.seconds) + _GRACE
                 if late or now > deadline:
                     process.kill()
                     process.join()

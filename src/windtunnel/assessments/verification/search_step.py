@@ -74,7 +74,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
             if time.monotonic() > deadline:
                 return
             started = time.monotonic()
-            late = min(deadline, started + (entry.timeout or float("inf")) * len(rows))
+            late = min(deadline, started + float(ledger.seconds_left(rows, entry.timeout).sum()))
             region = Region.around(data.inputs[rows], task.norm, task.epsilon, network.device)
             targets = data.targets[rows]
             goals = torch.full((len(rows),), lead, dtype=torch.float64)

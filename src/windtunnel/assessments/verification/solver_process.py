@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,8 @@ class Query:
     """One sample for the solver: is there an x in [lower, upper] where some of `other_classes` leads `target` by `margin`?
 
     lower, upper, clean: float32, flat. logits: (K,), of the clean sample. other classes: in the order in which they are asked about,
-    each in a query of its own where `one_by_one`, all in one disjunction otherwise. bounds: bound every logit too.
+    each in a query of its own where `one_by_one`, all in one disjunction otherwise. bounds: bound every logit too. seconds: what
+    the sample has left, where that is less than every query has.
     """
 
     index: int
@@ -38,6 +41,7 @@ class Query:
     margin: float = 0.0
     one_by_one: bool = False
     bounds: bool = False
+    seconds: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,15 @@ class Answer:
 
 
 def solve_query(onnx: str, query: Query, timeout: float, out: Connection) -> None:
-    """In a process of its own: answer `query` in `timeout` seconds, and send the answer to `out`."""
-    started = time.monotonic()
+    """In a process of its own: answer `query` in `timeout` seconds, and send the answer to `out`.
+
+    Works in the folder of the graph, which is made for it: Marabou leaves `failedMarabouQuery.ipq` in the current one.
+    """
+    started, graph = time.monotonic(), Path(onnx).resolve()
     lower = upper = None
+    os.chdir(graph.parent)
     try:
-        solver = _Solver(onnx, query, started + timeout)
+        solver = _Solver(str(graph), query, started + timeout)
         verdict, example, reason = solver.decide()
         if query.bounds:
             lower, upper = solver.logit_bounds()

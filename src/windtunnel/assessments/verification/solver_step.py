@@ -39,6 +39,8 @@ from windtunnel.inputs.models.load import export_onnx
 
 LATE = frozenset({"time-out", "time budget"})
 
+_LEAST = 1.0  # seconds that are worth a query: Marabou counts whole ones
+
 
 def solve(step: str, ledger: Ledger, task: Task) -> None:
     """Let Marabou decide the undecided samples until the task's deadline.
@@ -47,15 +49,16 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
     """
     canonical, entry, subject = task.canonical, task.entry, task.subject
     data = subject.dataset
+    indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
+    late = left < min(_LEAST, entry.solver_timeout)
+    ledger.timed_out[indices[late]] = True
+    indices, left = indices[~late], left[~late]
     with tempfile.TemporaryDirectory() as folder:
         onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         asked = queries_of(
-            subject,
-            task.epsilon,
-            ledger.undecided,
-            one_by_one=entry.other_classes == "one_by_one",
-            slack=canonical.slack,
+            subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
+        asked = [replace(query, seconds=seconds) for query, seconds in zip(asked, left.tolist(), strict=True)]
         if entry.output_bounds:
             asked = [replace(query, bounds=True) for query in asked]
         queries = {query.index: query for query in asked}

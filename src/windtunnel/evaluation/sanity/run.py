@@ -11,13 +11,12 @@ import torch
 from windtunnel.assessments.clean.table import IDENTITY
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, metadata_of
 from windtunnel.core.batches import progress_bar
-from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import plain_json
 from windtunnel.core.plugins import load_modules
-from windtunnel.core.subject import subject_of
+from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, DRAWS
@@ -126,13 +125,13 @@ def affordable(dataset: Dataset, queries: int | None) -> Dataset:
     return dataset.subset(torch.arange(n))
 
 
-def before_any_assessment(params: Params, classifier: Classifier, dataset: Dataset) -> list[Finding]:
+def before_any_assessment(params: Params, subject: Subject) -> list[Finding]:
     """The checks of group A that need no assessment, for `windtunnel check`; a model yet to be trained is asked too."""
-    subject = subject_of(classifier, dataset, params.seed)
-    if (bad := subject.clean_logits.isnan().any(1)).any():  # a predict function is asked here for the first time
+    if (bad := subject.clean_logits.isnan().any(1)).any():  # what a predict function, too, was asked
+        first = subject.dataset.ids[int(bad.nonzero()[0])]
         raise IncompatibleError(
-            f"model: {classifier.source} gives NaN for sample {dataset.ids[int(bad.nonzero()[0])]}; no number can be computed for a "
-            f"model that answers nothing"
+            f"model: {subject.classifier.source} gives NaN for sample {first}; no number can be computed for a model that "
+            f"answers nothing"
         )
     asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
     nothing = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})

@@ -32,6 +32,7 @@ from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
 from windtunnel.params.model import Model
 
 MODEL_JSON = "model.json"
+UNTRAINED = "untrained"  # the digest of a model that is yet to be trained
 TESTED_DEVICES = ("cpu", "cuda")
 
 
@@ -162,7 +163,7 @@ def preview_classifier(
         else:
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
-        return fit(Loaded(module, TORCH, "untrained", source), pick_device(device), dataset, trust_of(model))
+        return fit(Loaded(module, TORCH, UNTRAINED, source), pick_device(device), dataset, trust_of(model))
     # Until the process ends: a verifier that is tried on the classifier reads its ONNX graph again.
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject
-from windtunnel.assessments.run import draw, model_in
-from windtunnel.core.artifacts import Artifacts, write_artifacts
+from windtunnel.assessments.run import draw_resolved, model_in
+from windtunnel.core.artifacts import Artifacts, Draw, no_figures, write_artifacts
 from windtunnel.core.digests import write_digests
 from windtunnel.core.layout import CLEAN, DATA, HERE, MODEL, Layout
 from windtunnel.core.subject import Subject
@@ -25,13 +26,13 @@ def main() -> None:
     subject = replace(
         fresh_subject(DATA, MODEL, work.device, resolved.seed, trust_of(model_in(resolved))), resolved=resolved.digest
     )
-    artifacts = write_clean(Clean.model_validate(work.entry["clean"]), subject, HERE, started)
+    draw = partial(draw_resolved, resolved.drawing.figures)
+    write_clean(Clean.model_validate(work.entry["clean"]), subject, HERE, started, draw)
     write_digests(CLEAN)
-    draw(artifacts, resolved.drawing.figures)
 
 
-def write_clean(settings: Clean, subject: Subject, place: Layout, started: float) -> Artifacts:
+def write_clean(settings: Clean, subject: Subject, place: Layout, started: float, draw: Draw = no_figures) -> Artifacts:
     """Assess the model without any perturbation, and write what the report and `dvc plots` read of it."""
-    artifacts = write_artifacts(assess_clean(settings, subject), place.clean, subject, started=started)
+    artifacts = write_artifacts(assess_clean(settings, subject), place.clean, subject, started=started, draw=draw)
     write_clean_series(artifacts, subject.dataset.class_names, place.plots / "clean")
     return artifacts

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from functools import partial
 
 from windtunnel.assessments.clean.subject import current_subject
-from windtunnel.assessments.figures.base import draw_figures
+from windtunnel.assessments.figures.base import save_figures
 from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
 from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import HERE, Layout
+from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.findings import read_sanity
@@ -35,11 +38,14 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     assessments = [read_artifacts(place.robustness / name, run_times=False) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_sanity(place.sanity))
-    summary = write_artifacts(result, place.summary, subject, started=started)
-    counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
-    figures = [SandwichVisualiser(), SecurityCurvesVisualiser(tuple(assessments))]
-    draw_figures(summary, [*figures, *([SuccessCurvesVisualiser(counted)] if counted else [])])
+    summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))
     write_json(headline_metrics(summary, clean, assessments), place.metrics)
     write_record(record_outcomes(params, summary, clean, assessments), place.summary / OUTCOMES_FILE)
     write_series(summary, assessments, place.plots / "summary")
     return summary
+
+
+def _draw(assessments: Sequence[Artifacts], summary: Artifacts) -> Sequence[FigureRecord]:
+    counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
+    figures = [SandwichVisualiser(), SecurityCurvesVisualiser(tuple(assessments))]
+    return save_figures(summary, [*figures, *([SuccessCurvesVisualiser(counted)] if counted else [])])

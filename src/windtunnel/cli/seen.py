@@ -1,0 +1,84 @@
+"""What the model sees, for `windtunnel check`: a few samples as a table and a picture, the clean accuracy, and what may be wrong."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.markup import escape
+from torch import Tensor
+
+from windtunnel.cli.tables import Column, print_table
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.layout import REPORTS
+from windtunnel.core.subject import Subject
+from windtunnel.evaluation.seen.corrections import Suspicion, suspicion
+from windtunnel.evaluation.seen.first_layer import twice_normalised
+from windtunnel.evaluation.seen.look import MEASURED, chosen, picture, rows
+from windtunnel.inputs.models.backends import PredictFunction
+from windtunnel.inputs.models.load import UNTRAINED
+from windtunnel.inputs.models.of_libraries import RANDOM_WEIGHTS
+
+PICTURE = REPORTS / "check.png"
+# Where 50 samples tell nothing, more are asked about, as many as take about so long.
+_SECONDS, _MOST = 8.0, 1000
+_COLUMNS = [
+    Column("sample"),
+    Column("label"),
+    Column("prediction"),
+    Column("confidence", right=True),
+    Column("input", right=True),
+]
+
+
+def show_what_it_sees(subject: Subject, console: Console) -> None:
+    """Print the table, the accuracy and a line per suspicion, and write the picture. Asks a `predict` function nothing."""
+    classifier, data = subject.classifier, subject.dataset
+    trained = classifier.digest != UNTRAINED and RANDOM_WEIGHTS not in classifier.caveats
+    table = rows(data, subject.clean_logits)
+    cells = [(r.name, r.label, r.prediction, f"{r.confidence:.0%}", f"{r.low:.3g} to {r.high:.3g}") for r in table]
+    print_table(
+        console,
+        _COLUMNS,
+        [("", cells)],
+        "what the model sees, after preparation" + ("" if trained else "; it is not trained"),
+    )
+    if data.is_image:
+        picture(data, table, PICTURE)
+        console.print(f"[green]✓[/green] the same as a picture: {PICTURE}")
+    if not (trained and data.labelled):
+        return
+    few = chosen(data)
+    right = subject.clean_correct[few].float().mean()
+    low, high = float(data.inputs.min()), float(data.inputs.max())
+    console.print(
+        f"[green]✓[/green] clean accuracy {float(right):.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
+    )
+    for line in filter(None, (_line(suspicion_of(subject)), _twice(classifier))):
+        console.print(f"[yellow]![/yellow] {escape(line)}")
+
+
+def suspicion_of(subject: Subject) -> Suspicion | None:
+    """On 50 samples, and where they tell nothing on as many as are quick."""
+    asked = not isinstance(subject.classifier.module, PredictFunction)  # its answers may cost money
+    few, started = chosen(subject.dataset), time.monotonic()
+    found = _on(subject, few, asked=asked)
+    each = (time.monotonic() - started) / max(len(few), 1)
+    more = min(_MOST, len(subject.dataset), int(_SECONDS / max(each, 1e-6)))
+    if found or more <= MEASURED:
+        return found
+    return _on(subject, chosen(subject.dataset, more), asked=asked)
+
+
+def _on(subject: Subject, samples: Tensor, *, asked: bool) -> Suspicion | None:
+    return suspicion(
+        subject.classifier if asked else None, subject.dataset.subset(samples), subject.clean_logits[samples]
+    )
+
+
+def _line(found: Suspicion | None) -> str:
+    return found.line if found else ""
+
+
+def _twice(classifier: Classifier) -> str:
+    return "" if isinstance(classifier.module, PredictFunction) else twice_normalised(classifier)

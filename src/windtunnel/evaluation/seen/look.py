@@ -1,0 +1,92 @@
+"""What the model makes of a few samples after preparation: the table and the picture of `windtunnel check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from windtunnel.core.dataset import Dataset, select
+
+SHOWN, MEASURED = 5, 50
+_SIDE, _TEXT, _GAP = 224, 76, 12  # pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sample as the model sees it. label is empty where there is none; confidence: the softmax of the prediction.
+
+    low, high: the values of its input.
+    """
+
+    name: str
+    label: str
+    prediction: str
+    confidence: float
+    low: float
+    high: float
+
+
+def chosen(data: Dataset, n: int = MEASURED) -> Tensor:
+    """Indices (int64) of at most `n` samples, equally many of each class as far as they last."""
+    return select(len(data), n, "stratified", 0, data.targets)
+
+
+def rows(data: Dataset, logits: Tensor) -> list[Row]:
+    """The first few samples of `data`, with logits (N, K) of the model on them."""
+    found = []
+    for i in _shown(data):
+        scores = logits[i].softmax(0)
+        best = int(scores.argmax())
+        label = data.class_names[int(data.targets[i])] if data.labelled else ""
+        low, high = float(data.inputs[i].min()), float(data.inputs[i].max())
+        found.append(Row(data.ids[i], label, data.class_names[best], float(scores[best]), low, high))
+    return found
+
+
+def _shown(data: Dataset) -> list[int]:
+    """Of different classes where there are some."""
+    return chosen(data, SHOWN).tolist() if data.labelled else list(range(min(SHOWN, len(data))))
+
+
+def picture(data: Dataset, table: list[Row], path: Path) -> None:
+    """Write the samples of `table` as the model sees them, side by side, with what it says of each. For images."""
+    width = len(table) * (_SIDE + _GAP) + _GAP
+    sheet = Image.new("RGB", (width, _SIDE + _TEXT + 2 * _GAP), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
+    for place, (i, row) in enumerate(zip(_shown(data), table, strict=True)):
+        left = _GAP + place * (_SIDE + _GAP)
+        tile = _image(data.inputs[i], data.value_range)
+        scale = _SIDE / max(tile.size)
+        size = (max(1, round(tile.width * scale)), max(1, round(tile.height * scale)))
+        sheet.paste(
+            tile.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), (left, _GAP)
+        )
+        wrong = bool(row.label) and row.label != row.prediction
+        lines = [f"label {row.label}" if row.label else "no label", f"{row.prediction} {row.confidence:.0%}", row.name]
+        for number, line in enumerate(lines):
+            colour = "#D55E00" if number == 1 and wrong else "black"
+            draw.text((left, _GAP + _SIDE + 6 + 22 * number), _fitting(line, font), fill=colour, font=font)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(path)
+
+
+def _fitting(line: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """The line, its middle left out where it is too long for a tile."""
+    text = line if line.isascii() else line.encode("ascii", "replace").decode()  # what the built-in font has
+    while font.getlength(text) > _SIDE and len(text) > 4:
+        half = (len(text) - 2) // 2
+        text = f"{text[: half - 1]}..{text[-half + 1 :]}" if half > 1 else text[:4]
+    return text
+
+
+def _image(sample: Tensor, value_range: tuple[float, float]) -> Image.Image:
+    low, high = value_range
+    pixels = ((sample - low) / (high - low)).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()
+    if len(pixels) == 3:
+        return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    return Image.fromarray(pixels[0]).convert("RGB")

@@ -1,0 +1,199 @@
+"""`check` recognises what is wrong between data and model, and suspects nothing of a sound pair."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch import Tensor, nn
+
+from windtunnel.cli.seen import PICTURE, show_what_it_sees, suspicion_of
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.subject import Subject, subject_of
+from windtunnel.evaluation.seen.corrections import better, suspicion
+from windtunnel.evaluation.seen.first_layer import twice_normalised
+from windtunnel.evaluation.seen.look import MEASURED, chosen, rows
+from windtunnel.inputs.data.load import load_dataset
+from windtunnel.inputs.models.backends import PredictFunction
+from windtunnel.inputs.models.load import preview_classifier
+from windtunnel.inputs.models.of_libraries import Normalised
+from windtunnel.params.data import Data
+from windtunnel.params.model import Model
+
+IMAGENET_GREY, HALF, MNIST = ((0.449,), (0.226,)), ((0.5,), (0.5,)), ((0.1307,), (0.3081,))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class Expects(nn.Module):
+    """A network that was trained on normalised inputs: of one that takes [0, 1], what comes to the same."""
+
+    def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.network = network
+        self.scale = nn.Conv2d(len(mean), len(mean), 1, groups=len(mean))
+        with torch.no_grad():
+            self.scale.weight.copy_(torch.tensor(std).view(-1, 1, 1, 1))
+            self.scale.bias.copy_(torch.tensor(mean))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(self.scale(x))
+
+
+class RedChannel(nn.Module):
+    """A network of one channel for colour images, in the first of which its image is."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x[:, :1])
+
+
+@pytest.fixture(scope="module", params=["clntrained", "advtrained"])
+def reference(request, shared) -> tuple[Classifier, Dataset]:
+    """A reference LeNet5 with its real weights, and 160 images of MNIST."""
+    images, labels = (str(shared / f"data/mnist/t10k-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
+    samples = {"n": 160, "selection": "stratified"}
+    data, _ = load_dataset(Data(source="idx", path=images, labels=labels, samples=samples), 0)
+    path = str(shared / f"data/models/mnist_lenet5_{request.param}.pt")
+    factory = "windtunnel.inputs.models.architectures:lenet5"
+    return preview_classifier(Model(source="state_dict", path=path, factory=factory), data, None, "cpu"), data
+
+
+def of(classifier: Classifier, module: nn.Module, data: Dataset) -> Subject:
+    made = replace(classifier, module=module.eval(), input_shape=tuple(data.inputs.shape[1:]))
+    return subject_of(made, data)
+
+
+def suspected(subject: Subject) -> str:
+    found = suspicion_of(subject)
+    return found.line if found else ""
+
+
+def test_a_sound_model_is_suspected_of_nothing(reference):
+    classifier, data = reference
+    assert suspected(subject_of(classifier, data)) == ""
+    assert twice_normalised(classifier) == ""
+
+
+@pytest.mark.parametrize(("mean", "std"), [IMAGENET_GREY, HALF])
+def test_a_missing_normalisation_is_recognised(reference, mean, std):
+    classifier, data = reference
+    line = suspected(of(classifier, Expects(classifier.module, mean, std), data))
+    assert "is normalisation missing inside the model?" in line
+    assert line.startswith("accuracy ")
+
+
+@pytest.mark.parametrize(("mean", "std"), [IMAGENET_GREY, HALF, MNIST])
+def test_two_normalisations_in_a_row_are_recognised(reference, mean, std):
+    classifier, data = reference
+    whole = Normalised(Expects(classifier.module, mean, std), mean, std)
+    assert twice_normalised(of(classifier, whole, data).classifier) == ""
+    twice = of(classifier, Normalised(whole, mean, std), data)
+    assert "normalisation too many" in twice_normalised(twice.classifier)
+
+
+def coloured(data: Dataset, channel: int) -> Dataset:
+    inputs = torch.zeros(len(data), 3, *data.inputs.shape[2:])
+    inputs[:, channel] = data.inputs[:, 0]
+    return replace(data, inputs=inputs)
+
+
+def test_swapped_channels_are_recognised(reference):
+    classifier, data = reference
+    module = RedChannel(classifier.module)
+    assert suspected(of(classifier, module, coloured(data, 0))) == ""
+    assert "the channels were the other way round" in suspected(of(classifier, module, coloured(data, 2)))
+
+
+def test_a_missing_normalisation_of_colour_images_is_recognised_as_imagenets(reference):
+    classifier, data = reference
+    module = Expects(RedChannel(classifier.module), *IMAGENET)
+    line = suspected(of(classifier, module, coloured(data, 0)))
+    assert "normalised with ImageNet's mean" in line
+
+
+def test_inputs_normalised_in_the_data_and_in_the_model_are_recognised(reference):
+    classifier, data = reference
+    (mean,), (std,) = IMAGENET_GREY
+    given = replace(data, inputs=(data.inputs - mean) / std, value_range=(-2.0, 2.5))
+    whole = Normalised(nn.Sequential(Expects(classifier.module, (mean,), (std,))), (mean,), (std,))
+    subject = of(classifier, whole, given)
+    accuracy = float(subject.clean_correct.float().mean())
+    line = suspected(subject)
+    assert line == "" if accuracy > 0.9 else "are the inputs normalised twice" in line
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda x: x / 255, "inputs spanned 0 to 255"),
+        (lambda x: 1 - x, "black and white changed places"),
+        (lambda x: x.transpose(2, 3), "rows and columns changed places"),
+    ],
+)
+def test_a_wrong_scale_and_wrong_layouts_are_recognised(reference, wrong, words):
+    classifier, data = reference
+    assert words in suspected(subject_of(classifier, replace(data, inputs=wrong(data.inputs).contiguous())))
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ([*range(1, 10), 0], "one higher"),
+        ([3, 1, 4, 0, 5, 9, 2, 6, 8, 7], "in another order"),
+        (list(range(10))[::-1], "the reverse order"),
+    ],
+)
+def test_a_wrong_order_of_classes_is_recognised_and_costs_no_query(reference, order, words):
+    classifier, data = reference
+    subject = subject_of(classifier, replace(data, targets=torch.tensor(order)[data.targets]))
+    few = chosen(data)
+    found = suspicion(None, subject.dataset.subset(few), subject.clean_logits[few])
+    assert found is not None
+    assert words in found.words
+
+
+def test_a_gain_by_chance_is_not_believed():
+    given = torch.zeros(50, dtype=torch.bool)
+    given[:40] = True
+    lucky = given.clone()
+    lucky[40:43] = True
+    assert not better(given, lucky, 25)
+    assert better(given, torch.ones(50, dtype=torch.bool), 1)
+
+
+# --- the table and the picture ---
+
+
+def test_check_shows_a_table_a_picture_and_the_accuracy(tmp_path, monkeypatch, digits_subject, capsys):
+    monkeypatch.chdir(tmp_path)
+    show_what_it_sees(digits_subject, Console(width=160))
+    shown = capsys.readouterr().out
+    assert "label" in shown
+    assert f"on {MEASURED} samples; inputs span 0 to 1" in shown
+    assert digits_subject.dataset.ids[0].split("-")[0] in shown
+    with Image.open(PICTURE) as picture:
+        assert picture.width > 5 * 224
+
+
+def test_the_rows_are_what_the_model_says(digits_subject):
+    data = digits_subject.dataset
+    for row in rows(data, digits_subject.clean_logits):
+        i = data.ids.index(row.name)
+        assert row.prediction == data.class_names[int(digits_subject.clean_predictions[i])]
+        assert row.label == data.class_names[int(data.targets[i])]
+        assert row.confidence == pytest.approx(float(digits_subject.clean_logits[i].softmax(0).max()))
+
+
+def test_a_predict_function_is_asked_nothing_more(tmp_path, monkeypatch, digits_subject):
+    monkeypatch.chdir(tmp_path)
+    network = digits_subject.classifier.module
+    module = PredictFunction(lambda batch: network(torch.from_numpy(batch)).softmax(1).numpy())
+    subject = subject_of(replace(digits_subject.classifier, module=module), digits_subject.dataset)
+    before = module.rows_asked
+    show_what_it_sees(subject, Console(quiet=True))
+    assert module.rows_asked == before

@@ -1,0 +1,47 @@
+"""What is slow to import is imported by the stages that need it, and by no other."""
+
+import subprocess
+import sys
+
+import pytest
+from ruamel.yaml import YAML
+
+SLOW = {
+    "torch",
+    "mlflow",
+    "auto_LiRPA",
+    "maraboupy",
+    "reportlab",
+    "matplotlib",
+    "statsmodels",
+    "pandas",
+    "sklearn",
+    "scipy",
+}
+ATTACK = "windtunnel.operations.stages.entry, windtunnel.assessments.attacks.assess, windtunnel.assessments.attacks.preflight"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("modules", "needed"),
+    [
+        ("stages.attack", set()),
+        ("windtunnel.operations.stages.resolve", set()),
+        ("windtunnel.operations.tracking.recall", set()),
+        (ATTACK, {"torch", "scipy"}),  # of scipy a function of the normal distribution
+    ],
+)
+def test_a_stage_imports_no_more_of_what_is_slow_than_it_needs(modules, needed):
+    code = f"import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}} & {SLOW!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= needed
+
+
+def test_params_are_read_alike_by_dvc_and_by_us():
+    """DVC takes a parser in C where it is installed, and reads params.yaml with it once a stage."""
+    assert YAML(typ="safe").Parser.__name__ == "CParser"
+    words = ["1e-3", "012", "yes", "on", "0o7", "1_000", "1:30", "8/255", ".5", "1.", "~", "2001-01-01", "1E5", "-.inf", "0x1F",
+             "!!str 5", "+5", "{<<: {a: 1}, b: 2}", "[&x {a: 1}, *x]", "1e3", "", "caf\u00e9", "'1'", "|\n  text\n"]  # fmt: skip
+    for word in words:
+        text = f"key: {word}\n"
+        assert repr(YAML(typ="safe").load(text)) == repr(YAML(typ="safe", pure=True).load(text)), word
