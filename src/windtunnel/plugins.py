@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from windtunnel.core.artifacts import Artifacts, AssessmentResult
     from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel, Verdict
     from windtunnel.core.dataset import Dataset
-    from windtunnel.core.plugins import Family, Lazy, Library
+    from windtunnel.core.plugins import Family, Lazy, Library, ModelSource
+    from windtunnel.core.view import View
     from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
     from windtunnel.evaluation.sanity.evidence import Evidence
     from windtunnel.inputs.models.loaders import Loaded
@@ -30,7 +31,8 @@ _HOME = {
     "core.artifacts": ("Artifacts", "AssessmentResult"),
     "core.contracts": ("Algorithm", "AssessmentKind", "Capability", "Norm", "Randomness", "ThreatModel", "Verdict"),
     "core.dataset": ("Dataset",),
-    "core.plugins": ("Family", "Lazy", "Library"),
+    "core.plugins": ("Family", "Lazy", "Library", "ModelSource"),
+    "core.view": ("View",),
     "evaluation.sanity.check": ("NotApplicable", "NotRun", "Outcome", "Severity", "Tier", "check"),
     "evaluation.sanity.evidence": ("Evidence",),
     "inputs.models.loaders": ("Loaded",),
@@ -38,9 +40,9 @@ _HOME = {
 
 __all__ = [
     "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "Dataset",
-    "Drawing", "Evidence", "Family", "Lazy", "Library", "Loaded", "Norm", "NotApplicable", "NotRun",
+    "Drawing", "Evidence", "Family", "Lazy", "Library", "Loaded", "ModelSource", "Norm", "NotApplicable", "NotRun",
     "NothingToDraw", "Outcome", "Picture", "PictureGrid", "Randomness", "Request", "Scene", "Series", "Severity",
-    "Targeting", "ThreatModel", "Tier", "Verdict", "Visualiser", "algorithm", "bars", "check", "lines", "picture",
+    "Targeting", "ThreatModel", "Tier", "Verdict", "View", "Visualiser", "algorithm", "bars", "check", "lines", "picture",
     "register",
 ]  # fmt: skip
 

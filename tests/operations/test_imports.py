@@ -1,11 +1,16 @@
 """What is slow to import is imported by the stages that need it, and by no other."""
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
 SLOW = {
     "torch",
     "mlflow",
@@ -26,15 +31,33 @@ ATTACK = "windtunnel.operations.stages.entry, windtunnel.assessments.attacks.ass
     ("modules", "needed"),
     [
         ("stages.attack", set()),
-        ("windtunnel.operations.stages.resolve", set()),
         ("windtunnel.operations.tracking.recall", set()),
         (ATTACK, {"torch", "scipy"}),  # of scipy a function of the normal distribution
     ],
 )
 def test_a_stage_imports_no_more_of_what_is_slow_than_it_needs(modules, needed):
     code = f"import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}} & {SLOW!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) <= needed
+
+
+@pytest.mark.slow
+def test_resolving_and_seeing_that_all_is_logged_wait_for_nothing_slow(tmp_path):
+    """The two stages that always run, on the default params."""
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    code = f"""
+import sys
+from windtunnel.operations.stages import resolve
+from windtunnel.operations.tracking.recall import logged_before
+resolve.main()
+logged_before()
+print(*{{name.partition('.')[0] for name in sys.modules}} & {SLOW!r}, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.split() == []
+    assert (tmp_path / "reports/resolved/attack/pgd.json").is_file()
 
 
 def test_params_are_read_alike_by_dvc_and_by_us():

@@ -52,5 +52,5 @@ def _estimate(pending: list[Pending]) -> str:
     computed = [one for one in pending if not one.redraws]
     known = [one.seconds for one in computed if one.seconds is not None]
     unknown = len(computed) - len(known)
-    rest = f", and {unknown} stages that have no time yet" if unknown else ""
+    rest = f", and {unknown} stage{'s' if unknown > 1 else ''} without a time yet" if unknown else ""
     return f"{len(pending)} stages; about {sum(known):.0f} s by their last runs{rest}."

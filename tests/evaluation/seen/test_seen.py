@@ -73,12 +73,14 @@ def suspected(subject: Subject) -> str:
     return found.line if found else ""
 
 
+@pytest.mark.slow
 def test_a_sound_model_is_suspected_of_nothing(reference):
     classifier, data = reference
     assert suspected(subject_of(classifier, data)) == ""
     assert twice_normalised(classifier) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mean", "std"), [IMAGENET_GREY, HALF])
 def test_a_missing_normalisation_is_recognised(reference, mean, std):
     classifier, data = reference
@@ -102,6 +104,7 @@ def coloured(data: Dataset, channel: int) -> Dataset:
     return replace(data, inputs=inputs)
 
 
+@pytest.mark.slow
 def test_swapped_channels_are_recognised(reference):
     classifier, data = reference
     module = RedChannel(classifier.module)
@@ -109,6 +112,7 @@ def test_swapped_channels_are_recognised(reference):
     assert "the channels were the other way round" in suspected(of(classifier, module, coloured(data, 2)))
 
 
+@pytest.mark.slow
 def test_a_missing_normalisation_of_colour_images_is_recognised_as_imagenets(reference):
     classifier, data = reference
     module = Expects(RedChannel(classifier.module), *IMAGENET)
@@ -116,6 +120,7 @@ def test_a_missing_normalisation_of_colour_images_is_recognised_as_imagenets(ref
     assert "normalised with ImageNet's mean" in line
 
 
+@pytest.mark.slow
 def test_inputs_normalised_in_the_data_and_in_the_model_are_recognised(reference):
     classifier, data = reference
     (mean,), (std,) = IMAGENET_GREY
@@ -127,6 +132,7 @@ def test_inputs_normalised_in_the_data_and_in_the_model_are_recognised(reference
     assert line == "" if accuracy > 0.9 else "are the inputs normalised twice" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

@@ -25,8 +25,9 @@ from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import begin, end, limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.backends import LogitsOf, PredictFunction, copy_graph
+from windtunnel.inputs.models.backends import LogitsOf, PredictFunction, Program, copy_graph
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
+from windtunnel.inputs.models.program_gradients import cutting_operator
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
 from windtunnel.params.model import Model
@@ -232,7 +233,8 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     capabilities, source = loaded.capabilities, loaded.source
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}
-        source = f"{source}, whose forward pass cuts off the gradient (no_grad, detach)"
+        operator = cutting_operator(module, sample) if isinstance(module, Program) else "no_grad, detach"
+        source = f"{source}, whose forward pass cuts off the gradient ({operator})"
     limit_answers(module, trust)
     return Classifier(
         module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path, loaded.caveats

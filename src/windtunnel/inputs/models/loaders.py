@@ -22,6 +22,7 @@ from windtunnel.core.plugins import model_source, plugins
 from windtunnel.core.references import find_own_modules, first_line, resolve, users_code
 from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
+from windtunnel.inputs.models.program_gradients import open_gradients, opened
 from windtunnel.inputs.models.programs import Refused, read_program
 from windtunnel.inputs.models.trust import Trust
 
@@ -91,7 +92,9 @@ def load_export(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded
         raise UserError(
             f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})"
         ) from error
-    return Loaded(Program(module), TORCH, str(facts["sha256"]), f"torch.export program ({facts['original']})")
+    cuts = open_gradients(module)
+    name = f"torch.export program ({facts['original']})"
+    return Loaded(Program(module), TORCH, str(facts["sha256"]), name, caveats=(opened(cuts),) if cuts else ())
 
 
 def load_onnx(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:

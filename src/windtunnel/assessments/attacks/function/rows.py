@@ -1,4 +1,4 @@
-"""The registry row of an attack of the user's own."""
+"""The registry row of a function of the user's. Quick to import: params.yaml is checked by it."""
 
 from __future__ import annotations
 
