@@ -59,7 +59,11 @@ def train(root: Path, epochs: int = 6) -> nn.Module:
     return net.eval()
 
 
-if __name__ == "__main__":
-    root = Path(sys.argv[1])
+def main(root: Path) -> None:
+    """All of it: images, network and weights."""
     write_images(root / "data" / "test")
     torch.save(train(root).state_dict(), root / "weights.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

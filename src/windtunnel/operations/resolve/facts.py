@@ -56,7 +56,9 @@ OPTIONS: dict[str, Option] = {
     "image files": Option(frozenset({"PIL"})),
 }
 # They decide no result: how progress is shown, how files of params are read, how memory is measured.
-WITHOUT_SAY = frozenset({"click", "filelock", "psutil", "pydantic", "pydantic_core", "rich", "ruamel", "tqdm"})
+WITHOUT_SAY = frozenset(
+    {"click", "cloudpickle", "ray", "filelock", "psutil", "pydantic", "pydantic_core", "rich", "ruamel", "tqdm"}
+)
 # The distribution that brings a module, where it is not of the same name.
 DISTRIBUTION = {
     "PIL": "pillow",
