@@ -159,7 +159,7 @@ class Resolver:
         closure = self.code.closure([*self._entry_points(stage, family), *own], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
         if stage == "prepare" and (seen := facts.view_model(self.params.model)):
-            inputs["model"] = _plain(seen)
+            inputs["model"] = _plain(seen, *(key for key in _NOT_CALLED if key != "path"))
         if stage == "latent":
             inputs["generators"] = _plain(self.params.generators)
         work = Work(
