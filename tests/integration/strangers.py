@@ -32,7 +32,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     return (large * 255).round().to(torch.uint8), torch.tensor(bunch.target)
 
 
-def write_images(folder: Path, samples: int = 300) -> None:
+def write_images(folder: Path, samples: int = 80) -> None:
     """The last `samples` digits as folder/<digit>/<number>.png."""
     images, labels = digits()
     for number in range(len(labels) - samples, len(labels)):

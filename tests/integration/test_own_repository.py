@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration import strangers
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 
 
