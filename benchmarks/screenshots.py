@@ -36,7 +36,7 @@ def main() -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, chromium() as driver:
         page = Path(scratch) / "report.html"
-        render_html(build_report(given.reports), page)
+        render_html(build_report(given.reports, dated=True), page)
         list(write_site([run_in(given.reports, "run")], Path(scratch) / "view"))
         for name, address in (("report", page), ("view", Path(scratch) / "view" / "index.html")):
             for screen, size in SCREENS.items():

@@ -25,10 +25,13 @@ def wait_until(answers, seconds: float = 120) -> None:
 
 
 class Server:
-    """`mlflow server` with artifacts behind it; `kill` is what a power cut does."""
+    """`mlflow server` with artifacts behind it, in the folder or at `destination`; `kill` is what a power cut does."""
 
-    def __init__(self, database: str, artifacts: Path) -> None:
+    def __init__(
+        self, database: str, artifacts: Path, destination: str = "", environment: dict[str, str] | None = None
+    ) -> None:
         self.database, self.artifacts, self.port = database, artifacts, free_port()
+        self.destination, self.environment = destination or str(artifacts), environment or {}
         self.uri = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen | None = None
 
@@ -36,9 +39,10 @@ class Server:
         # SQLAlchemy 2.1 takes a plain postgresql:// for psycopg 3; MLflow's own choice is psycopg2.
         database = self.database.replace("postgresql://", "postgresql+psycopg2://")
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", database, "--workers", "1"]
-        command += ["--artifacts-destination", str(self.artifacts), "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--artifacts-destination", self.destination, "--host", "127.0.0.1", "--port", str(self.port)]
         with (self.artifacts / "server.log").open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            environment = {**os.environ, **self.environment}
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         wait_until(self._healthy)
 
     def kill(self) -> None:

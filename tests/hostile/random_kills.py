@@ -136,6 +136,7 @@ def _kill(process: subprocess.Popen[str], draw: random.Random, tally: Tally, fol
     deadline = time.monotonic() + ORPHANS_END_IN
     while (left := alive_in(folder)) and time.monotonic() < deadline:
         time.sleep(0.2)
+    print(tally, flush=True)
     if left:
         lines = []
         for orphan in left:

@@ -32,7 +32,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     return (large * 255).round().to(torch.uint8), torch.tensor(bunch.target)
 
 
-def write_images(folder: Path, samples: int = 300) -> None:
+def write_images(folder: Path, samples: int = 80) -> None:
     """The last `samples` digits as folder/<digit>/<number>.png."""
     images, labels = digits()
     for number in range(len(labels) - samples, len(labels)):
@@ -59,7 +59,11 @@ def train(root: Path, epochs: int = 6) -> nn.Module:
     return net.eval()
 
 
-if __name__ == "__main__":
-    root = Path(sys.argv[1])
+def main(root: Path) -> None:
+    """All of it: images, network and weights."""
     write_images(root / "data" / "test")
     torch.save(train(root).state_dict(), root / "weights.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

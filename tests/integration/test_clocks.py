@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.hostile.harness import params, stage, write_params
+from tests.hostile.harness import params, stage, windtunnel, write_params
 from tests.hostile.random_kills import digests
 from windtunnel.core.artifacts import load_tensors, read_artifacts
+from windtunnel.core.layout import Layout
+from windtunnel.operations.tracking import outbox
+from windtunnel.operations.tracking.state import read_state
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.html import render_html
 
 VERIFICATION = {
     "crown": {"library": "auto-LiRPA", "algorithm": "crown"},
@@ -43,7 +48,7 @@ def runs(tmp_path_factory) -> list[Path]:
     folders = []
     for clock in (1.0, 20.0):
         folders.append(tmp_path_factory.mktemp("run"))
-        content = params(verification=VERIFICATION, sanity={"profile": "standard"})
+        content = params(verification=VERIFICATION)
         write_params(folders[-1], content)
         for name in STAGES:
             ended = stage(*name, cwd=folders[-1], seconds=120, clock=clock)
@@ -90,3 +95,26 @@ def test_times_of_other_tensors_are_not_believed_and_older_results_keep_theirs(r
     assert read_artifacts(tmp_path).run_time_metrics == pytest.approx(
         {"mean_runtime": 0.5, "median_runtime": 0.5, "p95_runtime": 0.95}
     )
+
+
+@pytest.mark.slow
+def test_the_times_are_shown_beside_the_results_and_by_no_stage(runs, tmp_path):
+    for dated in (True, False):
+        render_html(build_report(runs[0] / "reports", dated=dated), tmp_path / "report.html")
+        assert ("seconds a sample" in (tmp_path / "report.html").read_text()) == dated
+    shown = windtunnel("show", "crown", "--json", cwd=runs[0])
+    assert json.loads(shown.out)["metrics"]["mean_runtime"] > 0
+
+
+@pytest.mark.slow
+def test_a_state_is_tracked_with_its_times_from_wherever_it_lies(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(outbox, "outbox", lambda: tmp_path / "outbox")
+    state = read_state(Layout(runs[0]))
+    assert {c.name for c in state.children if "mean_runtime" in c.metrics} == {*VERIFICATION}
+    outbox.keep(state, {"git.commit": "abc"})
+    (folder,) = outbox.waiting()
+    assert not list(folder.rglob("*.pt"))
+    with outbox.kept(folder) as (later, origin):
+        assert (later.digest, dict(origin)) == (state.digest, {"git.commit": "abc"})
+        assert [(c.digest, c.metrics) for c in later.children] == [(c.digest, c.metrics) for c in state.children]
+    assert outbox.waiting() == []

@@ -36,7 +36,7 @@ def project(tmp_path_factory):
     made.write_params(PARAMS)
     made.run("dvc", "repro")
     made.commit("results")
-    made.swept = made.run("windtunnel", "sweep", "--budget", "epsilon=0.05,0.2", "--markdown")
+    made.swept = made.run("windtunnel", "sweep", "--budget", "epsilon=0.05,0.2", "--jobs", "2", "--markdown")
     return made
 
 
@@ -182,6 +182,13 @@ def text_of(browser):
     return browser.find_element("tag name", "body").text
 
 
+def look(browser, name):
+    """Keep a picture of the page for a person, where WINDTUNNEL_PICTURES names a folder."""
+    if folder := os.environ.get("WINDTUNNEL_PICTURES"):
+        time.sleep(1)  # what fades in
+        browser.save_screenshot(str(Path(folder) / f"mlflow-{name}.png"))
+
+
 def test_the_run_list_shows_the_headline_metrics_as_columns(ui, browser):
     browser.get(ui)
     cells = wait_for(
@@ -201,6 +208,52 @@ def test_the_run_list_shows_the_headline_metrics_as_columns(ui, browser):
     )
     values = browser.find_elements("css selector", "[role=gridcell][col-id='metrics.`worst_case/accuracy`']")
     assert len([v for v in values if re.fullmatch(r"[01](\.\d+)?", v.text)]) == 2
+    look(browser, "runs")
+
+
+def test_at_1400_pixels_a_person_sees_epsilon_sanity_and_decision_of_each_run(ui, browser):
+    browser.set_window_size(1400, 1000)
+    try:
+        browser.get(ui)
+        wanted = ("params.`budget.epsilon`", "tags.`sanity.status`", "tags.`windtunnel.decision`")
+        for column in wanted:
+            header = f"[role=columnheader][col-id='{column}']"
+            (cell,) = wait_for(browser, lambda h=header: browser.find_elements("css selector", h), column)
+            assert cell.is_displayed()
+            assert cell.rect["x"] + cell.rect["width"] <= 1400
+        wait_for(browser, lambda: "passed" in text_of(browser), "what the gate decided")
+        look(browser, "runs-1400")
+    finally:
+        browser.set_window_size(1900, 1400)
+
+
+def test_the_models_page_shows_the_assessed_model_with_its_numbers(project, ui, browser):
+    client, parents, _ = project.parents()
+    experiment = parents[0].info.experiment_id
+    (model,) = client.search_logged_models([experiment])
+    browser.get(f"{ui.split('/#', 1)[0]}/#/experiments/{experiment}/models?workflowType=machine_learning")
+    wait_for(browser, lambda: model.name in text_of(browser), "the model by its digest")
+    numbers = lambda: re.findall(r"^0\.\d+$", text_of(browser), re.MULTILINE)  # noqa: E731
+    wait_for(browser, numbers, "numbers beside it")
+    look(browser, "models")
+
+
+def test_the_run_of_a_sweep_stands_above_its_states_with_its_figure(project, ui, browser):
+    client, parents, _ = project.parents()
+    experiment = parents[0].info.experiment_id
+    (sweep,) = client.search_runs([experiment], filter_string="tags.`windtunnel.role` = 'sweep'")
+    assert sweep.info.run_name == "sweep: budget.epsilon 0.05, 0.2"
+    assert {p.data.tags["mlflow.parentRunId"] for p in parents} == {sweep.info.run_id}
+    root = ui.split("/#", 1)[0]
+    browser.get(f"{root}/#/experiments/{experiment}/runs/{sweep.info.run_id}?workflowType=machine_learning")
+    wait_for(browser, lambda: "sweep: budget.epsilon 0.05, 0.2" in text_of(browser), "the name of the sweep")
+    picture = wait_for(browser, lambda: browser.find_elements("css selector", "img[src*='sweep.png']"), "the figure")[0]
+    wait_for(
+        browser, lambda: browser.execute_script("return arguments[0].naturalWidth", picture) > 300, "the figure, loaded"
+    )
+    links = {link.text for link in browser.find_elements("css selector", "a[href*='/runs/']")}
+    assert {p.info.run_name for p in parents} <= links
+    look(browser, "sweep")
 
 
 def test_the_comparison_page_shows_which_params_and_metrics_differ(project, ui, browser):
@@ -217,6 +270,7 @@ def test_the_comparison_page_shows_which_params_and_metrics_differ(project, ui, 
     assert re.search(r"budget\.epsilon\s+0\.(05|2)\s+0\.(05|2)\s", text)
     assert "fgsm/adversarial_accuracy" in text
     assert "clean/nll" not in text
+    look(browser, "comparison")
 
 
 def test_the_run_page_shows_description_caveats_figure_and_report(project, ui, browser):
@@ -231,6 +285,7 @@ def test_the_run_page_shows_description_caveats_figure_and_report(project, ui, b
     wait_for(browser, lambda: "No formal verification ran: nothing here is verified." in text_of(browser), "the caveat")
     figure = browser.find_element("css selector", "img[src*='SandwichVisualiser_0.png']")
     wait_for(browser, lambda: browser.execute_script("return arguments[0].naturalWidth", figure) > 300, "the figure")
+    look(browser, "run")
     report = browser.find_element("link text", "HTML report").get_attribute("href")
     assert b"Robustness assessment" in urllib.request.urlopen(report).read()
     browser.get(page.replace("?", "/artifacts?"))

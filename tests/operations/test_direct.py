@@ -132,6 +132,15 @@ def test_the_callers_module_is_not_touched(few):
     assert all(torch.equal(before[key], value) for key, value in own.state_dict().items())
 
 
+def test_a_few_samples_need_not_be_of_every_class(few):
+    """How many classes there are the model says; one sample is enough, with a label or without."""
+    model, x, y = few
+    found = wt.assess(model, x[:1], y[:1], budget=BUDGET, attacks="fgsm", sanity=None)
+    assert len(found["clean"].class_names) == 10
+    unlabelled = wt.assess(model, x[:3], budget=BUDGET, attacks="fgsm", sanity=None)
+    assert "pseudo_labels" in {caveat.code for caveat in unlabelled["fgsm"].caveats}
+
+
 def test_a_function_is_a_black_box(few):
     """Attacked with queries alone; a white-box attack on it is refused in one line."""
     model, x, y = few

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from windtunnel.core.errors import UserError
+
+if TYPE_CHECKING:
+    from windtunnel.operations.experiments import Experiment
+    from windtunnel.reporting.compare.runs import Run
 
 
 @click.command()
@@ -50,12 +56,39 @@ def sweep(
     names = [e.name for e in experiments if e.name not in failed]
     with tempfile.TemporaryDirectory() as scratch:
         runs = [run for i, done in enumerate(names) if (run := run_at(done, Path(scratch) / str(i)))]
+        _record(name, axes, experiments, runs)
         if len(runs) > 1:
             show_comparison(compare_runs(runs), as_markdown=as_markdown, html=html)
         elif runs:
             click.echo(f"one experiment, {names[0]}: see windtunnel compare HEAD {names[0]}", err=True)
     if failed:
         raise UserError(f"sweep: {', '.join(failed)} failed; see dvc queue logs {failed[0]}")
+
+
+def _record(name: str, axes: Mapping[str, list[str]], experiments: Sequence[Experiment], runs: Sequence[Run]) -> None:
+    """Keep the sweep in MLflow, above the runs of its experiments. A store that cannot be reached costs a line: results are in DVC."""
+    from windtunnel.core.credentials import reason_of, without_credentials
+    from windtunnel.core.layout import Layout
+    from windtunnel.inputs.mlflow_server import tracking_uri
+    from windtunnel.operations.tracking.state import state_digest
+    from windtunnel.operations.tracking.sweep import Point, record_sweep
+    from windtunnel.params.load import load_params
+
+    values = {experiment.name: dict(experiment.overrides) for experiment in experiments}
+    points = []
+    for run in runs:
+        assert run.reports is not None  # of run_at
+        root = run.reports.parent
+        metrics = {**run.metrics, "epsilon": float(str(load_params(root / "params.yaml").budget.epsilon))}
+        points.append(Point(values[run.label], state_digest(Layout(root)), metrics))
+    if len(points) < 2:
+        return
+    tracking = load_params().tracking
+    uri = tracking_uri(tracking.uri)
+    try:
+        record_sweep(name, axes, points, uri, tracking.experiment)
+    except Exception as error:  # MLflow, SQLAlchemy and requests raise what they like
+        click.echo(f"tracking: the sweep is not recorded: {without_credentials(uri)}: {reason_of(error)}", err=True)
 
 
 def _axis(text: str, block: str) -> tuple[str, list[str]]:

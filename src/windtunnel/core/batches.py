@@ -19,6 +19,7 @@ from torch import Tensor
 
 from windtunnel.core.artifacts import load_tensors, save_tensors
 from windtunnel.core.errors import UserError
+from windtunnel.core.executors import executor
 from windtunnel.core.seeds import derive_seed
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
@@ -65,6 +66,10 @@ class Checkpoint:
             return None
         return {key: value for key, value in loaded.items() if isinstance(value, Tensor)}
 
+    def has(self, number: int) -> bool:
+        """Whether there is a result of batch `number`, be it damaged."""
+        return self._keeps and (self.directory / f"{number:06d}.pt").is_file()
+
     def put(self, number: int, result: dict[str, Tensor]) -> None:
         """Keep the result of batch `number`."""
         if self._keeps:
@@ -82,9 +87,10 @@ def each_batch(
     name: str,
     checkpoint: Checkpoint | None = None,
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
-    """Do `work` on every batch, with a progress bar; each batch beside its result, which is not kept here.
+    """Do `work` on every batch, with a progress bar; each batch beside its result, in order, which is not kept here.
 
-    `work` returns tensors with one row per sample of its batch. A run that is killed loses `KEEP_EVERY` seconds at most.
+    `work` returns tensors with one row per sample of its batch; it is done wherever `executor` says, and gives the same there.
+    A run that is killed loses `KEEP_EVERY` seconds at most.
     """
     todo = list(batches)
     fresh: list[Callable[[], None]] = []
@@ -92,10 +98,12 @@ def each_batch(
     try:
         with progress_bar() as progress:
             task = progress.add_task(name, total=sum(len(b.indices) for b in todo))
+            there = {b.number for b in todo if checkpoint and checkpoint.has(b.number)}
+            new = executor().results(work, (b for b in todo if b.number not in there), name)
             for batch in todo:
-                part = checkpoint.get(batch.number) if checkpoint else None
+                part = checkpoint.get(batch.number) if checkpoint and batch.number in there else None
                 if part is None:
-                    part = work(batch)
+                    part = next(new) if batch.number not in there else work(batch)  # it was there, but damaged
                     if checkpoint:
                         fresh.append(functools.partial(checkpoint.put, batch.number, part))
                 if len(fresh) >= KEEP_AT_MOST or time.monotonic() - kept > KEEP_EVERY:

@@ -77,7 +77,10 @@ def connect(uri: str) -> MlflowClient:
 
 
 def store_lock() -> FileLock:
-    """Held by whoever writes: first use of a SQLite store, or of an experiment's name, must not happen twice at once."""
+    """Held by whoever writes: first use of a SQLite store, or of an experiment's name, must not happen twice at once.
+
+    A file in the main work tree, so it keeps processes of one machine apart; machines that share a server it does not.
+    """
     folder = main_root() / ".cache" / "windtunnel"
     folder.mkdir(parents=True, exist_ok=True)
     return FileLock(str(folder / "tracking.lock"))

@@ -55,7 +55,12 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
     raw = YAML(typ="safe", pure=True).load((folder / "params.yaml").read_text(encoding="utf-8"))
     outs = {path: md5 for stage in read_stages(folder / LOCK) for path, md5 in stage.outs.items()}
     names = ["clean", *(name for family in families() for name in raw.get(family) or {})]
-    wanted = ["reports/metrics.json", "reports/summary", *(f"reports/robustness/{name}" for name in names)]
+    wanted = [
+        "reports/metrics.json",
+        "reports/gate.json",
+        "reports/summary",
+        *(f"reports/robustness/{name}" for name in names),
+    ]
     missing = [path for path in wanted if path not in outs]
     if "reports/robustness/clean" in missing:
         raise UserError(f"compare: {label}: its dvc.lock tells of no results; run dvc repro and commit dvc.lock")

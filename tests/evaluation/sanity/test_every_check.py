@@ -406,6 +406,16 @@ def test_every_check_has_its_fault() -> None:
     assert set(CHECKS) - set(FAULTS) == NEVER_HERE | {"A16", "D7"}  # the two have tests of their own
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["weaker_method", "step_skipped"])
+def test_a_verification_whose_method_gave_way_is_flagged(evidence: Evidence, code: str) -> None:
+    caveat = {"code": code, "text": "another method answered", "samples": []}
+    assert look("E8", evidence).status is Status.PASS
+    finding = look("E8", changed(evidence, "crown", metadata=lambda m: m["caveats"].append(caveat)))
+    assert finding.status is not Status.PASS
+    assert list(finding.assessments) == ["crown"]
+
+
 def test_there_are_102_checks() -> None:
     sizes = {"A": 24, "B": 10, "C": 23, "D": 14, "E": 15, "F": 8, "G": 8}
     assert {letter: sum(c[0] == letter for c in CHECKS) for letter in sizes} == sizes

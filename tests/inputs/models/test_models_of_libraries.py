@@ -3,13 +3,17 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from tests.inputs.models.libraries import need
+from windtunnel.core.errors import UserError
 from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.load import preview_classifier
+from windtunnel.inputs.models.load import import_model, load_classifier, preview_classifier
+from windtunnel.inputs.models.loaders import loader_of
+from windtunnel.inputs.models.trust import trust_of
 from windtunnel.inputs.models.views import view_of
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
@@ -126,3 +130,143 @@ def test_hugging_face_from_a_local_folder(kind, photographs, tmp_path):
     same(classifier.logits(data.inputs, 1), expected)
     assert data.class_names == ("ant", "bee", "cat", "dog", "eel")
     assert not classifier.caveats
+
+
+# --- what else a source brings, and mistakes ---
+
+
+def photographs_by_class(folder: Path, *names: str) -> Path:
+    """Two noisy pictures a class, grey in the first."""
+    values = np.random.default_rng(0)
+    for i, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for j in range(2):
+            shape = (70, 90) if i == 0 else (70, 90, 3)
+            Image.fromarray(values.integers(0, 256, shape, dtype=np.uint8)).save(folder / name / f"{j}.png")
+    return folder
+
+
+SQUEEZE = {"source": "torchvision", "name": "squeezenet1_1"}
+
+
+@pytest.mark.slow
+def test_words_of_folders_are_classes_in_the_order_of_the_model(tmp_path):
+    need("torchvision")
+    folder = photographs_by_class(tmp_path / "photos", "tench", "goldfish", "toilet tissue")
+    data, _ = load_dataset(Data(source="folder", path=str(folder)), 0, view_of(Model(**SQUEEZE)))
+    assert sorted(data.targets.tolist()) == [0, 0, 1, 1, 999, 999]
+    assert len(data.class_names) == len(set(data.class_names)) == 1000
+    assert data.inputs.shape == (6, 3, 224, 224)
+    assert "crop_size=[224]" in data.metadata["prepared_by"]
+
+
+@pytest.mark.slow
+def test_words_that_the_model_does_not_know_are_classes_of_the_data(tmp_path):
+    need("torchvision")
+    folder = photographs_by_class(tmp_path / "photos", "mug", "tench")
+    data, _ = load_dataset(Data(source="folder", path=str(folder)), 0, view_of(Model(**SQUEEZE)))
+    assert data.class_names == ("mug", "tench")
+
+
+@pytest.mark.slow
+def test_arrays_are_prepared_as_files_of_the_same_pixels(tmp_path):
+    need("torchvision")
+    folder = photographs_by_class(tmp_path / "photos", "a", "b")
+    pixels = np.stack([np.asarray(Image.open(p).convert("RGB")) for p in sorted(folder.rglob("*.png"))])
+    np.savez(tmp_path / "x.npz", x=pixels.transpose(0, 3, 1, 2), y=np.array([0, 0, 1, 1]))
+    np.savez(tmp_path / "f.npz", x=(pixels / 255).transpose(0, 3, 1, 2), y=np.array([0, 0, 1, 1]))
+    view = view_of(Model(**SQUEEZE))
+    files, _ = load_dataset(Data(source="folder", path=str(folder)), 0, view)
+    bytes_, _ = load_dataset(Data(source="npz", path=str(tmp_path / "x.npz"), value_range=(0, 255)), 0, view)
+    floats, _ = load_dataset(Data(source="npz", path=str(tmp_path / "f.npz")), 0, view)
+    assert torch.equal(files.inputs, bytes_.inputs)
+    assert torch.equal(files.inputs, floats.inputs)
+
+
+@pytest.mark.slow
+def test_a_resize_of_the_users_replaces_the_librarys(tmp_path):
+    need("torchvision")
+    folder = photographs_by_class(tmp_path / "photos", "tench", "goldfish")
+    data, _ = load_dataset(Data(source="folder", path=str(folder), resize=64), 0, view_of(Model(**SQUEEZE)))
+    assert data.inputs.shape == (4, 3, 64, 64)
+    assert "prepared_by" not in data.metadata
+    with pytest.raises(UserError, match=r"data.channels: 1, but the model takes 3"):
+        load_dataset(Data(source="folder", path=str(folder), channels=1), 0, view_of(Model(**SQUEEZE)))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_the_users_with_another_head_is_kept_whole(tmp_path):
+    need("torchvision")
+    import torchvision
+
+    network = torchvision.models.squeezenet1_1(num_classes=2)
+    torch.save({"state_dict": network.state_dict()}, tmp_path / "mine.pt")
+    folder = photographs_by_class(tmp_path / "photos", "mug", "cup")
+    model = Model(**SQUEEZE, path=str(tmp_path / "mine.pt"), kwargs={"num_classes": 2})
+    data, _ = load_dataset(Data(source="folder", path=str(folder)), 0, view_of(model))
+    import_model(model, None, 0, "cpu", tmp_path / "kept")
+    (tmp_path / "mine.pt").unlink()
+    found = load_classifier(tmp_path / "kept", "cpu", data, trust_of(model))
+    transforms = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.transforms()
+    paths = sorted(folder.rglob("*.png"))
+    with torch.no_grad():
+        expected = network.eval()(torch.stack([transforms(Image.open(p).convert("RGB")) for p in paths]))
+    same(found.logits(data.inputs), expected)
+    assert found.source == "torchvision squeezenet1_1 (mine.pt)"
+    assert not found.caveats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"name": None}, "model.name: is required for model.source: torchvision"),
+        ({"name": "squeezenet1_2"}, "Did you mean 'squeezenet1_1'"),
+        ({"weights": "IMAGENET1K_V2"}, "model.weights: 'IMAGENET1K_V2' is not weights of squeezenet1_1"),
+        ({"path": "nowhere.pt"}, "model.path: nowhere.pt: no such file"),
+        ({"weights": "random", "path": "w.pt"}, "one of the two"),
+        ({"weights": "random", "kwargs": {"depth": 3}}, "model.kwargs: torchvision's squeezenet1_1 refuses them"),
+        ({"weights": "random", "sha256": "ab"}, "model.sha256: is the digest of a file"),
+    ],
+)
+def test_a_mistake_is_one_line(model, words, tmp_path):
+    need("torchvision")
+    with pytest.raises(UserError) as caught:
+        import_model(Model(**(SQUEEZE | model)), None, 0, "cpu", tmp_path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_folder_without_all_weights_is_refused_and_random_weights_are_said(tmp_path):
+    need("transformers")
+    from safetensors.torch import load_file, save_file
+
+    path = Path(small_model("resnet", tmp_path / "saved"))
+    weights = load_file(path / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "classifier" not in k}, path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"holds no weights for classifier\.1\.bias"):
+        import_model(Model(source="huggingface", path=str(path)), None, 0, "cpu", tmp_path / "kept")
+    model = Model(source="huggingface", path=str(path), weights="random")
+    folder = photographs_by_class(tmp_path / "photos", "ant", "eel")
+    data, _ = load_dataset(Data(source="folder", path=str(folder)), 0, view_of(model))
+    found = [preview_classifier(model, data, None, "cpu") for _ in range(2)]
+    assert found[0].digest == found[1].digest
+    assert [caveat.code for caveat in found[0].caveats] == ["random_weights"]
+
+
+@pytest.mark.parametrize("source", ["torchvision", "timm", "huggingface"])
+def test_a_library_that_is_not_installed_says_how_to_install_it(source, tmp_path, monkeypatch):
+    for name in ("torchvision", "timm", "transformers"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    (tmp_path / "config.json").write_text("{}")
+    place = {"path": str(tmp_path)} if source == "huggingface" else {"name": "resnet18"}
+    with pytest.raises(UserError, match=f"{source} is not installed; `windtunnel doctor --install {source}`"):
+        view_of(Model(source=source, **place))
+
+
+def test_what_a_stranger_wrote_in_model_json_fetches_nothing(tmp_path):
+    need("torchvision", "timm")
+    facts = {"source": "timm", "name": "hf-hub:stranger/model", "num_classes": 2}
+    with pytest.raises(UserError, match="is a place on a hub"):
+        loader_of("timm", trust_of(Model()))(facts, tmp_path, trust_of(Model()))

@@ -68,8 +68,12 @@ def test_data_named_as_tests_come_first_and_their_training_split_beside_them(tmp
     images(tmp_path / "data" / "val")
     images(tmp_path / "data" / "test")
     images(tmp_path / "robustness" / "reports")  # of the project itself
-    images(tmp_path / ".venv" / "pictures")
+    images(tmp_path / "other" / "reports")
+    (tmp_path / "other" / ".windtunnel.json").touch()
+    images(tmp_path / "environment" / "pictures")
+    (tmp_path / "environment" / "pyvenv.cfg").touch()
     first, second = found().data
+    assert len(found().files.image_folders) == 6
     assert first.path == Path("data/test")
     assert first.train == Path("data/train")
     assert (first.source, first.classes, first.side, first.channels) == ("folder", 2, (6, 8), 1)

@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from windtunnel.cli.init import init
 from windtunnel.core.errors import UserError
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
@@ -157,3 +160,29 @@ def test_a_damaged_record_is_one_line(repository):
     (repository / "robustness" / RECORD).write_text("{")
     with pytest.raises(UserError, match="git checkout brings it back"):
         planned(repository)
+
+
+def test_it_asks_which_and_writes_nothing_where_the_answer_is_no(repository, monkeypatch):
+    for name in ("a", "b"):
+        torch.save(torch.nn.Linear(2, 2).state_dict(), repository / f"{name}.pt")
+    monkeypatch.chdir(repository)
+    said = CliRunner().invoke(init, [], input="2\nn\n")
+    assert said.exit_code == 0, said.output
+    assert "1  a.pt (state_dict)" in said.output
+    assert "+  path: ../b.pt" in said.output
+    assert "to do, in robustness/params.yaml: data:" in said.output
+    assert not (repository / "robustness").exists()
+
+
+def test_what_is_named_is_taken_and_what_loads_no_weights_is_refused(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    (repository / "net.onnx").write_bytes(b"no graph")
+    with pytest.raises(UserError, match=r"--model net\.onnx: is no state dict"):
+        CliRunner().invoke(init, ["--yes", "--model", "net.onnx"], catch_exceptions=False)
+    with pytest.raises(UserError, match="the name of one folder"):
+        CliRunner().invoke(init, ["--yes", "--folder", "../elsewhere"], catch_exceptions=False)
+    said = CliRunner().invoke(init, ["--yes", "--data", "pictures/test"], catch_exceptions=False)
+    assert "path: ../pictures/test" in (repository / "robustness" / "params.yaml").read_text()
+    assert "data.resize" in said.output
+    with pytest.raises(UserError, match="name model and data in it"):
+        CliRunner().invoke(init, ["--yes", "--data", "other"], catch_exceptions=False)

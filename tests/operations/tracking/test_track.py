@@ -15,9 +15,11 @@ from tests.made import content
 from windtunnel.cli.track import track as track_command
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
+from windtunnel.core.layout import HERE
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
 from windtunnel.operations.tracking.outbox import outbox
-from windtunnel.operations.tracking.state import read_state
+from windtunnel.operations.tracking.state import read_state, state_digest
+from windtunnel.operations.tracking.sweep import Point, record_sweep
 from windtunnel.operations.tracking.track import track
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nothing listens, so connections are refused at once
@@ -174,6 +176,57 @@ def test_params_one_two_one_make_two_complete_parents(project, fresh_database):
         assert parent.inputs.dataset_inputs[0].dataset.name == "digits"
     # clean is the same in both states: the second is linked to the first, not computed or invented again
     assert sum("reused_from" in r.data.tags for r in runs) == 1
+
+
+@pytest.mark.slow
+def test_models_are_ranked_by_their_worst_case(project, fresh_database):
+    """What a person asks MLflow for: the best model first, by a metric of the assessment, on one data set."""
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    for model, accuracy in (("a", 0.2), ("b", 0.6), ("c", 0.4)):
+        write_state("1/10", accuracy)
+        path = Path("reports/summary/metadata.json")
+        write_json({**read_json(path), "provenance": {"model_digest": model * 64}}, path)
+        assert track().run
+    client = connect(tracking_uri(None))
+    (experiment,) = (e.experiment_id for e in client.search_experiments() if e.name == "windtunnel")
+    best_first = [{"field_name": "metrics.worst_case/accuracy", "ascending": False}]
+    found = client.search_logged_models([experiment], order_by=best_first)
+    assert [model.name for model in found] == [f"model-{letter * 12}" for letter in "bca"]
+    assert [[m.value for m in model.metrics if m.key == "worst_case/accuracy"] for model in found] == [
+        [0.6],
+        [0.4],
+        [0.2],
+    ]
+    on_these = [{**best_first[0], "dataset_name": "digits"}]
+    assert len(client.search_logged_models([experiment], order_by=on_these)) == 3
+    good = client.search_logged_models([experiment], filter_string="metrics.`worst_case/accuracy` > 0.3")
+    assert len(good) == 2
+
+
+@pytest.mark.slow
+def test_a_sweep_is_one_run_above_its_states_with_a_figure(project, fresh_database):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    points = []
+    for epsilon, accuracy in (("0.1", 0.4), ("0.2", 0.2)):
+        write_state(epsilon, accuracy)
+        assert track().run
+        assert state_digest(HERE) == read_state().digest
+        metrics = {"worst_case/accuracy": accuracy, "clean/accuracy": 0.97, "epsilon": float(epsilon)}
+        points.append(Point({"budget.epsilon": epsilon}, state_digest(HERE), metrics))
+    points.append(Point({"budget.epsilon": "0.3"}, "never logged", {"clean/accuracy": 0.97, "epsilon": 0.3}))
+    uri, axes = tracking_uri(None), {"budget.epsilon": ["0.1", "0.2", "0.3"]}
+    run = record_sweep("sweep", axes, points, uri, "windtunnel")
+    assert record_sweep("sweep", axes, points, uri, "windtunnel") == run
+    client = connect(uri)
+    kept, (found, _) = client.get_run(run), parents(client)
+    assert kept.info.run_name == "sweep: budget.epsilon 0.1, 0.2, 0.3"
+    assert {parent.data.tags["mlflow.parentRunId"] for parent in found} == {run}
+    series = {m.step: m.value for m in client.get_metric_history(run, "worst_case/accuracy")}
+    assert series == {0: 0.4, 1: 0.2}
+    assert [file.path for file in client.list_artifacts(run)] == ["sweep.png"]
+    note = kept.data.tags["mlflow.note.content"]
+    assert "| 0.1 | 40.0% | - | 97.0% | [Linf 0.1" in note
+    assert "| 0.3 | - | - | 97.0% | not logged |" in note
 
 
 @pytest.mark.slow

@@ -25,12 +25,14 @@ def test_it_filters_opens_and_steps_by_keyboard_without_a_word_on_the_console(tm
     from selenium.webdriver.support.ui import WebDriverWait
 
     page = write_page(write_run(tmp_path / "run", 300, 2), tmp_path / "page")
-    with chromium(1400, 900) as driver:
+    with chromium(1280, 900) as driver:
         driver.get(page.as_uri())
         wait = WebDriverWait(driver, 10)
         assert "300 of 300" in driver.find_element("id", "count").text
         driver.find_element("css selector", ".row").click()
         wait.until(lambda d: len(d.find_elements("css selector", "#detail-rows tr")) == 3)
+        fits = "return [...document.querySelectorAll('html, #detail, #detail .scroll')].every((e) => e.scrollWidth <= e.clientWidth)"
+        assert driver.execute_script(fits), "the detail of a sample is wider than its place"
         first = driver.find_element("id", "detail-name").text
         driver.find_element("tag name", "body").send_keys("j")
         wait.until(lambda d: d.find_element("id", "detail-name").text != first)

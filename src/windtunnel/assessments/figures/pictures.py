@@ -9,6 +9,7 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.png import png_of
 
+_FEW_ROWS = 3
 SIDE = 96  # pixels of one picture, at least
 
 
@@ -47,6 +48,7 @@ def sheets(
             caption if start == starts[-1] else "",
             tuple(header[start : start + across]),
             tuple((label, tuple(pictures[start : start + across])) for label, pictures in rows),
+            small=len(rows) > _FEW_ROWS,
         )
         for start in starts
     ]

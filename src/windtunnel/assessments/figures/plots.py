@@ -267,7 +267,11 @@ def ranks(
     if horizontal:
         _, y = axes.at(0, horizontal[0])
         marks.append(Line(((axes.left, y), (axes.right, y)), "clean", 1, dashed=True))
-        marks.append(Label(axes.left + 4, y - 4, horizontal[1], "clean", 8.5))
+        # The values rise to the right: low words stand free at the right end, high ones at the left.
+        if horizontal[0] < (low + top) / 2:
+            marks.append(Label(axes.right - 4, y - 4, horizontal[1], "clean", 8.5, "end"))
+        else:
+            marks.append(Label(axes.left + 4, y - 4, horizontal[1], "clean", 8.5))
     for colour, _, values in curves:
         ordered = sorted(values)
         n = len(ordered)

@@ -107,7 +107,7 @@ def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subjec
     high = critical.double()
     points = torch.tensor(grid, dtype=torch.float64)
     finite = high.isfinite()
-    # Menu values pass through float32 on the way; the nearest point is the one that was meant.
+    # Values of the grid pass through float32 on the way; the nearest point is the one that was meant.
     place = (high[:, None] - points[None]).abs().nan_to_num(torch.inf).argmin(1)
     low = torch.where(finite, points[(place - 1).clamp(min=0)], 0.0)
     for _ in range(rounds):

@@ -21,6 +21,7 @@ from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
 
 POINTS = 100
+GAVE_WAY = frozenset({"weaker_method", "step_skipped"})  # caveats: another method than asked for answered, or none
 
 
 def _verified(assessment: Assessment) -> Tensor:
@@ -310,7 +311,7 @@ def no_fallback(evidence: Evidence, limit: float) -> Outcome:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
     found = {}
     for certificate, _ in balls(evidence):
-        codes = [c.code for c in certificate.artifacts.caveats if "fallback" in c.code or "fell_back" in c.code]
+        codes = [c.code for c in certificate.artifacts.caveats if c.code in GAVE_WAY]
         timeouts = int(numbers(certificate.artifacts.metrics).get("timeouts", 0))
         if codes or timeouts:
             found[certificate.name] = timeouts + len(codes)

@@ -35,6 +35,8 @@ def load_dataset(data: Data, seed: int, view: View | None = None) -> tuple[Datas
     Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
     finite or out of range, and labels that are out of range or of another number than the samples.
     """
+    if view is not None:
+        data = _with_channels(data, view)
     return convert(data, seed, *source_of(data.source)(data, seed), view)
 
 
@@ -46,8 +48,6 @@ def convert(
     for part in parts:
         if not len(part.inputs):
             raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
-    if view is not None:
-        data = _with_channels(data, view)
     names = _class_names(data, parts, view)
     selection_seed = seed if data.samples.seed is None else data.samples.seed
     targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -73,6 +75,7 @@ class OnnxModule(nn.Module):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
+        self.path = path
         if not path.is_file():
             raise UserError(f"model.path: {path}: no such file")
         try:
@@ -98,6 +101,10 @@ class OnnxModule(nn.Module):
         first = self.session.get_inputs()[0].shape[0]
         self.fixed_batch: int | None = first if isinstance(first, int) else None
 
+    def __reduce__(self) -> tuple[Callable[[bytes], OnnxModule], tuple[bytes]]:
+        """The graph travels, a session cannot."""
+        return _of_bytes, (self.path.read_bytes(),)
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits, in batches of the graph's own size where that is fixed."""
         batches = x.split(self.fixed_batch) if self.fixed_batch else [x]
@@ -108,6 +115,13 @@ class OnnxModule(nn.Module):
         padded = torch.cat([x, x[-1:].expand(size - rows, *x.shape[1:])]) if rows < size else x
         (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy().astype(self.input_type)})
         return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
+
+
+def _of_bytes(graph: bytes) -> OnnxModule:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(graph)
+        return OnnxModule(path)
 
 
 def weights_beside(path: Path) -> list[str]:
@@ -151,6 +165,10 @@ class PredictFunction(nn.Module):
         self.allowed: int | None = None
         self.num_classes: int | None = None
         self.time_limit = 60.0
+
+    def __reduce__(self) -> NoReturn:
+        """Another process would count its own queries, and none would count all."""
+        raise TypeError("every query of a function is counted, in the process that began")
 
     def forward(self, x: Tensor) -> Tensor:
         """Log of the probabilities, clipped away from 0 so that every logit is finite. Raises UserError beyond `allowed`."""

@@ -72,11 +72,10 @@ def wanted(model: Model, key: str) -> str:
     return value
 
 
-def is_random(model: Model) -> bool:
-    """Whether params ask for random weights. Raises UserError where they name a file as well."""
+def one_weights(model: Model) -> None:
+    """Raise UserError where params ask for random weights and name a file of weights as well."""
     if model.weights == RANDOM and model.path:
         raise UserError(f"model.weights: random, and model.path: {model.path}; one of the two")
-    return model.weights == RANDOM
 
 
 def keep_network(network: nn.Module, directory: Path, model: Model, facts: Mapping[str, Json]) -> dict[str, Json]:
@@ -88,7 +87,7 @@ def keep_network(network: nn.Module, directory: Path, model: Model, facts: Mappi
         if (digest := file_digest(path)) != model.sha256.lower():
             raise UserError(f"model.sha256: {path} has {digest}, not {model.sha256}")
     save_tensors(dict(network.state_dict()), directory / WEIGHTS)
-    return {**facts, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS), "random": is_random(model)}
+    return {**facts, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS), "random": model.weights == RANDOM}
 
 
 def loaded(network: nn.Module, facts: Mapping[str, Json], directory: Path) -> Loaded:

@@ -83,7 +83,7 @@ def assess(
         {
             "seed": seed,
             "device": device,
-            "data": {"source": "function", "function": _HERE},
+            "data": {"source": "function", "function": _HERE, "class_names": _class_names(model, x, y, class_names)},
             "model": {"source": "function", "function": _HERE},
             "budget": allowed,
             "sanity": {"profile": sanity or "stored"},
@@ -91,7 +91,7 @@ def assess(
         },
         "windtunnel.assess",
     )
-    return _run(params, model, _datasets(params.data, seed, x, y, class_names, train), checked=sanity is not None)
+    return _run(params, model, _datasets(params.data, seed, x, y, train), checked=sanity is not None)
 
 
 def attack(
@@ -152,23 +152,39 @@ def _datasets(
     seed: int,
     x: Array,
     y: Array | None,
-    class_names: Sequence[str] | None,
     train: tuple[Array, Array] | None,
 ) -> tuple[Dataset, Dataset | None]:
-    parts = [_raw(x, y, "x", class_names), None if train is None else _raw(*train, "train", class_names)]
+    parts = [_raw(x, y, "x"), None if train is None else _raw(*train, "train")]
     assessed, split = parts
     assert assessed is not None
     return convert(data, seed, assessed, split)
 
 
-def _raw(x: Array, y: Array | None, what: str, class_names: Sequence[str] | None) -> Raw:
+def _class_names(
+    model: nn.Module | Callable[[np.ndarray], object], x: Array, y: Array | None, given: Sequence[str] | None
+) -> list[str] | int | None:
+    """The names of the classes, or how many a torch module has: a few samples need not be of all of them."""
+    if given is not None:
+        return list(given)
+    if not isinstance(model, nn.Module) or (y is not None and _array(y, "y").dtype.kind not in "iu"):
+        return None
+    sample = torch.as_tensor(_array(x, "x")[:1])
+    sample = sample.float() / 255 if sample.dtype == torch.uint8 else sample.float()
+    try:
+        with torch.no_grad():
+            return int(copy.deepcopy(model).cpu().eval()(sample[:, None] if sample.ndim == 3 else sample).shape[1])
+    except Exception:  # a model that does not take the samples is refused, with the reason, where it is tried on them
+        return None
+
+
+def _raw(x: Array, y: Array | None, what: str) -> Raw:
     inputs, labels = _array(x, what), None if y is None else _array(y, "y")
     if not inputs.ndim or not len(inputs):
         raise UserError(f"windtunnel.assess: {what} holds no samples")
     if labels is not None and labels.shape != inputs.shape[:1]:
         raise UserError(f"windtunnel.assess: {len(inputs)} samples in {what}, and labels of shape {labels.shape}")
     ids = [f"{i:05d}" for i in range(len(inputs))]
-    return Raw(inputs, labels, ids, (0.0, 255.0) if inputs.dtype == np.uint8 else (0.0, 1.0), class_names)
+    return Raw(inputs, labels, ids, (0.0, 255.0) if inputs.dtype == np.uint8 else (0.0, 1.0))
 
 
 def _array(values: Array, what: str) -> np.ndarray:

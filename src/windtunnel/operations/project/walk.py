@@ -15,6 +15,9 @@ _NOT_ENTERED = frozenset({
     "__pycache__", "build", "champion", "dist", "env", "mlartifacts", "mlruns", "node_modules", "site-packages", "venv", "wandb",
 })  # fmt: skip
 
+# What marks a virtual environment, and another project of init's, whose results are nobody's data.
+_NOT_OURS = frozenset({"pyvenv.cfg", ".windtunnel.json"})
+
 
 @dataclass(slots=True)
 class Files:
@@ -58,7 +61,7 @@ def _folders(root: Path, folder: Path, without: Path, depth: int) -> Iterator[tu
         entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
     except OSError:  # a folder that may not be read
         return
-    if any(entry.name == "pyvenv.cfg" for entry in entries):
+    if any(entry.name in _NOT_OURS for entry in entries):
         return
     yield folder, [entry.name for entry in entries if not entry.is_dir()]
     if depth == _DEEPEST:

@@ -143,11 +143,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
     files = [layout.params, layout.metrics, layout.gate, layout.summary / METADATA_FILE, layout.summary / OUTCOMES_FILE,
              layout.sanity / METADATA_FILE, layout.report / METADATA_FILE, layout.lock,
              *(layout.reports / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
-    digest = hashlib.sha256()
-    # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
-    values = json.dumps(flat_params(layout.params), sort_keys=True).encode()
-    for part in (values, layout.metrics.read_bytes(), layout.gate.read_bytes(), *(c.digest.encode() for c in children)):
-        digest.update(hashlib.sha256(part).digest())
+    digest = _digest(layout, [child.digest for child in children])
     failures = [str(f) for f in cast(list[Json], cast(dict[str, Json], summary["kwargs"])["hard_failures"])]
     caveats = [
         (name, c) for name, m in [("summary", summary), *((c.name, c.metadata) for c in children)] for c in _caveats(m)
@@ -156,7 +152,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
     dataset = cast(dict[str, Json], read_json(layout.data / "dataset.json"))
     model_digest = str(cast(dict[str, Json], summary["provenance"])["model_digest"])
     tags = {
-        "windtunnel.state": digest.hexdigest(),
+        "windtunnel.state": digest,
         "windtunnel.decision": str(gate["decision"]),
         "sanity.hard_fails": str(len(failures)),
         "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
@@ -173,7 +169,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         metrics |= {f"sanity/checks_{status}": float(number) for status, number in counted.items()}
     return State(
         layout=layout,
-        digest=digest.hexdigest(),
+        digest=digest,
         experiment=params.tracking.experiment,
         params=_with_budget(flat_params(layout.params), params),
         # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
@@ -189,6 +185,36 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         log_tensors=params.tracking.log_tensors,
         problems=tuple(problems),
     )
+
+
+def state_digest(layout: Layout) -> str:
+    """The digest of the state in `layout`, of which params, metrics, the gate's verdict, tensors and metadata are enough.
+
+    Raises UserError where a part is missing.
+    """
+    names = ["clean", *(name for _, name, _ in entries(load_params(layout.params)))]
+    folders = [layout.robustness / name for name in names]
+    return _digest(layout, [assessment_digest(folder) for folder in folders if (folder / DATA_FILE).is_file()])
+
+
+def _digest(layout: Layout, assessments: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    # The values, not the bytes: a comment, or the order in which `dvc exp run -S` writes them, makes no other state.
+    values = json.dumps(flat_params(layout.params), sort_keys=True).encode()
+    for part in (
+        values,
+        layout.metrics.read_bytes(),
+        layout.gate.read_bytes(),
+        *(text.encode() for text in assessments),
+    ):
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()
+
+
+def assessment_digest(directory: Path, data: str | None = None) -> str:
+    """The digest of an assessment; `data`: sha256 of its robustness_data.pt where that is known already."""
+    data = data or file_digest(directory / DATA_FILE)
+    return hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
 
 
 def _with_budget(flat: dict[str, str], params: Params) -> dict[str, str]:
@@ -228,7 +254,7 @@ def _child(
     if not zipfile.is_zipfile(path):  # its end is there: what torch needs, without reading gigabytes
         raise UserError(f"{path}: is missing or cut; dvc checkout --force {directory} brings it back, or dvc repro")
     data = file_digest(path)
-    digest = hashlib.sha256((data + file_digest(directory / METADATA_FILE)).encode()).hexdigest()
+    digest = assessment_digest(directory, data)
     run_times = run_time_metrics(measured_run_times(directory, data) or ())
     return ChildState(name, directory, metadata, digest, stage, run_times)
 

@@ -11,8 +11,11 @@ from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.evaluation.summary.headline import ACCURACY
 from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
 from windtunnel.reporting.compare.runs import Run
+
+_FIRST = ("worst_case/accuracy", "certified/accuracy", "clean/accuracy", "hard_failures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     if len(runs) < 2:
         raise UserError("compare: at least two runs are needed")
     params = [(key, tuple(run.params.get(key) for run in runs)) for key in _keys([run.params for run in runs])]
-    metrics = [(key, tuple(run.metrics.get(key) for run in runs)) for key in _keys([run.metrics for run in runs])]
+    metrics = [(key, tuple(run.metrics.get(key) for run in runs)) for key in _as_read([run.metrics for run in runs])]
     known = all(run.params for run in runs)
     return Comparison(
         tuple(runs),
@@ -58,6 +61,17 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
 def _keys(blocks: Sequence[Mapping[str, object]]) -> list[str]:
     """Every key, in the order of the first block that has it."""
     return list(dict.fromkeys(key for block in blocks for key in block))
+
+
+def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
+    """The names of metrics in the order in which they are read: the sandwich, the accuracy of each assessment, the rest."""
+
+    def place(key: str) -> tuple[int, int]:
+        if key in _FIRST:
+            return 0, _FIRST.index(key)
+        return (1 if key.rsplit("/", 1)[-1] in ACCURACY else 2), 0
+
+    return sorted(_keys(blocks), key=place)
 
 
 def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:

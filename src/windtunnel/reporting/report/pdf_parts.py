@@ -214,7 +214,7 @@ def _figure_parts(figure: Figure) -> list[Flowable]:
 
 def _grid_parts(grid: PictureGrid) -> list[Flowable]:
     across = max(len(grid.header), *(len(pictures) for _, pictures in grid.rows), 1)
-    label = 14 * mm if any(label for label, _ in grid.rows) else 4
+    label = 18 * mm if any(label for label, _ in grid.rows) else 4
     side = min(15 * mm if grid.small else 19 * mm, (WIDTH - label) / across - 4)
     content: list[list[object]] = []
     if grid.header:

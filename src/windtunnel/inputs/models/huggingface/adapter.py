@@ -24,7 +24,6 @@ from windtunnel.inputs.models.of_libraries import (
     PRETRAINED,
     RANDOM,
     check_folded,
-    is_random,
     keep_network,
     loaded,
     unavailable,
@@ -50,7 +49,7 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     processor, config = _processor(model), _config(model)
     mean, std = _normalisation(processor, int(getattr(config, "num_channels", 3)))
     check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
-    network = _random(config, seed) if is_random(model) else _pretrained(model, config)
+    network = _random(config, seed) if model.weights == RANDOM else _pretrained(model, config)
     facts: dict[str, Json] = {
         "config": cast("Json", json.loads(config.to_json_string(use_diff=False))),
         "mean": mean, "std": std, "original": Path(model.path).name if model.path else str(model.name),

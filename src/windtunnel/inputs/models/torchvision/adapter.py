@@ -19,9 +19,9 @@ from windtunnel.inputs.models.of_libraries import (
     PRETRAINED,
     RANDOM,
     check_folded,
-    is_random,
     keep_network,
     loaded,
+    one_weights,
     unavailable,
     wanted,
 )
@@ -43,6 +43,7 @@ def view(model: Model) -> View:
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     """Make or download the model and keep its weights. Raises UserError where there is none of the name, or no download."""
+    one_weights(model)
     name, row = wanted(model, "name"), _weights(model)
     whole = row.transforms()
     check_folded(view(model), whole, whole.mean, whole.std)
@@ -50,7 +51,7 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     if model.path:
         network, original = _network(name, model.kwargs), f"{name} ({Path(model.path).name})"
         load_weights(network, Path(model.path), model.path)
-    elif is_random(model):
+    elif model.weights == RANDOM:
         with seeded(derive_seed(seed, "model", "random weights")):
             network, original = _network(name, model.kwargs), name
     else:

@@ -1,0 +1,147 @@
+"""A sweep as one run of MLflow: the states of its experiments nested below it, their numbers as series, and a figure across them."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windtunnel.assessments.figures.axes import WIDTH
+from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
+from windtunnel.assessments.figures.scene import Scene
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.inputs.mlflow_server import connect, store_lock
+from windtunnel.operations.tracking.store import find_experiment
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+FIGURE = "sweep.png"
+_CURVES = (
+    ("clean/accuracy", "clean", "clean accuracy"),
+    ("worst_case/accuracy", "broken", "worst-case accuracy, 95 % intervals"),
+    ("certified/accuracy", "certified", "certified accuracy, 95 % intervals"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One experiment of a sweep: the values it was run at, the digest of its state, and its headline metrics, flat."""
+
+    values: Mapping[str, str]
+    state: str
+    metrics: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """`0.05`, or `0.05, L2` of several axes."""
+        return ", ".join(self.values.values())
+
+
+def record_sweep(
+    name: str, axes: Mapping[str, Sequence[str]], points: Sequence[Point], uri: str, experiment: str
+) -> str:
+    """Log the sweep unless it is logged; the id of its run. Raises what MLflow raises where the store cannot be reached.
+
+    A state that is below another sweep already stays there, and is named in the description of this one.
+    """
+    digest = hashlib.sha256("\n".join([name, *sorted(point.state for point in points)]).encode()).hexdigest()
+    with store_lock():
+        client = connect(uri)
+        where = find_experiment(client, experiment, uri)
+        known = client.search_runs([where], filter_string=f"tags.`windtunnel.sweep` = '{digest}'", max_results=1)
+        tags = {"windtunnel.role": "sweep", "windtunnel.sweep": digest, "mlflow.source.name": "windtunnel sweep"}
+        title = f"{name}: " + "; ".join(f"{axis} {', '.join(values)}" for axis, values in axes.items())
+        run = str(
+            known[0].info.run_id if known else client.create_run(where, tags=tags, run_name=title[:250]).info.run_id
+        )
+        states = {point.state: _state(client, where, point.state) for point in points}
+        for state in states.values():
+            if state and "mlflow.parentRunId" not in state.data.tags:
+                client.set_tag(state.info.run_id, "mlflow.parentRunId", run)
+        _log(client, run, title, axes, points, states)
+        client.set_terminated(run)
+    return run
+
+
+def _state(client: MlflowClient, experiment: str, digest: str) -> Run | None:
+    query = f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
+    found = client.search_runs([experiment], filter_string=query, max_results=1)
+    return found[0] if found else None
+
+
+def _log(
+    client: MlflowClient,
+    run: str,
+    title: str,
+    axes: Mapping[str, Sequence[str]],
+    points: Sequence[Point],
+    states: Mapping[str, Run | None],
+) -> None:
+    from mlflow.entities import Metric, Param
+
+    params = [Param(axis, ", ".join(values)[:6000]) for axis, values in axes.items()]
+    series = [
+        Metric(key, point.metrics[key], 0, step)
+        for step, point in enumerate(points)
+        for key, _, _ in _CURVES
+        if key in point.metrics
+    ]
+    client.log_batch(run, metrics=series, params=params)
+    client.set_tag(run, "mlflow.note.content", _note(run, points, states))
+    # Imported here: a look at a store draws nothing.
+    from windtunnel.assessments.figures.paint import paint
+
+    with tempfile.TemporaryDirectory() as folder:
+        paint(title, [sweep_chart(points)], Path(folder) / FIGURE)
+        client.log_artifact(run, str(Path(folder) / FIGURE))
+
+
+def _note(run: str, points: Sequence[Point], states: Mapping[str, Run | None]) -> str:
+    rows = ["| at | worst case | certified | clean | run |", "| --- | --- | --- | --- | --- |"]
+    for point in points:
+        cells = [f"{point.metrics[key]:.1%}" if key in point.metrics else "-" for key in
+                 ("worst_case/accuracy", "certified/accuracy", "clean/accuracy")]  # fmt: skip
+        state = states[point.state]
+        link = (
+            f"[{state.info.run_name}](#/experiments/{state.info.experiment_id}/runs/{state.info.run_id})"
+            if state
+            else "not logged"
+        )
+        rows.append(f"| {point.label} | {' | '.join(cells)} | {link} |")
+    return "\n".join([*rows, "", f"![{FIGURE}](get-artifact?path={FIGURE}&run_uuid={run})"])
+
+
+def sweep_chart(points: Sequence[Point]) -> Scene:
+    """The sandwich across the experiments: against epsilon where that is all that differs, else the worst case of each."""
+    if all(set(point.values) == {"budget.epsilon"} and "epsilon" in point.metrics for point in points):
+        ordered = sorted(points, key=lambda point: point.metrics["epsilon"])
+        drawn = [
+            Series(
+                words,
+                role,
+                tuple((p.metrics["epsilon"], p.metrics[key]) for p in having),
+                _limits(having, key),
+                line=False,
+            )
+            for key, role, words in _CURVES
+            if (having := [p for p in ordered if key in p.metrics])
+        ]
+        top = ordered[-1].metrics["epsilon"]
+        alt = f"Accuracy at {len(points)} values of epsilon up to {epsilon_text(top)}."
+        return lines(drawn, "epsilon", "accuracy", alt, (0, 1.05 * top), (0, 1.02), width=WIDTH)
+    key = "worst_case/accuracy"
+    rows = [
+        Bar(p.label, p.metrics[key], "broken", next(iter(_limits([p], key)), None)) for p in points if key in p.metrics
+    ]
+    return bars(rows, "worst-case accuracy, 95 % intervals", f"Worst-case accuracy of {len(rows)} experiments.")
+
+
+def _limits(points: Sequence[Point], key: str) -> tuple[tuple[float, float], ...]:
+    ends = (f"{key}_ci_low", f"{key}_ci_high")
+    found = [(p.metrics[ends[0]], p.metrics[ends[1]]) for p in points if ends[0] in p.metrics]
+    return tuple(found) if len(found) == len(points) else ()

@@ -1,0 +1,247 @@
+"""Where work is done changes nothing of what it gives: in this process, in others, on Ray; killed, and resumed elsewhere."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from tests.conftest import classifier_of
+from windtunnel.assessments.attacks.assess import assess
+from windtunnel.core.batches import Checkpoint, batches_of, each_batch, run_batches
+from windtunnel.core.errors import UserError
+from windtunnel.core.executors import LOCAL_FILE, VARIABLE, Here, executor
+from windtunnel.core.executors.processes import Processes
+from windtunnel.core.executors.shipping import require_equal, versions
+from windtunnel.core.subject import subject_of
+from windtunnel.inputs.models.backends import PredictFunction
+from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.entry import Budget
+
+BUDGET = Budget(norm="Linf", epsilon=0.1)
+EVERYWHERE = ["processes:2", pytest.param("ray:2", marks=pytest.mark.slow)]
+
+
+def needs(asked: str) -> None:
+    if asked.startswith("ray"):
+        pytest.importorskip("ray")
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def drawn(batch):
+    """A unit that draws at random, from its own seed."""
+    generator = torch.Generator().manual_seed(batch.seed)
+    return {"x": torch.rand(len(batch.indices), generator=generator), "index": batch.indices}
+
+
+def test_who_is_asked(monkeypatch, tmp_path):
+    assert isinstance(executor(), Here)
+    LOCAL_FILE.write_text("executor: processes:3\n")
+    assert executor() == Processes(3)
+    monkeypatch.setenv(VARIABLE, "here")
+    assert isinstance(executor(), Here)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("proceses:2", "'proceses' is not an executor.*'processes'"),
+        ("processes", "'processes' is not an executor; write"),
+        ("processes:many", "write here, processes:4, ray or ray:8"),
+        ("processes:0", "has no workers"),
+        ("here:2", "write here, processes:4"),
+    ],
+)
+def test_a_wrong_word_is_one_line(monkeypatch, asked, says):
+    monkeypatch.setenv(VARIABLE, asked)
+    with pytest.raises(UserError, match=says) as found:
+        executor()
+    assert str(found.value).startswith(f"{VARIABLE}: ")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("content", ["workers: 2", "[", "executor: {}\nother: 1"])
+def test_a_wrong_local_file_is_one_line(content):
+    LOCAL_FILE.write_text(content)
+    with pytest.raises(UserError, match=r"windtunnel\.local\.yaml"):
+        executor()
+
+
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_the_results_are_the_same_everywhere_and_in_order(monkeypatch, asked):
+    needs(asked)
+    batches = batches_of(torch.arange(50), 7, 3, "it")
+    here = run_batches(batches, drawn, name="it")
+    monkeypatch.setenv(VARIABLE, asked)
+    there = run_batches(batches, drawn, name="it")
+    assert here.keys() == there.keys()
+    assert all(torch.equal(here[key], there[key]) for key in here)
+    assert run_batches([], drawn, name="it") == {}
+
+
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_an_attack_is_equal_bytes_everywhere(digits_subject, monkeypatch, asked):
+    """PGD with its random starts, restarts and all: every tensor and every metric."""
+    needs(asked)
+    entry = AttackEntry.model_validate(
+        {"library": "torchattacks", "algorithm": "PGD", "batch_size": 32, "restarts": 2, "budget": {"steps": 5, "step_size": 0.03}}
+    )  # fmt: skip
+    here = assess("pgd", entry, BUDGET, digits_subject)
+    monkeypatch.setenv(VARIABLE, asked)
+    there = assess("pgd", entry, BUDGET, digits_subject)
+    assert here.metrics == there.metrics
+    assert here.data.keys() == there.data.keys()
+    for key, value in here.data.items():
+        assert not isinstance(value, torch.Tensor) or torch.equal(value, there.data[key]), key
+
+
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_what_a_unit_raises_is_raised_here(monkeypatch, asked):
+    needs(asked)
+    monkeypatch.setenv(VARIABLE, asked)
+
+    def work(batch):
+        if batch.number == 2:
+            raise UserError("attacks.it: the third batch does not like it")
+        return drawn(batch)
+
+    with pytest.raises(UserError, match="the third batch does not like it"):
+        run_batches(batches_of(torch.arange(12), 3, 0, "it"), work, name="it")
+
+
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_a_worker_that_dies_loses_its_batch_alone(monkeypatch, tmp_path, asked):
+    """Its unit is done again; one that kills every worker ends in a line that names it."""
+    needs(asked)
+    monkeypatch.setenv(VARIABLE, asked)
+    marker = tmp_path / "died"
+
+    def dies_once(batch):
+        if batch.number == 3 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return drawn(batch)
+
+    batches = batches_of(torch.arange(40), 4, 3, "it")
+    found = run_batches(batches, dies_once, name="it")
+    assert marker.exists()
+    monkeypatch.delenv(VARIABLE)
+    assert torch.equal(found["x"], run_batches(batches, drawn, name="it")["x"])
+
+
+def test_a_batch_that_kills_every_worker_is_named_and_the_rest_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, "processes:2")
+
+    def dies(batch):
+        if batch.number == 5:
+            time.sleep(0.5)  # the others come back first
+            os.kill(os.getpid(), signal.SIGKILL)
+        return drawn(batch)
+
+    checkpoint = Checkpoint("it", "resolved", [], tmp_path)
+    with pytest.raises(UserError, match=r"it: its batch [456] was in hand 3 times when a process died.*kept"):
+        for _ in each_batch(batches_of(torch.arange(40), 4, 3, "it"), dies, name="it", checkpoint=checkpoint):
+            pass
+    assert [n for n in range(10) if checkpoint.has(n)][:4] == [0, 1, 2, 3]
+
+
+def test_a_run_goes_on_elsewhere(monkeypatch, tmp_path):
+    """What processes kept, this one takes up, and does only the rest; a damaged shard is done again."""
+    batches = batches_of(torch.arange(40), 4, 3, "it")
+    whole = run_batches(batches, drawn, name="it")
+    monkeypatch.setenv(VARIABLE, "processes:2")
+    checkpoint = Checkpoint("it", "resolved", [], tmp_path)
+    for batch, _ in each_batch(batches, drawn, name="it", checkpoint=checkpoint):
+        if batch.number == 6:
+            break
+    monkeypatch.delenv(VARIABLE)
+    (checkpoint.directory / "000002.pt").write_bytes(b"cut off")
+    did = []
+
+    def counted(batch):
+        did.append(batch.number)
+        return drawn(batch)
+
+    resumed = run_batches(batches, counted, name="it", checkpoint=checkpoint)
+    assert torch.equal(resumed["x"], whole["x"])
+    assert 2 in did
+    assert not {0, 1, 3, 4} & set(did)
+
+
+def test_a_function_whose_queries_are_counted_stays(digits_subject, monkeypatch, capsys):
+    """Said in a line; the count is whole."""
+    monkeypatch.setenv(VARIABLE, "processes:2")
+    module = digits_subject.classifier.module
+
+    def predict(batch: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return module(torch.from_numpy(batch)).softmax(1).numpy()
+
+    subject = subject_of(
+        classifier_of(PredictFunction(predict), 10, (1, 8, 8)), digits_subject.dataset.subset(torch.arange(8))
+    )
+    asked = subject.classifier.module.rows_asked
+    entry = AttackEntry.model_validate(
+        {"library": "torchattacks", "algorithm": "Square", "params": {"n_queries": 20}, "batch_size": 4}
+    )
+    assess("square", entry, BUDGET, subject)
+    assert "is done in one process: every query of a function is counted" in capsys.readouterr().err
+    assert subject.classifier.module.rows_asked > asked
+
+
+def test_a_worker_with_other_versions_is_refused():
+    mine = versions()
+    require_equal(mine, dict(mine), "it")
+    with pytest.raises(UserError, match=r"a worker has torch 1\.0 \(here .*\): its results would be others"):
+        require_equal(mine, {**mine, "torch": "1.0"}, "a worker")
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_a_driver_that_was_killed(tmp_path):
+    """SIGKILL tells nobody."""
+    script = tmp_path / "driver.py"
+    script.write_text(
+        """
+import time, torch
+from windtunnel.core.batches import batches_of, run_batches
+def slow(batch):
+    time.sleep(30)
+    return {"x": batch.indices}
+print("begun", flush=True)
+run_batches(batches_of(torch.arange(8), 1, 0, "it"), slow, name="it")
+"""
+    )
+    environment = {**os.environ, VARIABLE: "processes:2"}
+    driver = subprocess.Popen([sys.executable, script], env=environment, cwd=tmp_path, stdout=subprocess.PIPE)
+    assert driver.stdout is not None
+    driver.stdout.readline()
+    process = psutil.Process(driver.pid)
+    for _ in range(300):
+        workers = [p for p in process.children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+        if len(workers) == 2:
+            break
+        time.sleep(0.1)
+    time.sleep(3)
+    driver.kill()
+    driver.wait()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
+
+
+def test_nothing_of_it_is_resolved():
+    """A colleague's cache is the same wherever the work was done."""
+    from windtunnel.operations.resolve.facts import WITHOUT_SAY
+
+    assert {"cloudpickle", "ray"} <= WITHOUT_SAY
+    assert Path("windtunnel.local.yaml") == LOCAL_FILE
