@@ -163,7 +163,7 @@ class Resolver:
         closure = self.code.closure([*self._entry_points(stage, family), *own], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
         if stage == "prepare" and (seen := facts.view_model(self.params.model)):
-            inputs["model"] = _plain(seen)
+            inputs["model"] = _plain(seen, *(key for key in _NOT_CALLED if key != "path"))
         if family and family_of(family).generators:
             inputs["generators"] = _plain(self.params.generators)
         work = Work(
