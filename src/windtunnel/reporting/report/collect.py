@@ -179,19 +179,6 @@ def _slim(artifacts: Artifacts) -> Artifacts:
 
 
 def _check_metadata(artifacts: Artifacts) -> None:
-    missing = [key for key in _OF_ALL if key not in artifacts.plain]
-    semantics = artifacts.plain.get("semantics")
-    if not missing and not (isinstance(semantics, dict) and isinstance(semantics.get("perturbation"), dict)):
-        missing = ["semantics.perturbation"]
-    if not missing and not isinstance(kwargs(artifacts).get("sample_names"), list):
-        missing = ["kwargs.sample_names"]
-    if not missing and not isinstance(artifacts.plain["metrics"], dict):
-        missing = ["metrics"]
-    caveats = artifacts.plain.get("caveats", [])
-    if not isinstance(caveats, list) or not all(isinstance(c, dict) and {"code", "text"} <= c.keys() for c in caveats):
-        missing.append("the code and text of a caveat")
-    if missing:
-        raise UserError(f"{artifacts.directory / METADATA_FILE}: lacks {', '.join(missing)}, as of another version")
     if len(artifacts.sample_names) != len(artifacts.tensor("targets")):
         raise UserError(f"{artifacts.directory}: metadata.json names {len(artifacts.sample_names)} samples, "
                         f"robustness_data.pt holds {len(artifacts.tensor('targets'))}")  # fmt: skip

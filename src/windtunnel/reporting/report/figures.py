@@ -16,7 +16,7 @@ from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.figures.base import VISUALISERS, drawn
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.rows import Row, block, rows_in
+from windtunnel.core.metadata import FigureRecord
 from windtunnel.reporting.report.guard import ODD_METADATA
 from windtunnel.reporting.report.model import Block, Chart, Figure, Text
 
@@ -38,25 +38,25 @@ def figures_of(artifacts: Artifacts) -> tuple[Drawn, ...]:
 
 def _figures(artifacts: Artifacts) -> Iterator[Drawn]:
     pictures = picture_files(artifacts)
-    for row in rows_in(artifacts.plain, "visualisers"):
-        name, title = str(row.get("name")), str(row.get("title") or row.get("name"))
-        path = pictures.get(str(row.get("file")))
-        repeats = bool(row.get("embeds_clean_input") or row.get("embeds_perturbation_map"))
-        if row.get("empty"):
-            yield Drawn(name, (Text(f"{title}: {row['empty']}"),))
+    for row in artifacts.metadata.visualisers:
+        name, title = row.name, row.title or row.name
+        path = pictures.get(row.file)
+        repeats = row.embeds_clean_input or row.embeds_perturbation_map
+        if row.empty:
+            yield Drawn(name, (Text(f"{title}: {row.empty}"),))
         elif blocks := _described(artifacts, row, title):
             yield Drawn(name, blocks, repeats)
         elif path:
             yield Drawn(name, (Figure(path, f"{artifacts.name}: {title}"),), repeats)
 
 
-def _described(artifacts: Artifacts, row: Row, title: str) -> tuple[Block, ...]:
+def _described(artifacts: Artifacts, row: FigureRecord, title: str) -> tuple[Block, ...]:
     """What the visualiser of a row of metadata.json draws with its options; nothing where it is unknown or cannot."""
-    visualiser = VISUALISERS.get(str(row.get("name")))
+    visualiser = VISUALISERS.get(row.name)
     if visualiser is None:
         return ()
     try:
-        drawings, empty = drawn(visualiser(**block(row, "options")), artifacts)
+        drawings, empty = drawn(visualiser(**row.options), artifacts)
     except ODD_METADATA:
         return ()
     if empty:
@@ -67,7 +67,7 @@ def _described(artifacts: Artifacts, row: Row, title: str) -> tuple[Block, ...]:
 
 def picture_files(artifacts: Artifacts) -> Mapping[str, Path]:
     """The files of `visualisers` in metadata.json that are pictures in the assessment's own directory."""
-    names = [str(row.get("file", "")) for row in rows_in(artifacts.plain, "visualisers")]
+    names = [row.file for row in artifacts.metadata.visualisers]
     paths = {name: artifacts.directory / name for name in names if Path(name).name == name}
     return {name: path for name, path in paths.items() if path.suffix == ".png" and _is_picture(path)}
 

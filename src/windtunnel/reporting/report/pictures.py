@@ -46,7 +46,7 @@ class Pictures:
         """Take the pictures of one worst-case assessment, which is number `source` of the report."""
         images = artifacts.data.get("perturbed_inputs")
         # Elsewhere the images are no changed clean images: averages over corruptions, or decoded ones.
-        changed = artifacts.plain["assessment_kind"] != AssessmentKind.STATISTICAL_SAMPLING
+        changed = artifacts.kind is not AssessmentKind.STATISTICAL_SAMPLING
         if not changed or in_latent_space(artifacts) or not isinstance(images, Tensor) or images.ndim != 4:
             return
         row_of = {name: i for i, name in enumerate(artifacts.sample_names)}

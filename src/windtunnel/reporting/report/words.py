@@ -59,14 +59,9 @@ def short(value: Json, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def semantics(artifacts: Artifacts) -> Row:
-    """The semantics block of an assessment."""
-    return block(artifacts.plain, "semantics")
-
-
 def region(artifacts: Artifacts) -> Row:
     """The perturbation region of an assessment."""
-    return block(semantics(artifacts), "perturbation")
+    return artifacts.metadata.semantics.perturbation.model_dump(mode="json")
 
 
 def region_words(artifacts: Artifacts) -> str:
@@ -99,7 +94,7 @@ def points(change: float) -> str:
 
 def kwargs(artifacts: Artifacts) -> Row:
     """The options of an assessment."""
-    return block(artifacts.plain, "kwargs")
+    return artifacts.metadata.kwargs.model_dump(mode="json")
 
 
 def class_name(names: list[str], index: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import ThreatModel
 from windtunnel.core.files import is_tensor_summary
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
@@ -19,7 +20,6 @@ from windtunnel.reporting.report.words import (
     listed,
     number,
     region_words,
-    semantics,
     short,
 )
 
@@ -95,11 +95,11 @@ def _caveats(artifacts: Artifacts) -> Iterable[str]:
 
 def what_ran(artifacts: Artifacts) -> str:
     """Library, algorithm, threat model, region, samples and arguments, in a line."""
-    meaning, call = semantics(artifacts), block(artifacts.plain, "call_kwargs")
-    version = artifacts.plain.get("library_version", "")
-    words = [f"{artifacts.plain['library']} {version} {artifacts.plain['algorithm']}".replace("  ", " ")]
-    if (threat := meaning.get("threat_model")) != "not_applicable":
-        words += [short(threat).replace("_", " "), short(meaning.get("objective"))]
+    ran = artifacts.metadata
+    meaning, call = ran.semantics, ran.call_kwargs
+    words = [f"{ran.library} {ran.library_version} {ran.algorithm}".replace("  ", " ")]
+    if meaning.threat_model is not ThreatModel.NOT_APPLICABLE:
+        words += [meaning.threat_model.value.replace("_", " "), meaning.objective.value]
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
     options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")

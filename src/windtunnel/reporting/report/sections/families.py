@@ -12,6 +12,7 @@ from functools import partial
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.reported import CONFIDENCE, COST, OF_KIND, Column, Question, Reported
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.contracts import ThreatModel
 from windtunnel.core.errors import UserError
 from windtunnel.core.plugins import family_of
 from windtunnel.params.outcome import Report as Options
@@ -20,7 +21,7 @@ from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
-from windtunnel.reporting.report.words import Row, budget, number, percent, region, region_words, semantics, short
+from windtunnel.reporting.report.words import Row, budget, number, percent, region, region_words, short
 
 
 def reported(artifacts: Artifacts) -> Reported:
@@ -123,6 +124,6 @@ def _place(found: Found, artifacts: Artifacts) -> int:
 
 
 def _algorithm(artifacts: Artifacts) -> str:
-    threat = str(semantics(artifacts).get("threat_model", ""))
-    seen = {"black_box_score": ", sees scores", "black_box_decision": ", sees answers"}.get(threat, "")
-    return f"{artifacts.plain['library']} {artifacts.plain['algorithm']}{seen}"
+    ran = artifacts.metadata
+    seen = {ThreatModel.BLACK_BOX_SCORE: ", sees scores", ThreatModel.BLACK_BOX_DECISION: ", sees answers"}
+    return f"{ran.library} {ran.algorithm}{seen.get(ran.semantics.threat_model, '')}"

@@ -22,6 +22,8 @@ from windtunnel.reporting.report.words import (
     budget,
     class_name,
     interval,
+    kwargs,
+    listed,
     mean_over,
     number,
     numbers,
@@ -58,11 +60,9 @@ def _subtitle(found: Found) -> str:
     """What was assessed, in a line."""
     if found.summary is None:
         return "no summary: the run is incomplete"
-    origin = block(found.summary.plain, "provenance")
+    source = found.summary.metadata.provenance.model_source or "the model"
     data = block(found.facts, "data").get("source")
-    return f"{origin.get('model_source', 'the model')} on {found.summary.metrics['n_samples']} samples" + (
-        f" of {data}" if data else ""
-    )
+    return f"{source} on {found.summary.metrics['n_samples']} samples" + (f" of {data}" if data else "")
 
 
 def _facts(found: Found) -> Iterator[tuple[str, str]]:
@@ -73,12 +73,12 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
             yield "commit", found.run.commit
     if found.summary is None:
         return
-    origin = block(found.summary.plain, "provenance")
-    for words, key in (("model", "model_digest"), ("data", "dataset_digest")):
-        if key in origin:
-            yield words, str(origin[key])[:12]
-    if "seed" in origin:
-        yield "seed", str(origin["seed"])
+    origin = found.summary.metadata.provenance
+    for words, digest in (("model", origin.model_digest), ("data", origin.dataset_digest)):
+        if digest:
+            yield words, digest[:12]
+    if origin.seed is not None:
+        yield "seed", str(origin.seed)
 
 
 def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
@@ -152,7 +152,7 @@ def _damage(found: Found) -> Iterator[Candidate]:
 
 def _attacks(found: Found) -> list[Artifacts]:
     return [a for a in found.assessments if "attack_success_rate" in a.metrics
-            and a.plain["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK]  # fmt: skip
+            and a.kind is AssessmentKind.EMPIRICAL_ATTACK]  # fmt: skip
 
 
 def _turned(a: Artifacts) -> tuple[int, int]:
@@ -172,7 +172,7 @@ def _strongest(found: Found, row: Row) -> Iterator[Candidate]:
         confident = f", at a median confidence of {sure:.1%} in the wrong answer" if sure is not None else ""
         broken, right = _turned(worst)
         yield (
-            f"The strongest single attack at {budget(row)} is {worst.name} ({worst.plain['algorithm']}): it turns "
+            f"The strongest single attack at {budget(row)} is {worst.name} ({worst.metadata.algorithm}): it turns "
             f"{number(worst.metrics, 'attack_success_rate'):.1%} of the answers that were right at first ({broken} of {right}){confident}.",
             worst,
         )
@@ -200,8 +200,7 @@ def _nearest(found: Found, row: Row) -> Iterator[Candidate]:
 
 def _assessments_of(summary: Artifacts) -> list[str]:
     """The names that the indices of the summary's tensors stand for."""
-    names = block(summary.plain, "kwargs").get("assessments")
-    return [str(name) for name in names] if isinstance(names, list) else []
+    return [str(name) for name in listed(kwargs(summary), "assessments")]
 
 
 def _elsewhere(found: Found, row: Row) -> Iterator[Candidate]:
@@ -212,7 +211,7 @@ def _elsewhere(found: Found, row: Row) -> Iterator[Candidate]:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)
         yield (
-            f"Under {region_words(worst)} {worst.name} ({worst.plain['algorithm']}) turns "
+            f"Under {region_words(worst)} {worst.name} ({worst.metadata.algorithm}) turns "
             f"{number(worst.metrics, 'attack_success_rate'):.1%} of them ({broken} of {right}).",
             worst,
         )

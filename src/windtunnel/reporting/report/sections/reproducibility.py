@@ -10,7 +10,7 @@ from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import what_ran
 from windtunnel.reporting.report.sections.known import budgets_table
-from windtunnel.reporting.report.words import block, number, semantics, short
+from windtunnel.reporting.report.words import number, short
 
 REPRODUCE = "How can I reproduce them?"
 _FACTS = {
@@ -53,11 +53,11 @@ def _blocks(found: Found) -> Iterator[Block]:
             for what, keys in _FACTS.items() if found.facts[what]]  # fmt: skip
     everything = [a for a in (found.summary, found.clean, *found.assessments) if a]
     if everything:
-        origin = block(everything[0].plain, "provenance")
+        origin = everything[0].metadata.provenance.model_dump(mode="json")
         rows += [(key.replace("_", " "), short(origin[key])) for key in _ORIGIN if key in origin]
         packages: dict[str, str] = {}
         for a in everything:
-            packages |= {k: str(v) for k, v in block(block(a.plain, "provenance"), "packages").items()}
+            packages |= a.metadata.provenance.packages
         rows.append(("packages", ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))))
     yield Table("Data, model, seed, digests and versions", ("what", "value"), tuple(rows))
     if found.summary:
@@ -66,16 +66,16 @@ def _blocks(found: Found) -> Iterator[Block]:
 
 
 def _runs(found: Found) -> Iterator[Block]:
-    device = short(block(found.summary.plain, "provenance").get("device")) if found.summary else "cpu"
+    device = found.summary.metadata.provenance.device if found.summary else "cpu"
     yield Table("What ran", ("assessment", "how", "randomness", "a second run"),
                 tuple((a.name, what_ran(a), *_again(a, device)) for a in found.assessments))  # fmt: skip
 
 
 def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
-    randomness = str(semantics(artifacts).get("randomness", ""))
+    randomness = artifacts.metadata.semantics.randomness
     words = _RANDOMNESS.get(randomness, randomness or "not recorded")
     exceptions = []
-    if artifacts.plain["assessment_kind"] == AssessmentKind.FORMAL_VERIFICATION:
+    if artifacts.kind is AssessmentKind.FORMAL_VERIFICATION:
         exceptions.append("measured run times differ")
         timeouts = int(number(artifacts.metrics, "timeouts"))
         exceptions.append(

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.contracts import AssessmentKind, Norm
+from windtunnel.core.contracts import AssessmentKind, Norm, Objective
 from windtunnel.core.distances import distance
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.verdict import layers
-from windtunnel.reporting.report.words import Row, budget, class_name, number, region, semantics
+from windtunnel.reporting.report.words import Row, budget, class_name, number, region
 
 SAMPLES = 3
 _SEES = {
@@ -62,14 +62,16 @@ def allowed(row: Row, values: int = 0) -> str:
 
 
 def _adversaries(assessments: Sequence[Artifacts], row: Row) -> str:
-    mine = [a for a in assessments if a.plain["assessment_kind"] == AssessmentKind.EMPIRICAL_ATTACK
+    mine = [a for a in assessments if a.kind is AssessmentKind.EMPIRICAL_ATTACK
             and (region(a).get("norm"), region(a).get("epsilon")) == (row["norm"], row["epsilon"])]  # fmt: skip
     if not mine:
         return ""
-    seen = Counter(str(semantics(a).get("threat_model")) for a in mine)
-    names = {kind: [a.name for a in mine if semantics(a).get("threat_model") == kind] for kind in seen if kind in _SEES}
+    seen = Counter(a.metadata.semantics.threat_model.value for a in mine)
+    names = {
+        kind: [a.name for a in mine if a.metadata.semantics.threat_model == kind] for kind in seen if kind in _SEES
+    }
     parts = [f"{' and '.join(who)} {'see' if len(who) > 1 else 'sees'} {_SEES[kind]}" for kind, who in names.items()]
-    targeted = any(semantics(a).get("objective") == "targeted" for a in mine)
+    targeted = any(a.metadata.semantics.objective is Objective.TARGETED for a in mine)
     aim = "Some attacks want a chosen wrong answer." if targeted else "Any wrong answer is a success."
     return f"At this budget: {'; '.join(parts)}. {aim}" if parts else aim
 

@@ -7,7 +7,7 @@ unknown, and where nothing was verified nothing is said to be robust.
 from __future__ import annotations
 
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.reporting.report.words import Row, block, bracket, budget, interval, listed, number, rows_in
+from windtunnel.reporting.report.words import Row, bracket, budget, interval, kwargs, listed, number, rows_in
 
 _PSEUDO_LABELS = "pseudo_labels"
 
@@ -19,7 +19,7 @@ def layers(summary: Artifacts | None) -> list[Row]:
 
 def hard_failures(summary: Artifacts | None) -> list[str]:
     """Why these numbers must not be believed."""
-    return [str(line) for line in listed(block(summary.plain, "kwargs"), "hard_failures")] if summary else []
+    return [str(line) for line in listed(kwargs(summary), "hard_failures")] if summary else []
 
 
 def verdict(summary: Artifacts | None, assessments: int = 0) -> str:
