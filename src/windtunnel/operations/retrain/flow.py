@@ -185,6 +185,7 @@ def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
         registry.tag(version, "gate.overridden", "true")
     registry.promote(version)
     registry.tag(version, OUTCOME, Status.PROMOTED.value)
+    registry.tag(version, REASONS, "")  # what stood against it is overruled
     return version
 
 
