@@ -91,7 +91,9 @@ def test_the_walk_of_the_handbook_goes_as_it_says(clone):
     assert "windtunnel version 1 is the champion again" in others["windtunnel rollback"]
     assert "windtunnel version 2 was not promoted" in rolled_back
     assert "it was rolled back" in rolled_back
-    assert "nothing changed since windtunnel version 2 was assessed; windtunnel version 2 was promoted then" in overruled
+    assert (
+        "nothing changed since windtunnel version 2 was assessed; windtunnel version 2 was promoted then" in overruled
+    )
     assert "it was rolled back" not in overruled
 
 
