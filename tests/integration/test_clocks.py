@@ -20,9 +20,9 @@ VERIFICATION = {
     "cascade": {
         "library": "windtunnel",
         "algorithm": "cascade",
-        "samples": {"n": 8},
-        "timeout": 100,
-        "time_budget": 1000,
+        "samples": {"n": 6},
+        "timeout": 1000,
+        "time_budget": 10_000,
     },
     "smoothed": {
         "library": "windtunnel",
@@ -44,9 +44,9 @@ STAGES = (
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Path]:
-    """The same run twice, on a machine whose clocks are 20 times as fast the second time."""
+    """The same run twice, with clocks that run at a fiftieth of their speed the second time: no time limit comes nearer."""
     folders = []
-    for clock in (1.0, 20.0):
+    for clock in (1.0, 0.02):
         folders.append(tmp_path_factory.mktemp("run"))
         content = params(verification=VERIFICATION)
         write_params(folders[-1], content)
@@ -72,12 +72,12 @@ def test_two_runs_with_other_clocks_are_equal_bytes_for_dvc(runs):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VERIFICATION)
 def test_the_times_that_were_measured_are_read_beside_the_result(runs, name):
-    slow, fast = (run_times(folder, name) for folder in runs)
-    assert slow.dtype == torch.float32
+    long, short = (run_times(folder, name) for folder in runs)
+    assert long.dtype == torch.float32
     assert (
-        slow.shape == fast.shape == read_artifacts(runs[0] / "reports" / "robustness" / name).tensor("verdicts").shape
+        long.shape == short.shape == read_artifacts(runs[0] / "reports" / "robustness" / name).tensor("verdicts").shape
     )
-    assert fast.sum() > 2 * slow.sum() > 0
+    assert long.sum() > 2 * short.sum() > 0
 
 
 @pytest.mark.slow
