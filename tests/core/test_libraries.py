@@ -36,7 +36,7 @@ corruptions:
 EXPECTED = {
     "attacks.ta": "torchattacks", "attacks.fb": "foolbox", "attacks.both": "foolbox", "queries.query": "torchattacks",
     "sweeps.sweep": "foolbox", "verification.crown": "auto-LiRPA", "verification.marabou": "Marabou",
-    "verification.cascade": "Marabou", "corruptions.common": "imagecorruptions",
+    "verification.cascade": "auto-LiRPA", "corruptions.common": "imagecorruptions",
 }  # fmt: skip
 
 

@@ -199,7 +199,8 @@ ROWS = {
     ),
     "the other adapter": (append(f"{A}/attacks/foolbox/adapter.py", "\nX = 1\n"), {"attack@deepfool"}),
     "a search of our own": (append(f"{A}/queries/evoba.py", "\nX = 1\n"), {"query@evoba"}),
-    "the solver's process": (append(f"{A}/verification/solver_process.py", "\nX = 1\n"), VERIFY),
+    "the solver's process": (append(f"{A}/verification/solver_process.py", "\nX = 1\n"), {"verify@marabou"}),
+    "what bounds": (append(f"{A}/verification/bound_step.py", "\nX = 1\n"), {"verify@crown"}),
     "what corrupts": (append(f"{A}/corruptions/corrupt.py", "\nX = 1\n"), {"corrupt@blur", "corrupt@against"}),
     "a sanity check": (append(f"{PACKAGE}/evaluation/sanity/masking.py", "\nX = 1\n"), {"sanity"}),
     "the explanation of a check": (  # which is shown beside its result
@@ -258,6 +259,8 @@ ROWS = {
         {"attack@fgsm", "attack@rest", *WHOLE},
     ),
     "the seed": (edit("params.yaml", "seed: 0", "seed: 1"), TORCH - {"report"}),
+    "what the report says of a family": (append(f"{A}/latent/reported.py", "\nX = 1\n"), {"report"}),
+    "a chart that compares": (append(f"{PACKAGE}/reporting/report/sections/certificates.py", "\nX = 1\n"), {"report"}),
     "the title of the report": (edit("params.yaml", "report: {}", "report: {title: Mine}"), {"report"}),
     "a floor of the gate": (edit("params.yaml", "gate: {}", "gate: {minimum: {clean/accuracy: 0.1}}"), {"gate", "sanity"}),
     "a threshold of a check": (edit("params.yaml", "profile: stored", "profile: stored, thresholds: {C3: 0.5}"), {"sanity"}),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
@@ -53,6 +53,9 @@ class Family:
     preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
     run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
     finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
+    depends: assessments.depends.Depends, what its entries depend on beside what the stage imports; None for the usual.
+    reported: assessments.reported.Reported, its section in the report; None for that of its kind.
+    asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
     figures: module that registers its visualisers.
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
@@ -70,6 +73,9 @@ class Family:
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
     finish: Lazy[Callable[[Any, Any], None]] | None = None
+    depends: Lazy[Any] | None = None
+    reported: Lazy[Any] | None = None
+    asks_libraries: tuple[str, ...] = ()
     plot: Mapping[str, str] | None = None
     generators: bool = False
 
@@ -85,11 +91,14 @@ class Library:
     """One library whose algorithms a family offers.
 
     name: as `library:` of an entry says it. family: whose algorithms they are. package: the distribution whose version is
-    recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow).
+    recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow; for
+    verification: VerifierRow).
     adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
     its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
-    functions of the user's, the registry row of one by its reference `module:function`, without importing it.
+    functions of the user's, the registry row of one by its reference `module:function`, without importing it. steps: for
+    verification, what its algorithms and cascades are made of, by name (assessments.verification.step.Step).
+    uses: other libraries of the family that its steps may ask.
     """
 
     name: str
@@ -100,6 +109,8 @@ class Library:
     call: Lazy[Callable[..., Any]] | None = None
     module: str | None = None
     row_of: Lazy[Callable[[str], Any]] | None = None
+    steps: Mapping[str, Lazy[Any]] = field(default_factory=dict)
+    uses: tuple[str, ...] = ()
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""

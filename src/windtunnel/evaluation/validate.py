@@ -8,6 +8,7 @@ from pathlib import Path
 from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.core.plugins import family_of
 from windtunnel.evaluation.gate.names import unknown_metrics
 from windtunnel.params.load import entries, read_params, validate_schema
 from windtunnel.params.schema import Params
@@ -33,9 +34,10 @@ def _unknown_words(params: Params) -> Iterator[str]:
             visualisers_of(family, name, entry)
         except UserError as error:
             yield str(error)
+        depends = family_of(family).depends
+        own = depends is not None and depends().own_budget(entry)
         # Only here: what is resolved for a stage has the budget filled in.
-        bounded = family == "attacks" or (family == "queries" and entry.library != "windtunnel")
-        if bounded and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
+        if not own and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):
             yield lack
 
 

@@ -1,7 +1,10 @@
 """Which code decides a result: what counts as a change of it, what a module reaches, and what is remembered of a file."""
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,8 @@ from windtunnel.core.errors import UserError
 from windtunnel.operations.resolve.closure import Code, draws
 from windtunnel.operations.resolve.memory import Memory
 from windtunnel.operations.resolve.source import read_source
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -124,3 +129,10 @@ def test_a_damaged_memory_only_costs_time(tmp_path):
     assert Memory(tmp_path / "memory.json").digest(tmp_path / "a") == Memory(tmp_path / "none.json").digest(
         tmp_path / "a"
     )
+
+
+def test_resolving_the_default_waits_for_no_torch():
+    """It always runs, in a second or two: what an entry is made of is known from rows and records alone."""
+    code = "import sys; from windtunnel.operations.resolve.build import resolve_all; resolve_all(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False"

@@ -18,14 +18,17 @@ from windtunnel.evaluation.summary.security import SecurityCurve
 from windtunnel.evaluation.summary.security_figure import _series
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Chart, Table
-from windtunnel.reporting.report.sections.families import family_of
+from windtunnel.reporting.report.sections.families import reported, show
 
 
-def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
+def artifacts(kind="empirical_attack", norm="Linf", tensors=None, family=None, **metrics):
     semantics = {"perturbation": {"norm": norm, "epsilon": 0.1}, "norm": norm}
     names = {"sample_names": ["a", "b", "c"]}
     return Artifacts(
-        "it", Path("it"), tensors or {}, metadata(kind, semantics=semantics, metrics=metrics, kwargs=names)
+        "it",
+        Path("it"),
+        tensors or {},
+        metadata(kind, family=family, semantics=semantics, metrics=metrics, kwargs=names),
     )
 
 
@@ -35,13 +38,17 @@ def artifacts(kind="empirical_attack", norm="Linf", tensors=None, **metrics):
         ("What breaks it", artifacts(adversarial_accuracy=0.5)),
         ("What breaks it", artifacts(adversarial_accuracy=0.5, queries_total=100)),
         ("What breaks it", artifacts(accuracy_curve=[1.0])),
-        ("How does it do along", artifacts(norm="latent_L2", lara=0.5)),
+        ("How does it do along", artifacts(norm="latent_L2", family="latent", lara=0.5)),
         ("What is verified", artifacts("formal_verification", certified_accuracy=0.5)),
         ("How does it do under", artifacts("statistical_sampling", corrupted_accuracy=0.5)),
+        (
+            "What is verified",
+            artifacts("formal_verification", family="of a plug-in that is gone", certified_accuracy=0.5),
+        ),
     ],
 )
 def test_an_assessment_stands_with_the_question_that_it_answers(title, found):
-    assert family_of(found).question.startswith(title)
+    assert reported(found).question.words.startswith(title)
 
 
 def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):
@@ -56,9 +63,16 @@ def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):
 
 def test_a_mean_distance_is_no_percentage():
     found = artifacts(
-        norm="latent_L2", lars=0.73, lars_ci_low=0.67, lars_ci_high=0.79, lara=0.94, lara_ci_low=0.9, lara_ci_high=1.0
+        norm="latent_L2",
+        family="latent",
+        lars=0.73,
+        lars_ci_low=0.67,
+        lars_ci_high=0.79,
+        lara=0.94,
+        lara_ci_low=0.9,
+        lara_ci_high=1.0,
     )
-    shown = {column.metric: column.show(found) for column in family_of(found).columns}
+    shown = {column.metric: show(column, found) for column in reported(found).columns}
     assert shown["lars"] == "0.73"
     assert shown["lara"].startswith("94.0% [90.0%,")
     assert shown["lga"] == "-"

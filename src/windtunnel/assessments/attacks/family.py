@@ -12,7 +12,9 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.attacks.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.attacks.preflight:preflight"),
     run=Lazy("windtunnel.assessments.attacks.run:run"),
+    depends=Lazy("windtunnel.assessments.attacks.depends:DEPENDS"),
     figures="windtunnel.assessments.attacks.figures",
     visualisers=("ImagePairVisualiser", "PerturbationHeatmapVisualiser"),
     headline=("adversarial_accuracy", "attack_success_rate"),
+    asks_libraries=("windtunnel.assessments.attacks.adapters",),
 )

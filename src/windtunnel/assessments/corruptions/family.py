@@ -13,6 +13,8 @@ FAMILY = Family(
     preflight=Lazy("windtunnel.assessments.corruptions.preflight:preflight"),
     run=Lazy("windtunnel.assessments.corruptions.run:run"),
     finish=Lazy("windtunnel.assessments.corruptions.run:finish"),
+    depends=Lazy("windtunnel.assessments.corruptions.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.corruptions.reported:REPORTED"),
     figures="windtunnel.assessments.corruptions.figures",
     visualisers=(
         "CorruptionAccuracyVisualiser",

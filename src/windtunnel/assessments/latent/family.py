@@ -12,6 +12,8 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.latent.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.latent.preflight:preflight"),
     run=Lazy("windtunnel.assessments.latent.run:run"),
+    depends=Lazy("windtunnel.assessments.latent.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.latent.reported:REPORTED"),
     figures="windtunnel.assessments.latent.figures",
     visualisers=(
         "LatentMetricsVisualiser",

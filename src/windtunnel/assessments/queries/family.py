@@ -12,6 +12,7 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.queries.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.queries.preflight:preflight"),
     run=Lazy("windtunnel.assessments.queries.run:run"),
+    depends=Lazy("windtunnel.assessments.queries.depends:DEPENDS"),
     figures="windtunnel.assessments.queries.figures",
     visualisers=("SuccessAgainstQueriesVisualiser", "QueryHistogramsVisualiser", "QueryGalleryVisualiser"),
     headline=("adversarial_accuracy", "attack_success_rate", "queries_succ_mean"),

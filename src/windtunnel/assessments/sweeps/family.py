@@ -13,6 +13,7 @@ FAMILY = Family(
     preflight=Lazy("windtunnel.assessments.sweeps.preflight:preflight"),
     run=Lazy("windtunnel.assessments.sweeps.run:run"),
     finish=Lazy("windtunnel.assessments.sweeps.run:finish"),
+    depends=Lazy("windtunnel.assessments.sweeps.depends:DEPENDS"),
     figures="windtunnel.assessments.sweeps.figures",
     visualisers=(
         "DegradationCurveVisualiser",

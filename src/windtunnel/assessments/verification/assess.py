@@ -12,24 +12,15 @@ from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
-from windtunnel.assessments.verification.calls import called_with
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.examples import known_examples
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
-from windtunnel.assessments.verification.smoothing import assess_smoothing
-from windtunnel.assessments.verification.steps import (
-    BOUND_METHODS,
-    CHEAP,
-    FALSIFIERS,
-    Task,
-    breaks,
-    proves,
-    run_steps,
-    tolerance_of,
-)
-from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, MARABOU, SMOOTHING
+from windtunnel.assessments.verification.step import step_of
+from windtunnel.assessments.verification.steps import breaks, called_with, proves, run_steps, steps_of
+from windtunnel.assessments.verification.table import ROWS
+from windtunnel.assessments.verification.task import Task
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, package_version
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import (
@@ -43,11 +34,11 @@ from windtunnel.core.contracts import (
     Verdict,
 )
 from windtunnel.core.distances import distance
+from windtunnel.core.plugins import libraries, library_of
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 
-_PACKAGE = {"auto-LiRPA": "auto-LiRPA", "Marabou": "maraboupy"}
 _OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "other_classes", "output_bounds", "radius"}
 
 
@@ -67,19 +58,17 @@ def assess(
     `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing; where
     the time budget cut the search off `radius_unfinished` bool (N,), and its means are called `..._at_least`.
     """
-    algorithm = find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification")
-    if algorithm is SMOOTHING:
-        return assess_smoothing(name, entry, budget, subject)
+    row = ROWS[find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification").key]
+    if row.assess is not None:
+        otherwise: AssessmentResult = row.assess()(name, entry, budget, subject)
+        return otherwise
     region = entry.budget.over(budget)
     assert region.epsilon is not None
     deadline = time.monotonic() + (entry.time_budget or float("inf"))
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
-    ledger, steps = Ledger.of(subject), steps_of(algorithm, entry)
-    bounding = [step for step in steps if step in BOUND_METHODS]
-    task = Task(
-        name, canonical, region.norm, region.epsilon, entry, deadline, bounder, frozenset(bounding[:-1]) & CHEAP
-    )
+    ledger, steps = Ledger.of(subject), steps_of(row, entry)
+    task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, _probed(steps))
     if results:
         left = ledger.undecided
         found, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)
@@ -95,10 +84,9 @@ def assess(
             text = "The time budget ended the search for certified radii: they are lower than need be."
             ledger.caveats.append(Caveat("radius_cut_short", text))
     names: list[Json] = list(ledger.names)
-    used = {library: version for library, package in _PACKAGE.items() if (version := package_version(package))}
     return AssessmentResult(
         name=name,
-        semantics=Semantics(_as_it_ran(algorithm, steps, task), PerturbationBudget(region.norm, region.epsilon)),
+        semantics=Semantics(_as_it_ran(row.algorithm, steps, task), PerturbationBudget(region.norm, region.epsilon)),
         data=data,
         metrics=verification_metrics(data, ledger.names, largest),
         caveats=(*canonical.caveats, *dict.fromkeys(ledger.caveats), *bounder.caveats()),
@@ -106,27 +94,27 @@ def assess(
             **base_kwargs(subject),
             "decided_by_names": names,
             "logit_unit": canonical.unit,
-            "tolerances": {
-                step: float(f"{tolerance_of(step, canonical.slack) * canonical.unit:.3g}") for step in steps
-            },
+            "tolerances": {step: float(f"{task.lead(step_of(step).tolerance) * canonical.unit:.3g}") for step in steps},
             **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
             **({"params": dict(entry.params)} if entry.params else {}),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },
         call_kwargs=called_with(steps, task),
-        library_package=_PACKAGE.get(entry.library),
-        provenance={"verifiers": used} if algorithm is CASCADE else {},
+        library_package=library_of(entry.library, "verification").package,
+        provenance={"verifiers": _versions()} if row.of_entry else {},
     )
 
 
-def steps_of(algorithm: Algorithm, entry: VerificationEntry) -> tuple[str, ...]:
-    """The steps behind an algorithm: a single verifier is a cascade of one."""
-    if algorithm is CASCADE:
-        return entry.steps
-    if algorithm is MARABOU:
-        return ("marabou",)
-    step = algorithm.name.removesuffix("-l2").removesuffix("-l1")
-    return ("attack", step) if algorithm in BRANCH_AND_BOUND else (step,)
+def _probed(steps: Sequence[str]) -> frozenset[str]:
+    """The bound methods that are tried on a few samples first: cheap ones before a stronger one."""
+    bounding = [step for step in steps if step_of(step).bounds]
+    return frozenset(step for step in bounding[:-1] if step_of(step).cheap)
+
+
+def _versions() -> dict[str, Json]:
+    """The versions of all libraries that a cascade may ask, by name."""
+    packages = {library.name: library.package for library in libraries("verification").values() if library.package}
+    return {name: version for name, package in packages.items() if (version := package_version(package))}
 
 
 def bound_step(steps: Sequence[str]) -> str | None:
@@ -134,14 +122,14 @@ def bound_step(steps: Sequence[str]) -> str | None:
 
     Not alpha-crown after another one: a search asks many times, and its slopes are optimised again each time.
     """
-    bounding = [step for step in steps if step in BOUND_METHODS]
+    bounding = [step for step in steps if step_of(step).bounds]
     return next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
 
 
 def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algorithm:
     """The registry row, stochastic where an attack drew from the seed: as a step, or for the radii that it breaks."""
     radius = task.entry.radius
-    draws = bool(FALSIFIERS & set(steps)) or bool(radius and radius.attack and task.norm is Norm.LINF)
+    draws = any(step_of(step).falsifies for step in steps) or bool(radius and radius.attack and task.norm is Norm.LINF)
     return replace(algorithm, randomness=Randomness.SELF_SEEDED if draws else Randomness.DETERMINISTIC)
 
 

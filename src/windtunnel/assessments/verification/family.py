@@ -12,6 +12,8 @@ FAMILY = Family(
     algorithms=Lazy("windtunnel.assessments.verification.table:ALGORITHMS"),
     preflight=Lazy("windtunnel.assessments.verification.preflight:preflight"),
     run=Lazy("windtunnel.assessments.verification.run:run"),
+    depends=Lazy("windtunnel.assessments.verification.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.verification.reported:REPORTED"),
     figures="windtunnel.assessments.verification.figures",
     visualisers=("VerdictSummaryVisualiser", "OutputBoundsPinnedVisualiser", "OutputBoundsMarginHeatmapVisualiser"),
     headline=(
@@ -23,4 +25,5 @@ FAMILY = Family(
         "average_certified_radius",
         "average_certified_radius_at_least",
     ),
+    asks_libraries=("windtunnel.assessments.verification.step",),
 )

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 from torch import nn
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.verification.assess import bound_step, steps_of
+from windtunnel.assessments.verification.assess import bound_step
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
-from windtunnel.assessments.verification.search_step import network_of
-from windtunnel.assessments.verification.solver_step import graph_for_marabou
-from windtunnel.assessments.verification.steps import BOUND_METHODS, FALSIFIERS
-from windtunnel.assessments.verification.table import BRANCH_AND_BOUND, CASCADE, SMOOTHING
+from windtunnel.assessments.verification.limits import OutOfTimeError
+from windtunnel.assessments.verification.step import Trial, library_of_step, step_of
+from windtunnel.assessments.verification.steps import steps_of
+from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
@@ -28,7 +25,7 @@ from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
 from windtunnel.core.libraries import require_library
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Block, Budget
-from windtunnel.params.verification import BranchAndBound, Smoothing, VerificationEntry
+from windtunnel.params.verification import VerificationEntry
 
 TRY_SECONDS = 3.0  # for trying one sample in all steps of an entry
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
@@ -43,12 +40,11 @@ def preflight(
     """
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "verification")
     classifier.require(algorithm, where)
-    if algorithm is SMOOTHING:
-        _check_params(where, entry, Smoothing, "smoothing")
-        if entry.radius:
-            raise UserError(f"{where}.radius: smoothing gives every sample its radius; remove it")
-    elif algorithm is CASCADE or algorithm in BRANCH_AND_BOUND:
-        _check_params(where, entry, BranchAndBound, "branch-and-bound")
+    row = ROWS[algorithm.key]
+    if row.assess is not None and entry.radius:
+        raise UserError(f"{where}.radius: {algorithm.name} gives every sample its radius; remove it")
+    if row.params is not None:
+        _check_params(where, entry, row.params, algorithm.name)
     elif entry.params:
         raise UserError(
             unknown_word(f"{where}.params", next(iter(entry.params)), ["(none)"], what="a parameter of a verifier")
@@ -67,22 +63,20 @@ def preflight(
         )
     if entry.radius and entry.radius.max > largest:
         raise UserError(f"{where}.radius.max: {entry.radius.max:g} is beyond every image; use at most {largest:g}")
-    if entry.examples_from and algorithm is not CASCADE:
+    if entry.examples_from and not row.of_entry:
         raise UserError(f"{where}.examples_from: only the cascade falsifies with them; remove it")
-    if algorithm is SMOOTHING:
+    if row.assess is not None:
         return []
     if not dataset.is_image:
         raise IncompatibleError(f"{where}: the data is tabular; verification works on images in [0, 1]")
     for name, module in classifier.module.named_modules():
         if isinstance(module, _RECURRENT):
             raise IncompatibleError(f"{where}: {classifier.source} is recurrent ({name}); no verifier here unrolls it")
-    steps = steps_of(algorithm, entry)
+    steps = steps_of(row, entry)
+    for library in dict.fromkeys(library_of_step(step, f"{where}.steps").name for step in steps):
+        require_library(where, library)
     if entry.radius and bound_step(steps) is None:
         raise UserError(f"{where}.radius: no step here gives bounds ({', '.join(steps)}); add crown, or remove it")
-    if "marabou" in steps:
-        require_library(where, "Marabou")
-    if any(step in BOUND_METHODS for step in steps):
-        require_library(where, "auto-LiRPA")
     return _try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else []
 
 
@@ -126,18 +120,12 @@ def _try_steps(
     except IncompatibleError as error:
         raise IncompatibleError(f"{where}: {error}") from error
     bounder = Bounder(canonical.subject, region.norm, 1, canonical.slack, time.monotonic() + TRY_SECONDS)
-    proving = [step for step in dict.fromkeys(steps) if step not in FALSIFIERS]
+    trial = Trial(canonical, classifier, bounder, region.epsilon)
+    proving = {step: attempt for step in steps if (attempt := step_of(step).attempt)}
     notes, refused = [], list[IncompatibleError]()
-    for step in proving:
+    for step, attempt in proving.items():
         try:
-            if step == "marabou":
-                with tempfile.TemporaryDirectory() as folder, time_limit(bounder.deadline):
-                    graph_for_marabou(canonical, classifier, Path(folder))
-            elif step == "branch-and-bound":
-                with time_limit(bounder.deadline):
-                    network_of(canonical.subject.classifier)
-            else:
-                list(bounder.bound(step, torch.arange(1), torch.tensor([region.epsilon]), logits=False))
+            attempt(step, trial)
         except OutOfTimeError:
             advice = "" if entry.time_budget else f"; {where}.time_budget bounds the whole"
             notes.append(f"{where}: {step} was not done with one sample after {TRY_SECONDS:g} s{advice}")

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.bound_step import bound
 from windtunnel.assessments.verification.branch_and_bound.decide import Decided, decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
-from windtunnel.assessments.verification.falsifier import confirmed
+from windtunnel.assessments.verification.falsifier import ROUNDING, confirmed
 from windtunnel.assessments.verification.ledger import Ledger
+from windtunnel.assessments.verification.limits import time_limit
+from windtunnel.assessments.verification.step import Step, Trial
+from windtunnel.assessments.verification.task import Task
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Caveat, Norm
-from windtunnel.core.subject import Subject
-from windtunnel.params.verification import BranchAndBound, VerificationEntry
+from windtunnel.core.contracts import Caveat
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.params.verification import BranchAndBound
 
 # An accelerator is busy with several samples at once; on a CPU one after the other is as quick, and lighter.
 _TOGETHER = 8
 _FLOAT = 4  # bytes
 _COPIES = 12  # of all activations of a row, at the peak of a bounding pass
+_WEAKER = "alpha-crown"
 _MOST_ROWS = 256  # on a CPU more do not go faster
 
 
@@ -40,23 +45,23 @@ def limits_of(params: BranchAndBound, network: Network) -> Limits:
     return Limits(params.domains, params.iterations, params.batch, memory, max(2, min(most, rows)))
 
 
-def search(
-    ledger: Ledger,
-    subject: Subject,
-    norm: Norm,
-    epsilon: float,
-    entry: VerificationEntry,
-    deadline: float,
-    name: str,
-    lead: float,
-) -> None:
-    """Let branch and bound decide the undecided samples until `deadline` (time.monotonic(), inf for none).
+def search_or_bound(step: str, ledger: Ledger, task: Task) -> None:
+    """Search; what has no bound for an operator here gives way to the next method down, as among the bound methods."""
+    try:
+        search(step, ledger, task)
+    except IncompatibleError as error:
+        left = tuple(task.subject.dataset.ids[i] for i in ledger.undecided.tolist())
+        ledger.caveats.append(Caveat("weaker_method", f"{_WEAKER} was used instead of {step}: {error}.", left))
+        bound(_WEAKER, ledger, task)
 
-    lead: by how much the target must be verified to lead every other class.
+
+def search(step: str, ledger: Ledger, task: Task) -> None:
+    """Let branch and bound decide the undecided samples until the task's deadline.
 
     Raises IncompatibleError for a model that it has no bounds for.
     """
-    step, data = "branch-and-bound", subject.dataset
+    subject, entry, deadline = task.subject, task.entry, task.deadline
+    data, lead = subject.dataset, task.lead(SEARCH.tolerance)
     network = network_of(subject.classifier)
     params = BranchAndBound.model_validate(entry.params)
     limits = limits_of(params, network)
@@ -64,13 +69,13 @@ def search(
     exhausted: list[int] = []
     undecidable: list[int] = []
     with progress_bar() as progress:
-        bar = progress.add_task(f"{name} {step}", total=len(indices))
+        bar = progress.add_task(f"{task.name} {step}", total=len(indices))
         for rows in indices.split(1 if network.device.type == "cpu" else _TOGETHER):
             if time.monotonic() > deadline:
                 return
             started = time.monotonic()
             late = min(deadline, started + float(ledger.seconds_left(rows, entry.timeout).sum()))
-            region = Region.around(data.inputs[rows], norm, epsilon, network.device)
+            region = Region.around(data.inputs[rows], task.norm, task.epsilon, network.device)
             targets = data.targets[rows]
             goals = torch.full((len(rows),), lead, dtype=torch.float64)
             found = decide(network, region, targets, goals, _confirms(network, subject.classifier, targets), limits,
@@ -121,3 +126,16 @@ def _enter(found: Decided, rows: Tensor, step: str, ledger: Ledger, inputs: Tens
     for i, point in found.examples.items():
         ledger.falsify(rows[i : i + 1], point.float().cpu().view(1, *inputs.shape[1:]), step)
     ledger.subdomains[rows] += found.domains
+
+
+def _attempt(step: str, trial: Trial) -> None:
+    with time_limit(trial.bounder.deadline):
+        network_of(trial.canonical.subject.classifier)
+
+
+def _call(step: str, task: Task) -> Mapping[str, object]:
+    data, limits = task.subject.dataset, BranchAndBound.model_validate(task.entry.params).model_dump(mode="json")
+    return {"inputs": data.inputs, "targets": data.targets, "epsilon": task.epsilon, **limits}
+
+
+SEARCH = Step(search_or_bound, _call, ROUNDING, _attempt)

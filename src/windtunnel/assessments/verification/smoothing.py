@@ -15,7 +15,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.radius import curve_metrics
 from windtunnel.assessments.verification.rates import verdict_rates
-from windtunnel.assessments.verification.table import SMOOTHING
+from windtunnel.assessments.verification.rows import SMOOTHING
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
 from windtunnel.core.binomial import binomial_rate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,16 @@ import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.marabou import CLEAR_LEAD, check_equivalence, queries_of, replay, solve_all
+from windtunnel.assessments.verification.limits import time_limit
+from windtunnel.assessments.verification.marabou import (
+    CLEAR_LEAD,
+    MARABOU_TOLERANCE,
+    box,
+    check_equivalence,
+    queries_of,
+    replay,
+    solve_all,
+)
 from windtunnel.assessments.verification.onnx_graph import (
     check_layers,
     check_operators,
@@ -19,32 +29,25 @@ from windtunnel.assessments.verification.onnx_graph import (
     rescaled,
 )
 from windtunnel.assessments.verification.solver_process import Answer, Query
+from windtunnel.assessments.verification.step import Step, Trial
+from windtunnel.assessments.verification.task import Task
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
 from windtunnel.inputs.models.load import export_onnx
-from windtunnel.params.verification import VerificationEntry
 
 LATE = frozenset({"time-out", "time budget"})
 
 _LEAST = 1.0  # seconds that are worth a query: Marabou counts whole ones
 
 
-def solve(
-    step: str,
-    ledger: Ledger,
-    name: str,
-    canonical: Canonical,
-    epsilon: float,
-    entry: VerificationEntry,
-    deadline: float,
-) -> None:
-    """Let Marabou decide the undecided samples until `deadline` (time.monotonic(), inf for none).
+def solve(step: str, ledger: Ledger, task: Task) -> None:
+    """Let Marabou decide the undecided samples until the task's deadline.
 
     Raises IncompatibleError where the graph it is given is not the model, or has values that its tolerances cannot tell.
     """
-    subject = canonical.subject
+    canonical, entry, subject = task.canonical, task.entry, task.subject
     data = subject.dataset
     indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
     late = left < min(_LEAST, entry.solver_timeout)
@@ -53,7 +56,7 @@ def solve(
     with tempfile.TemporaryDirectory() as folder:
         onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
         asked = queries_of(
-            subject, epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
+            subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
         asked = [replace(query, seconds=seconds) for query, seconds in zip(asked, left.tolist(), strict=True)]
         if entry.output_bounds:
@@ -62,7 +65,7 @@ def solve(
         shape = tuple(data.inputs.shape[1:])
 
         def ask(some: list[Query]) -> list[Answer]:
-            return solve_all(onnx, some, entry.solver_timeout, entry.workers, deadline, name)
+            return solve_all(onnx, some, entry.solver_timeout, entry.workers, task.deadline, task.name)
 
         answers = ask(asked)
         ties = [a.index for a in answers if (example := a.counter_example) is not None
@@ -137,3 +140,24 @@ def _exported(subject: Subject, path: Path) -> Path:
         raise IncompatibleError(
             f"{subject.classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"
         ) from error
+
+
+def _attempt(step: str, trial: Trial) -> None:
+    with tempfile.TemporaryDirectory() as folder, time_limit(trial.bounder.deadline):
+        graph_for_marabou(trial.canonical, trial.given, Path(folder))
+
+
+def _call(step: str, task: Task) -> Mapping[str, object]:
+    lower, upper = box(task.subject.dataset.inputs, task.epsilon)
+    return {
+        "lower": lower,
+        "upper": upper,
+        "epsilon": task.epsilon,
+        "timeoutInSeconds": task.entry.solver_timeout,
+        "verbosity": 0,
+        "other_classes": task.entry.other_classes,
+        "output_bounds": task.entry.output_bounds,
+    }
+
+
+MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt)

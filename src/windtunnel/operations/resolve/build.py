@@ -10,6 +10,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from windtunnel.assessments.catalogue import visualisers_of
+from windtunnel.assessments.depends import code_of_others, other_models
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
@@ -72,14 +73,14 @@ class Resolver:
             "gate": {"minimum": dict(p.gate.minimum)},
         }
         surrogates = [p.sanity.surrogate] if p.sanity.surrogate else []
-        of_checks = [*self.model_code, *_TABLES, *facts.code_of_others(surrogates)]
+        of_checks = [*self.model_code, *_TABLES, *code_of_others(surrogates)]
         reached = self._checked_by(p.sanity.profile)
         yield self._stage(
             "sanity",
             cast("dict[str, JsonValue]", checks),
             reached,
             of_checks,
-            facts.other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
+            other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
         )
         yield self._stage(
             "summary", cast("dict[str, JsonValue]", whole), self.model_options, (*self.model_code, *_TABLES), draws=True
@@ -109,7 +110,10 @@ class Resolver:
                 del files[key]
         effective = facts.with_budget(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
-        modules = [*self.model_code, *(facts.generator_code(self.params.generators) if stage == "latent" else ())]
+        modules = [
+            *self.model_code,
+            *(facts.generator_code(self.params.generators) if family_of(family).generators else ()),
+        ]
         modules += [*family_of(family).modules, *known.code(entry)]
         found = self._stage(
             stage, _plain(effective, "visualisers"), reached, modules, files, family=family, name=name,
@@ -160,7 +164,7 @@ class Resolver:
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
         if stage == "prepare" and (seen := facts.view_model(self.params.model)):
             inputs["model"] = _plain(seen)
-        if stage == "latent":
+        if family and family_of(family).generators:
             inputs["generators"] = _plain(self.params.generators)
         work = Work(
             entry=dict(entry),

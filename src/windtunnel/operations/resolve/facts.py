@@ -1,24 +1,29 @@
-"""What `resolve` must know of a family or of an input that cannot be read from imports: the one table of it."""
+"""What `resolve` must know of the inputs that cannot be read from imports; of an entry, its family's `depends` says it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from typing import cast
 
 from windtunnel.assessments.catalogue import CLEAN_FIGURES
-from windtunnel.core.plugins import ASSESSMENTS, families, libraries, library_records, model_source, model_sources
-from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.assessments.depends import Depends, module_of
+from windtunnel.assessments.reported import OF_KIND
+from windtunnel.core.plugins import (
+    families,
+    family_of,
+    libraries,
+    library_records,
+    model_source,
+    model_sources,
+    record_of,
+)
 from windtunnel.params.data import Data
 from windtunnel.params.entry import BudgetOverride, Entry
-from windtunnel.params.latent import Generators, LatentEntry
-from windtunnel.params.model import Model, OtherModel
+from windtunnel.params.latent import Generators
+from windtunnel.params.model import Model
 from windtunnel.params.schema import Params
-from windtunnel.params.verification import VerificationEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,12 @@ DISTRIBUTION = {
 
 
 # A graph has gradients where onnx2torch is installed, which need not be.
-_ONNX = frozenset({"ONNX model", *(["ONNX gradients"] if find_spec("onnx2torch") else [])})
+_ONNX = frozenset({"ONNX gradients"} if find_spec("onnx2torch") else ())
 
 
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
+    options |= _ONNX if "ONNX model" in options else frozenset()
     reached = [OPTIONS[name] for name in options if name in OPTIONS]  # a library without code apart needs no row
     modules = frozenset().union(*(o.modules for o in OPTIONS.values())) - frozenset().union(
         *(o.modules for o in reached)
@@ -78,142 +84,47 @@ def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]
     return modules, libraries - frozenset().union(*(o.libraries for o in reached))
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyFacts:
-    """options: of an entry. own_budget: whether an entry leaves the global budget out.
-
-    files: the user's files of an entry, by key. code: the user's own modules that it
-    executes. builds_on: (stage, name) of the entries whose results it reads.
-    """
-
-    options: Callable[[Entry, Params], frozenset[str]]
-    own_budget: Callable[[Entry], bool] = lambda entry: True
-    files: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
-    code: Callable[[Entry], Iterator[str]] = lambda entry: iter(())
-    builds_on: Callable[[Entry], tuple[tuple[str, str], ...]] = lambda entry: ()
-
-
-def _attack_options(entry: Entry, params: Params) -> frozenset[str]:
-    attack = cast(AttackEntry, entry)
-    libraries = {attack.library}
-    if attack.library == "windtunnel":
-        from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
-
-        norm = attack.budget.over(params.budget).norm
-        libraries = {member.library for member in PROFILES[attack.algorithm].get(norm, ())}
-    return frozenset({"any attack", *libraries, *_remote(attack.transfer_to.values())})
-
-
-def _query_options(entry: Entry, params: Params) -> frozenset[str]:
-    return frozenset({entry.library} - {"windtunnel"})
-
-
-def _sweep_options(entry: Entry, params: Params) -> frozenset[str]:
-    return frozenset() if entry.library == "windtunnel" else frozenset({entry.library, "any attack"})
-
-
-def _verification_options(entry: Entry, params: Params) -> frozenset[str]:
-    if entry.library != "windtunnel":
-        return frozenset({entry.library})
-    if entry.algorithm != "cascade":
-        return frozenset()
-    steps = set(cast(VerificationEntry, entry).steps)
-    solver = {"Marabou"} if "marabou" in steps else set()
-    return frozenset({*solver, *({"auto-LiRPA"} if steps - {"marabou", "attack", "quick-attack"} else set())})
-
-
-def _latent_options(entry: Entry, params: Params) -> frozenset[str]:
-    return frozenset(_remote(cast(LatentEntry, entry).models))
-
-
-def _remote(places: Iterable[str | OtherModel]) -> set[str]:
-    return {"MLflow model", *_ONNX} if any(":/" in OtherModel.of(place).model for place in places) else set()
-
-
-def _survivors(entry: Entry) -> tuple[tuple[str, str], ...]:
-    on = cast(AttackEntry, entry).on
-    return tuple(("attack", name) for name in (on.survivors_of if on else ()))
-
-
-def _examples(entry: Entry) -> tuple[tuple[str, str], ...]:
-    return tuple(("attack", name) for name in cast(VerificationEntry, entry).examples_from)
-
-
-def _reference(entry: Entry) -> dict[str, str]:
-    reference = cast(CorruptionEntry, entry).reference
-    return {"reference": reference} if reference and Path(reference).is_dir() else {}
-
-
-def _functions(entry: AttackEntry) -> tuple[str | None, ...]:
-    """The user's own functions that an attack calls."""
-    return entry.invoker, entry.adapt, entry.algorithm if entry.library == "function" else None
-
-
-def other_models(places: Mapping[str, str | OtherModel]) -> dict[str, str]:
-    """Those further models that are directories, by key."""
-    found = {key: OtherModel.of(place).model for key, place in places.items()}
-    return {key: place for key, place in found.items() if ":/" not in place}
-
-
-def code_of_others(places: Iterable[str | OtherModel]) -> Iterator[str]:
-    """The user's own modules that further models are made of."""
-    for other in map(OtherModel.of, places):
-        yield from (*_module(other.factory), *_module(other.function))
-
-
-_FACTS: dict[str, FamilyFacts] = {
-    "attacks": FamilyFacts(
-        _attack_options,
-        own_budget=lambda entry: False,
-        files=lambda e: other_models({f"transfer_to.{k}": p for k, p in cast(AttackEntry, e).transfer_to.items()}),
-        code=lambda e: chain(
-            *map(_module, _functions(cast(AttackEntry, e))), code_of_others(cast(AttackEntry, e).transfer_to.values())
-        ),
-        builds_on=_survivors,
-    ),
-    "queries": FamilyFacts(_query_options, own_budget=lambda entry: entry.library == "windtunnel"),
-    "sweeps": FamilyFacts(_sweep_options),
-    "verification": FamilyFacts(_verification_options, own_budget=lambda entry: False, builds_on=_examples),
-    "corruptions": FamilyFacts(lambda entry, params: frozenset(), files=_reference),
-    "latent": FamilyFacts(
-        _latent_options,
-        files=lambda e: other_models({f"models[{i}]": p for i, p in enumerate(cast(LatentEntry, e).models)}),
-        code=lambda e: code_of_others(cast(LatentEntry, e).models),
-    ),
-}
-
-
-def of_family(family: str) -> FamilyFacts:
-    """The facts of a family; those of a plug-in's are that an entry reaches its library and may use the global budget."""
-    return _FACTS.get(family) or FamilyFacts(
-        lambda entry, params: frozenset({entry.library}), own_budget=lambda _: False
-    )
+def of_family(family: str) -> Depends:
+    """What a family says of its entries; where it says nothing, as `Depends` has it."""
+    said = family_of(family).depends
+    return said() if said else Depends()
 
 
 def reached_by(options: Iterable[str]) -> Iterator[str]:
     """Modules of code apart that these options reach, none of which is imported by name."""
     for option in options:
-        known = libraries("attacks").get(option)
-        if known is not None and known.adapter is not None:
-            yield known.adapter.module
+        for family in families():
+            known = libraries(family).get(option)
+            if known is not None and known.adapter is not None:
+                yield known.adapter.module
 
 
 def lazy_imports() -> dict[str, list[str]]:
     """What a module imports by reference, as a record has it: module -> modules."""
-    of_attacks = library_records("attacks")
-    records = [f"{ASSESSMENTS}.{name}.family" for name in _FACTS]
-    rows = [library.rows.module for library in libraries("attacks").values()]
+    ours = [family for family in families().values() if record_of(family.name)]
+    records = [module for family in ours for module in record_of(family.name)]
+    reported = [*OF_KIND.values(), *(family.reported() for family in ours if family.reported)]
+    compared = [drawn.module for one in reported for drawn in (one.question.compared, one.question.last) if drawn]
     return {
-        "windtunnel.assessments.attacks.adapters": of_attacks,
-        "windtunnel.assessments.attacks.table": [*of_attacks, *rows],
+        "windtunnel.assessments.reported": compared,
+        "windtunnel.reporting.report.sections.families": [
+            *records,
+            *(family.reported.module for family in ours if family.reported),
+        ],
+        # Whoever asks for the libraries of a family reads their records, and its table their rows.
+        **{module: library_records(family.name) for family in ours for module in family.asks_libraries},
+        **{
+            family.algorithms.module: [
+                *library_records(family.name),
+                *(library.rows.module for library in libraries(family.name).values()),
+            ]
+            for family in ours
+        },
         "windtunnel.reporting.report.figures": [CLEAN_FIGURES, *(family.figures for family in families().values())],
         **dict.fromkeys(
             ("windtunnel.evaluation.summary.headline", "windtunnel.params.load", "windtunnel.params.schema"), records
         ),
-        **{
-            f"{ASSESSMENTS}.{name}.preflight": [f"{ASSESSMENTS}.{name}.family", f"{ASSESSMENTS}.{name}.table"]
-            for name in _FACTS
-        },
+        **{family.preflight.module: [*record_of(family.name), family.algorithms.module] for family in ours},
     }
 
 
@@ -239,7 +150,7 @@ def data_options(data: Data) -> frozenset[str]:
 
 def model_options(model: Model) -> frozenset[str]:
     """What a classifier of `model` reaches, when it is made and when it is asked."""
-    known = {"onnx": _ONNX, "mlflow": {"MLflow model", *_ONNX}}
+    known = {"onnx": {"ONNX model"}, "mlflow": {"MLflow model", "ONNX model"}}
     packed = {"safetensors"} if model.path and model.path.endswith(".safetensors") else set()
     return frozenset(known.get(model.source, set()) | packed)
 
@@ -247,7 +158,7 @@ def model_options(model: Model) -> frozenset[str]:
 def model_code(model: Model) -> Iterator[str]:
     """The user's own modules that a classifier of `model` is made of: every assessment executes them."""
     used = {"state_dict": model.factory, "train": model.factory, "function": model.function}.get(model.source)
-    yield from _module(used)
+    yield from module_of(used)
     if model.source in model_sources():
         yield from model_source(model.source).modules
 
@@ -281,14 +192,9 @@ def view_files(model: Model) -> dict[str, str]:
 
 def data_code(data: Data) -> Iterator[str]:
     """The user's own modules that `data` is read by."""
-    yield from _module(data.function if data.source == "function" else None)
+    yield from module_of(data.function if data.source == "function" else None)
 
 
 def generator_code(generators: Generators) -> Iterator[str]:
     """The user's own modules that generative models are made of."""
-    yield from _module(generators.function if generators.source == "function" else None)
-
-
-def _module(reference: str | None) -> Iterator[str]:
-    if reference:
-        yield reference.partition(":")[0]
+    yield from module_of(generators.function if generators.source == "function" else None)

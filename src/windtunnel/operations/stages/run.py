@@ -7,8 +7,6 @@ from importlib import import_module
 
 from windtunnel.core.endings import handle_signals, user_errors
 from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.core.narration import narrated
-from windtunnel.core.own_source import require_own_source
 
 # Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
 STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")
@@ -17,8 +15,11 @@ ENTRY = "entry"
 
 def main(*words: str) -> None:
     """A process that runs one stage, and says so. `main("attack")` in a file of `stages/` takes the name from the command."""
-    handle_signals()  # before anything slow is imported
+    handle_signals()  # before anything else is imported
     with user_errors():
+        from windtunnel.core.narration import narrated
+        from windtunnel.core.own_source import require_own_source
+
         # No stage may record numbers that other code made than the one that was resolved.
         require_own_source()
         stage, name = stage_of(*words, *sys.argv[1:])
@@ -40,7 +41,7 @@ def run_stage(stage: str, name: str = "") -> None:
 
 def stage_of(stage: str = "", name: str = "", *more: str) -> tuple[str, str]:
     """(stage, name of an entry or nothing) from the words of a command. Raises UserError for what cannot be run."""
-    from windtunnel.params.resolved import resolved_file  # pydantic is slow to import, and Ctrl-C is handled before
+    from windtunnel.params.resolved import resolved_file
 
     if not more and (not name if stage in STAGES else resolved_file(stage, name).is_file()):
         return stage, name

@@ -1,0 +1,20 @@
+"""What a report says of corruptions."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.reported import OF_KIND, Column, Reported
+from windtunnel.core.contracts import AssessmentKind
+
+_KIND = OF_KIND[AssessmentKind.STATISTICAL_SAMPLING]
+REPORTED = Reported(
+    _KIND.question,
+    (
+        *_KIND.columns,
+        Column("mCE", "mce", "rate",
+               "mCE, mean corruption error: errors relative to those of a reference model; 100 % is as many as that one makes"),
+        Column("relative mCE", "relative_mce", "rate", "relative mCE: the same of the errors beyond those without corruption"),
+        Column("worst corruption", "worst_corruption", "plain"),
+        Column("its mean accuracy", "worst_corruption_accuracy", "rate"),
+        Column("never broken", "never_broken", "share", "never broken: right under every corruption that ran"),
+    ),
+)  # fmt: skip

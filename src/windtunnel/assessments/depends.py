@@ -1,0 +1,51 @@
+"""What the result of an entry depends on beside what its stage imports: a family says it of its entries, for `resolve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from windtunnel.params.entry import Entry
+from windtunnel.params.model import OtherModel
+
+if TYPE_CHECKING:
+    from windtunnel.params.schema import Params
+
+
+@dataclass(frozen=True, slots=True)
+class Depends:
+    """options: which code apart an entry reaches, by name: its library's where nothing is said. own_budget: whether it leaves
+    the global budget out. files: the user's files of an entry, by key. code: modules that it alone executes, the user's own
+    among them. builds_on: (stage, name) of the entries whose results it reads.
+    """
+
+    options: Callable[[Entry, Params], frozenset[str]] = lambda entry, params: frozenset({entry.library})
+    own_budget: Callable[[Entry], bool] = lambda entry: False
+    files: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
+    code: Callable[[Entry], Iterator[str]] = lambda entry: iter(())
+    builds_on: Callable[[Entry], tuple[tuple[str, str], ...]] = lambda entry: ()
+
+
+def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:
+    """The options that further models reach."""
+    far = any(":/" in OtherModel.of(place).model for place in places)
+    return frozenset({"MLflow model", "ONNX model"}) if far else frozenset()
+
+
+def other_models(places: Mapping[str, str | OtherModel]) -> dict[str, str]:
+    """Those further models that are directories, by key."""
+    found = {key: OtherModel.of(place).model for key, place in places.items()}
+    return {key: place for key, place in found.items() if ":/" not in place}
+
+
+def code_of_others(places: Iterable[str | OtherModel]) -> Iterator[str]:
+    """The user's own modules that further models are made of."""
+    for other in map(OtherModel.of, places):
+        yield from (*module_of(other.factory), *module_of(other.function))
+
+
+def module_of(reference: str | None) -> Iterator[str]:
+    """The module of a reference `module:name`; nothing for none."""
+    if reference:
+        yield reference.partition(":")[0]

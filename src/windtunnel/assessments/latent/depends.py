@@ -1,0 +1,28 @@
+"""What an entry of `latent` depends on beside what its stage imports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from windtunnel.assessments.depends import Depends, code_of_others, other_models, remote
+from windtunnel.params.entry import Entry
+from windtunnel.params.latent import LatentEntry
+
+if TYPE_CHECKING:
+    from windtunnel.params.schema import Params
+
+
+def _options(entry: Entry, params: Params) -> frozenset[str]:
+    return remote(cast(LatentEntry, entry).models)
+
+
+def _files(entry: Entry) -> dict[str, str]:
+    return other_models({f"models[{i}]": place for i, place in enumerate(cast(LatentEntry, entry).models)})
+
+
+DEPENDS = Depends(
+    _options,
+    own_budget=lambda entry: True,
+    files=_files,
+    code=lambda entry: code_of_others(cast(LatentEntry, entry).models),
+)

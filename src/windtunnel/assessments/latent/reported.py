@@ -1,0 +1,38 @@
+"""What a report says of latent space."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.reported import Column, Question, Reported
+
+MANIFOLD = Question(
+    "How does it do along the data manifold?",
+    40,
+    "Changes along the data, as a generative model knows it. These numbers are as good as that model, and no bound of "
+    "anything in pixels.",
+)
+REPORTED = Reported(
+    MANIFOLD,
+    (
+        Column("LRA", "lra", "rate", "LRA: accuracy on the samples as the generative model reconstructs them"),
+        Column("LGA", "lga", "rate", "LGA: accuracy on images that it generates"),
+        Column("LLNA", "llna_reconstruction", "share", "LLNA: accuracy under random noise on the codes of the samples"),
+        Column("LARA", "lara", "rate",
+               "LARA and LAGA: share of reconstructed and of generated images whose answer no change of the code within the "
+               "bound turned"),
+        Column("LAGA", "laga", "rate"),
+        Column("LARS", "lars", "plain",
+               "LARS and LAGS: mean size of the smallest change of a code that turns the answer (larger is better)"),
+        Column("LAGS", "lags", "plain"),
+    ),
+    (
+        Column("decay epsilon", "decay_epsilon", "plain", "decay epsilon: noise whose decayed code is the centre of the searches"),
+        Column("reconstruction error", "reconstruction_error", "plain"),
+        Column("norm of the codes", "code_norm", "plain", "norm of the codes: 1 for draws of the prior"),
+        Column("Frechet distance", "frechet_distance", "plain"),
+        Column("of real images", "frechet_distance_of_real", "plain",
+               "Frechet distance: of generated images to real ones, and of real images to each other"),
+        Column("severity, scaled L2", "adversarial_severity_scaled_l2", "plain",
+               "severity: mean size of the smallest change of the pixels that was found"),
+        Column("severity, Linf", "adversarial_severity_linf", "plain"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,101 @@
+"""What a report says of a family: the question that its assessments answer, and the numbers that answer it.
+
+A family names its own in its record; one that names none answers the question of its kind, with the numbers of that kind.
+The report is above the assessments: what it draws beside the tables is named here by reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.plugins import Lazy
+
+# Of several metrics, or of the tensors: no key of the metrics.
+CONFIDENCE = "confidence when wrong"
+COST = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A metric as a column. form: `rate` with its interval, `share` without one, `plain` for what is no share.
+
+    `means`: what an abbreviation stands for, said below the table where it first appears.
+    """
+
+    words: str
+    metric: str
+    form: Literal["rate", "share", "plain"]
+    means: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A section of the report. order: its place. note: how its numbers are to be read.
+
+    compared: (assessments, found) -> blocks that compare them, below the tables. last: (found, options) -> blocks at the end.
+    """
+
+    words: str
+    order: int
+    note: str
+    compared: Lazy[Callable[..., Any]] | None = None
+    last: Lazy[Callable[..., Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a family answers. A column that no assessment fills is left out. `beside`: columns of a second table, of what the
+    first rests on.
+    """
+
+    question: Question
+    columns: tuple[Column, ...]
+    beside: tuple[Column, ...] = ()
+
+
+_SECTIONS = "windtunnel.reporting.report.sections"
+BROKEN = Question(
+    "What breaks it, and at what cost?",
+    10,
+    "An accuracy here is the share of all samples that what ran left unbroken: an upper bound of the true robust accuracy, never "
+    "a certificate. Success is the share of the samples right at first that were broken. Compare rows of one budget only.",
+    compared=Lazy(f"{_SECTIONS}.breaks:damage_blocks"),
+    last=Lazy(f"{_SECTIONS}.side_by_side:side_by_side_blocks"),
+)
+VERIFIED = Question(
+    "What is verified, and by which method?",
+    20,
+    "Certified: no change within the budget can alter the right answer. Falsified: a counter-example is known, or the "
+    "clean answer is wrong. Unknown says nothing about the model, only about the verifier and its time.",
+    compared=Lazy(f"{_SECTIONS}.certificates:certificate_blocks"),
+)
+AVERAGE = Question(
+    "How does it do under everyday disturbances?",
+    30,
+    "Disturbances drawn at random: an average over them, which bounds no worst case.",
+)
+OF_KIND = {
+    AssessmentKind.EMPIRICAL_ATTACK: Reported(
+        BROKEN,
+        (
+            Column("accuracy left", "adversarial_accuracy", "rate"),
+            Column("success", "attack_success_rate", "share"),
+            Column("median distance", "median_distance", "plain"),
+            Column(CONFIDENCE, CONFIDENCE, "share"),
+            Column("cost a sample", COST, "plain"),
+        ),
+    ),
+    AssessmentKind.FORMAL_VERIFICATION: Reported(
+        VERIFIED,
+        (
+            Column("certified", "certified_accuracy", "rate"),
+            Column("falsified", "falsified_rate", "share"),
+            Column("unknown", "unknown_rate", "share"),
+            Column("error", "error_rate", "share"),
+        ),
+    ),
+    AssessmentKind.STATISTICAL_SAMPLING: Reported(AVERAGE, (Column("mean accuracy", "corrupted_accuracy", "rate"),)),
+}

@@ -1,0 +1,10 @@
+"""What a sweep depends on beside what its stage imports."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.depends import Depends
+
+DEPENDS = Depends(
+    lambda entry, params: frozenset() if entry.library == "windtunnel" else frozenset({entry.library, "any attack"}),
+    own_budget=lambda entry: True,
+)

@@ -1,0 +1,57 @@
+"""The steps that bound: every method of auto-LiRPA."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import torch
+
+from windtunnel.assessments.verification.falsifier import ROUNDING
+from windtunnel.assessments.verification.ledger import NOBODY, Ledger
+from windtunnel.assessments.verification.lirpa import call_of_bounds
+from windtunnel.assessments.verification.step import Step, Trial
+from windtunnel.assessments.verification.task import Task
+from windtunnel.core.batches import progress_bar
+
+PROBE = 20
+
+
+def bound(step: str, ledger: Ledger, task: Task) -> None:
+    """Verify by bounds what can be verified of the undecided samples."""
+    indices = ledger.undecided
+    # Before a stronger bound, a cheap one saves nothing where all samples are one batch of the stronger one; and one that
+    # proves none of the first samples is not asked about the others.
+    if step in task.probed and len(indices) <= task.bounder.together:
+        return
+    probe = len(indices) if step not in task.probed else PROBE
+    with progress_bar() as progress:
+        bar = progress.add_task(f"{task.name} {step}", total=len(indices))
+        for rows in (indices[:probe], indices[probe:]):
+            started = time.perf_counter()
+            for part, method, bounds in task.bounder.bound(step, rows, torch.full((len(rows),), task.epsilon)):
+                if bounds is None:
+                    for index in part.tolist():
+                        ledger.fail(index, method)
+                else:
+                    ledger.bound(part, bounds.worst_margin, bounds.lower, bounds.upper)
+                    ledger.verify(part[bounds.verified], method)
+                ledger.seconds[part] += (time.perf_counter() - started) / len(part)
+                progress.advance(bar, len(part))
+                started = time.perf_counter()
+            if not (ledger.decided_by[rows] != NOBODY).any():
+                return
+
+
+def attempt(step: str, trial: Trial) -> None:
+    """Bound one sample. Raises IncompatibleError where no method has a bound for the model."""
+    list(trial.bounder.bound(step, torch.arange(1), torch.tensor([trial.epsilon]), logits=False))
+
+
+def _call(step: str, task: Task) -> Mapping[str, object]:
+    data = task.subject.dataset
+    return call_of_bounds(data.inputs, data.targets, task.subject.classifier.num_classes, task.norm, task.epsilon, step)
+
+
+BOUND = Step(bound, _call, ROUNDING, attempt, bounds=True)
+CHEAP = Step(bound, _call, ROUNDING, attempt, bounds=True, cheap=True)

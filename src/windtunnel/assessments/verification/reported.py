@@ -1,0 +1,19 @@
+"""What a report says of verifications."""
+
+from __future__ import annotations
+
+from windtunnel.assessments.reported import OF_KIND, Column, Reported
+from windtunnel.core.contracts import AssessmentKind
+
+_KIND = OF_KIND[AssessmentKind.FORMAL_VERIFICATION]
+REPORTED = Reported(
+    _KIND.question,
+    (
+        *_KIND.columns,
+        Column("abstained", "abstain_rate", "share"),
+        Column("mean radius", "average_certified_radius", "plain"),
+        Column("mean radius, at least", "average_certified_radius_at_least", "plain"),
+        Column("out of time", "timeouts", "plain"),
+        Column("seconds a sample", "mean_runtime", "plain"),
+    ),
+)

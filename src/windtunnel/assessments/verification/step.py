@@ -1,0 +1,69 @@
+"""What a library of verification offers: steps, each of which decides what it can of the samples that are undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.plugins import Library, libraries
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.verification.bounding import Bounder
+    from windtunnel.assessments.verification.canonical.subject import Canonical
+    from windtunnel.assessments.verification.ledger import Ledger
+    from windtunnel.assessments.verification.task import Task
+    from windtunnel.core.classifier import Classifier
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One sample, on which a step shows before anything is computed whether it can run on the model.
+
+    canonical: the sample with the canonical network. given: the user's own model. bounder: of the canonical network, with
+    the trial's deadline. epsilon: of the region.
+    """
+
+    canonical: Canonical
+    given: Classifier
+    bounder: Bounder
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One way of deciding samples.
+
+    decide: (step, ledger, task) -> None, enters what it finds out of the undecided samples. call: (step, task) -> what its
+    library is called with, for `call_kwargs`. tolerance: by how much of the logits' unit a lead must exceed 0 before its
+    word counts. attempt: (step, trial) -> None, raises IncompatibleError for a model it
+    cannot run on; None for a step that can verify nothing, and draws from the seed. bounds: whether it bounds at any
+    epsilon, so that a certified radius can be searched with it. cheap: whether it is tried on a few samples before a stronger one.
+    """
+
+    decide: Callable[[str, Ledger, Task], None]
+    call: Callable[[str, Task], Mapping[str, object]]
+    tolerance: float
+    attempt: Callable[[str, Trial], None] | None = None
+    bounds: bool = False
+    cheap: bool = False
+
+    @property
+    def falsifies(self) -> bool:
+        """Whether it can only break."""
+        return self.attempt is None
+
+
+def library_of_step(name: str, where: str = "steps") -> Library:
+    """The library that offers a step; its code is not imported. Raises UserError, with the nearest match, for none."""
+    known = {step: library for library in libraries("verification").values() for step in library.steps}
+    if name not in known:
+        raise UserError(unknown_word(where, name, known, what="a step of a verification"))
+    return known[name]
+
+
+def step_of(name: str) -> Step:
+    """The step of this name. Imports the code of the library that offers it."""
+    found: Step = library_of_step(name).steps[name]()
+    return found
