@@ -58,7 +58,8 @@ def _type(details: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(_type(option) for option in details["anyOf"] if option.get("type") != "null"))
     if "$ref" in details:
         name = str(details["$ref"]).rsplit("/", 1)[-1]
-        return f"[{name}](#{name.lower()})"
+        block = Params.model_json_schema()["$defs"][name]
+        return f"[{name}](#{name.lower()})" if "properties" in block else _type(block)
     if isinstance(inner := details.get("additionalProperties"), Mapping):
         return f"map of {_type(inner)}"
     if details.get("type") == "array" and isinstance(details.get("items"), Mapping):

@@ -20,7 +20,6 @@ from matplotlib.text import Text
 from PIL import Image
 
 from windtunnel.assessments.figures.axes import HALF
-from windtunnel.assessments.figures.base import Drawing
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.scene import (
     PALETTE,
@@ -41,7 +40,7 @@ _CELL, _SMALL, _LEADING = 96.0, 8.0, 11.0
 _LEAST = 340.0  # points: a title has room above a narrow chart
 
 
-def paint(title: str, drawings: Sequence[Drawing], path: Path, empty: str = "") -> None:
+def paint(title: str, drawings: Sequence[Scene | PictureGrid], path: Path, empty: str = "") -> None:
     """Write a PNG of the drawings below their title; of the words `empty` where there are none. Equal bytes for equal drawings."""
     words = [Label(0, 12, line, "soft") for line in wrapped(empty, 460, 10)] if not drawings else []
     scenes = [_laid_out(d) if isinstance(d, PictureGrid) else (d, []) for d in drawings]
