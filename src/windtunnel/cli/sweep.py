@@ -66,7 +66,7 @@ def sweep(
 
 
 def _record(name: str, axes: Mapping[str, list[str]], experiments: Sequence[Experiment], runs: Sequence[Run]) -> None:
-    """Keep the sweep in MLflow, above the runs of its experiments. A store that cannot be reached costs a line: results are in DVC."""
+    """Keep the sweep in MLflow, with links to the runs of its experiments. A store that is down costs a line: results are in DVC."""
     from windtunnel.core.credentials import reason_of, without_credentials
     from windtunnel.core.layout import Layout
     from windtunnel.inputs.mlflow_server import tracking_uri

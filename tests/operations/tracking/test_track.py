@@ -204,7 +204,7 @@ def test_models_are_ranked_by_their_worst_case(project, fresh_database):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_one_run_above_its_states_with_a_figure(project, fresh_database):
+def test_a_sweep_is_one_run_that_links_its_states_with_a_figure(project, fresh_database):
     shutil.copyfile(fresh_database, project / "mlflow.db")
     points = []
     for epsilon, accuracy in (("0.1", 0.4), ("0.2", 0.2)):
@@ -220,7 +220,7 @@ def test_a_sweep_is_one_run_above_its_states_with_a_figure(project, fresh_databa
     client = connect(uri)
     kept, (found, _) = client.get_run(run), parents(client)
     assert kept.info.run_name == "sweep: budget.epsilon 0.1, 0.2, 0.3"
-    assert {parent.data.tags["mlflow.parentRunId"] for parent in found} == {run}
+    assert {parent.data.tags["windtunnel.sweep_run"] for parent in found} == {run}
     series = {m.step: m.value for m in client.get_metric_history(run, "worst_case/accuracy")}
     assert series == {0: 0.4, 1: 0.2}
     assert [file.path for file in client.list_artifacts(run)] == ["sweep.png"]

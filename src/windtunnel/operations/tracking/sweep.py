@@ -1,4 +1,7 @@
-"""A sweep as one run of MLflow: the states of its experiments nested below it, their numbers as series, and a figure across them."""
+"""A sweep as one run of MLflow: links to the states of its experiments, their numbers as series, and a figure across them.
+
+The states are not nested below it: MLflow's run list shows nested runs folded, and the states are what that list is about.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def record_sweep(
 ) -> str:
     """Log the sweep unless it is logged; the id of its run. Raises what MLflow raises where the store cannot be reached.
 
-    A state that is below another sweep already stays there, and is named in the description of this one.
+    Each of its states names the last sweep that asked for it, by the tag `windtunnel.sweep_run`.
     """
     digest = hashlib.sha256("\n".join([name, *sorted(point.state for point in points)]).encode()).hexdigest()
     with store_lock():
@@ -61,8 +64,8 @@ def record_sweep(
         )
         states = {point.state: _state(client, where, point.state) for point in points}
         for state in states.values():
-            if state and "mlflow.parentRunId" not in state.data.tags:
-                client.set_tag(state.info.run_id, "mlflow.parentRunId", run)
+            if state:
+                client.set_tag(state.info.run_id, "windtunnel.sweep_run", run)
         _log(client, run, title, axes, points, states)
         client.set_terminated(run)
     return run

@@ -72,4 +72,5 @@ def share_headline_view(uri: str, experiment: str) -> str:
 
 def comparison_address(experiment: str, runs: list[str]) -> str:
     """The address of MLflow's comparison page of some runs, below the UI's root."""
-    return f"/#/compare-runs?runs={quote(json.dumps(runs))}&experiments={quote(json.dumps([experiment]))}"
+    of = f"runs={quote(json.dumps(runs))}&experiments={quote(json.dumps([experiment]))}"
+    return f"/#/compare-runs?{of}&workflowType=machine_learning"  # else the page opens in the GenAI view
