@@ -20,7 +20,7 @@ VERIFICATION = {
     "cascade": {
         "library": "windtunnel",
         "algorithm": "cascade",
-        "samples": {"n": 6},
+        "samples": {"n": 8},
         "timeout": 1000,
         "time_budget": 10_000,
     },
