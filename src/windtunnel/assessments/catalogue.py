@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import cast
 
-from windtunnel.assessments.figures.base import Visualiser, make_visualiser
 from windtunnel.core.contracts import Algorithm, AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.plugins import families, family_of, libraries, load_modules
+from windtunnel.core.plugins import families, family_of, libraries
 from windtunnel.params.entry import Entry
-
-CLEAN_FIGURES = "windtunnel.assessments.clean.figures"  # clean is no family: it has no entries
 
 
 def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
@@ -40,22 +36,6 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
     return by_name[name]
 
 
-def register_figures() -> None:
-    """Make the visualisers of every family known: importing a family's figures registers them."""
-    for module in (CLEAN_FIGURES, *(family.figures for family in families().values())):
-        import_module(module)
-    load_modules("windtunnel.figures")
-
-
 def entry_kind(family: str, name: str, entry: Entry) -> AssessmentKind:
     """The assessment kind of an entry, from the registry row of its algorithm."""
     return find_algorithm(entry.library, entry.algorithm, f"{family}.{name}", family).kind
-
-
-def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
-    """The visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
-    register_figures()
-    kind = entry_kind(family, name, entry)
-    defaults = entry.visualisers_by_default(family_of(family).visualisers)
-    specs = entry.visualisers if entry.visualisers is not None else list(defaults)
-    return [make_visualiser(spec, kind, family, f"{family}.{name}.visualisers") for spec in specs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from windtunnel.assessments.catalogue import visualisers_of
+from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.core.plugins import family_of

@@ -8,10 +8,10 @@ from PIL import Image
 import windtunnel.assessments.clean.figures  # the clean stage and the summary name their own
 import windtunnel.evaluation.summary.sandwich_figure
 import windtunnel.evaluation.summary.security_figure  # noqa: F401
-from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.figures.base import VISUALISERS, make_visualiser, recorded
 from windtunnel.assessments.figures.paint import paint
 from windtunnel.assessments.figures.plots import Bar, bars
+from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.figures.scene import PALETTE
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from tests.conftest import classifier_of
 from windtunnel.assessments.attacks.assess import assess as attack
-from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures, drawn
+from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts

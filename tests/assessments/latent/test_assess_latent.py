@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.assessments.latent.linear import closed_form, linear_case
 from tests.conftest import classifier_of
-from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
+from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.latent.assess import assess, by_frequency, depends_on_batch
 from windtunnel.assessments.latent.metrics import (
     NAMES,

@@ -9,8 +9,8 @@ from pipeline.recompute import differences
 from tests.assessments.latent.linear import closed_form, linear_case
 from tests.assessments.latent.test_assess_latent import QUICK, Grey
 from tests.conftest import classifier_of
-from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
+from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.latent.assess import assess, metrics_from, one_of_each
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.errors import UserError

@@ -85,6 +85,17 @@ def test_curves_of_several_attacks_share_one_figure_that_names_their_bounds(few,
     assert {"free (EvoBA, no bound)", "bound (EvoBA, L0 ≤ 5)"} <= set(words)
 
 
+def test_an_attack_that_had_nobody_to_attack_has_no_curve_among_the_others(few, tmp_path):
+    wrong = replace(few, dataset=replace(few.dataset, targets=(few.clean_predictions + 1) % 10))
+    nobody, free = written(wrong, tmp_path / "nobody"), written(few, tmp_path / "free")
+    with pytest.raises(NothingToDraw):
+        SuccessCurvesVisualiser((nobody,)).draw(nobody)
+    (scene,) = SuccessCurvesVisualiser((nobody, free)).draw(free)
+    words = [mark.text for mark in scene.marks if isinstance(mark, Label)]
+    assert "free (EvoBA, no bound)" in words
+    assert not any("nobody" in word for word in words)
+
+
 def test_mlflow_gets_the_curve_stepped_by_queries(few, tmp_path):
     artifacts = written(few, tmp_path / "evoba")
     state = ChildState("evoba", artifacts.directory, artifacts.plain, "")

@@ -72,7 +72,10 @@ class SuccessCurvesVisualiser(Visualiser):
         """One chart."""
         if not self.assessments:
             raise NothingToDraw(NO_QUERIES)
-        return [_success([_curve(a, _label(a), _COLOURS[i % len(_COLOURS)]) for i, a in enumerate(self.assessments)])]
+        curves = [_curve(a, _label(a), _COLOURS[i % len(_COLOURS)]) for i, a in enumerate(self.assessments)]
+        if not (drawn := [curve for curve in curves if curve.points]):
+            raise NothingToDraw("No sample was left to attack.")
+        return [_success(drawn)]
 
 
 def _curve(artifacts: Artifacts, label: str, colour: str) -> Series:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from windtunnel.assessments.catalogue import register_figures, visualisers_of
 from windtunnel.assessments.clean.table import VISUALISERS as OF_CLEAN
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
+from windtunnel.assessments.figures.registry import register_figures, visualisers_of
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.contracts import Json, Verdict
 from windtunnel.core.errors import UserError, unknown_word

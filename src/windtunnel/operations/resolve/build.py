@@ -9,9 +9,9 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from windtunnel.assessments.catalogue import visualisers_of
 from windtunnel.assessments.depends import code_of_others, other_models
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
+from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.core.plugins import families, family_of, record_of

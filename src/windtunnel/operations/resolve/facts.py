@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from windtunnel.assessments.catalogue import CLEAN_FIGURES
 from windtunnel.assessments.depends import Depends, module_of
+from windtunnel.assessments.figures.registry import CLEAN_FIGURES
 from windtunnel.assessments.reported import OF_KIND
 from windtunnel.core.plugins import (
     families,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from windtunnel.assessments.catalogue import register_figures
 from windtunnel.assessments.figures.base import VISUALISERS, drawn
+from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.metadata import FigureRecord

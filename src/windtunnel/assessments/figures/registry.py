@@ -1,0 +1,28 @@
+"""Every visualiser on offer, and those of an entry. Apart from the catalogue: who looks up an algorithm draws nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from windtunnel.assessments.catalogue import entry_kind
+from windtunnel.assessments.figures.base import Visualiser, make_visualiser
+from windtunnel.core.plugins import families, family_of, load_modules
+from windtunnel.params.entry import Entry
+
+CLEAN_FIGURES = "windtunnel.assessments.clean.figures"  # clean is no family: it has no entries
+
+
+def register_figures() -> None:
+    """Make the visualisers of every family known: importing a family's figures registers them."""
+    for module in (CLEAN_FIGURES, *(family.figures for family in families().values())):
+        import_module(module)
+    load_modules("windtunnel.figures")
+
+
+def visualisers_of(family: str, name: str, entry: Entry) -> list[Visualiser]:
+    """The visualisers of an entry, or its family's defaults. Raises UserError for a name, option or kind that is off."""
+    register_figures()
+    kind = entry_kind(family, name, entry)
+    defaults = entry.visualisers_by_default(family_of(family).visualisers)
+    specs = entry.visualisers if entry.visualisers is not None else list(defaults)
+    return [make_visualiser(spec, kind, family, f"{family}.{name}.visualisers") for spec in specs]
