@@ -79,6 +79,8 @@ def user_errors() -> Iterator[None]:
     except Interrupted as error:
         end_interrupted(error.number)
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich's way to end where a reader such as `head` has left
+            raise
         place = _last_place(error)
         raise SystemExit(_said(UserError(f"{place}: called sys.exit({error.code!r}); nothing was finished"))) from error
     except Exception as error:
