@@ -100,8 +100,8 @@ def test_a_stranger_has_a_report_after_three_commands_and_no_edit(tmp_path, envi
     assert (reports / "report.pdf").read_bytes().startswith(b"%PDF")
     assert "Robustness of" in (reports / "report.html").read_text()
     metrics = json.loads((reports / "metrics.json").read_text())
-    assert metrics["clean/accuracy"] > 0.8
-    assert metrics["worst_case/accuracy"] < metrics["clean/accuracy"]
+    assert metrics["clean"]["accuracy"] > 0.8
+    assert metrics["worst_case"]["accuracy"] < metrics["clean"]["accuracy"]
     assert {"attack@pgd", "verify@crown", "corrupt@common"} <= set(re.findall(r"dvc\.yaml:(\S+)'", ran))
     assert mine.digests("robustness", ".dvcignore") == before
     assert (tmp_path / "robustness" / "mlflow.db").is_file()

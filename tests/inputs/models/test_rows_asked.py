@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stages import clean, corrupt, prepare, query, resolve, sanity, summary, train
 from windtunnel.cli.main import cli
+from windtunnel.operations.stages.run import run_stage
 
 pytestmark = pytest.mark.slow
 
@@ -71,17 +71,17 @@ def said(*folder: str) -> int:
 
 
 def test_every_stage_asks_what_its_artifacts_say(project: Path) -> None:
-    for stage in (resolve, prepare, train):
-        assert calls_of(stage.main) == []
-    assert sum(calls_of(clean.main)) == said("robustness", "clean") == 30
+    for stage in ("resolve", "prepare", "train"):
+        assert calls_of(lambda stage=stage: run_stage(stage)) == []
+    assert sum(calls_of(lambda: run_stage("clean"))) == said("robustness", "clean") == 30
     for name in ("evoba", "simba", "square"):
-        rows = sum(calls_of(lambda name=name: query.main(name)))
+        rows = sum(calls_of(lambda name=name: run_stage("query", name)))
         metrics = json.loads(Path("reports", "robustness", name, "metadata.json").read_text())["metrics"]
         assert rows == said("robustness", name) == metrics["queries_total"] - metrics["n_samples"]
         assert rows > 0
-    assert sum(calls_of(lambda: corrupt.main("noise"))) == said("robustness", "noise")
-    assert sum(calls_of(sanity.main)) == said("sanity") <= 150
-    assert calls_of(summary.main) == []
+    assert sum(calls_of(lambda: run_stage("corrupt", "noise"))) == said("robustness", "noise")
+    assert sum(calls_of(lambda: run_stage("sanity"))) == said("sanity") <= 150
+    assert calls_of(lambda: run_stage("summary")) == []
 
 
 @pytest.mark.parametrize("limit", [0, 60, 200, 100_000])
