@@ -16,10 +16,9 @@ from tests.hostile.harness import BASE, params, stage, windtunnel, write_params
 from windtunnel.core.artifacts import load_tensors
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
-from windtunnel.inputs.models import load
+from windtunnel.inputs.models import loaders
 from windtunnel.inputs.models.others import named_classifier
 from windtunnel.inputs.models.programs import Refused, read_program
-from windtunnel.params import words
 
 CANARY = "canary"
 
@@ -296,13 +295,18 @@ def test_what_params_say_may_run_does(project, canary, bomb):
 # --- plug-ins ---
 
 
-class Reader:
-    """An installed plug-in of the group `windtunnel.models`: it unpickles what it is given, as its author thought right."""
+def unpickled(facts, directory, trust):
+    """What the author of the plug-in thought right."""
+    return pickle.loads((directory / str(facts["file"])).read_bytes())
 
-    name, value = "reader", "mine:reader"
+
+class Reader:
+    """An installed plug-in of the group `windtunnel.models`: it unpickles what it is given."""
+
+    name, value = "reader", f"{__name__}:unpickled"
 
     def load(self):
-        return lambda facts, directory, trust: pickle.loads((directory / str(facts["file"])).read_bytes())
+        return unpickled
 
 
 @pytest.fixture
@@ -314,8 +318,11 @@ def reader(monkeypatch):
     def with_it(group):
         return {**whole(group), **({"reader": Reader()} if group == "windtunnel.models" else {})}
 
-    for module, name in ((plugins, "plugins"), (load, "plugins"), (words, "entry_points")):
+    for module, name in ((plugins, "plugins"), (loaders, "plugins")):
         monkeypatch.setattr(module, name, with_it)
+    plugins.model_source.cache_clear()
+    yield
+    plugins.model_source.cache_clear()
 
 
 @pytest.mark.parametrize("where", ["transfer_to", "latent.models"])
@@ -470,6 +477,11 @@ def test_nothing_else_in_the_code_loads_what_can_run():
         "inputs/generators/load.py": "weights_only=True",
         "inputs/models/loaders.py": "weights_only",
         "inputs/models/programs.py": "weights_only=True",
+        "operations/project/weights.py": "weights_only=True",
+        # What a worker of ours sent, over a pipe or a cluster that this process opened: never a file, never a stranger's.
+        "core/executors/shipping.py": "what a worker is sent once",
+        "core/executors/processes.py": "of our own worker",
+        "core/executors/on_ray.py": "of our own worker",
     }
     root = Path(__file__).parents[2] / "src" / "windtunnel"
     loads = re.compile(

@@ -85,7 +85,7 @@ class _Crew:
                 actor = self._idle.popleft()
                 self._running[actor.done.remote(unit)] = (place, unit, actor)
             if following in ready:
-                yield pickle.loads(ready.pop(following))
+                yield pickle.loads(ready.pop(following))  # of our own worker
                 following += 1
                 continue
             (finished, *_), _ = self._ray.wait(list(self._running), num_returns=1)

@@ -54,7 +54,7 @@ class Processes:
                         found = waiting[0][1].result()
                         waiting.popleft()
                         done += 1
-                        yield pickle.loads(found)
+                        yield pickle.loads(found)  # of our own worker
                 except BrokenProcessPool as error:
                     # Any of those in hand may have been the one; all that are not back are done again.
                     for place in range(done, done + min(len(waiting), self.workers)):
