@@ -22,6 +22,7 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Verdict
 from windtunnel.core.subject import Subject
+from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Entry
@@ -72,7 +73,11 @@ def of_summary(artifacts: Artifacts) -> Recomputed:
     n = len(right)
     found: Recomputed = {"n_samples": n, **binomial_rate(int(right.sum()), n).metrics("clean_accuracy")}
     certified = artifacts.tensor("certified_verdicts") == Verdict.VERIFIED
-    found |= _layer(artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED, certified)
+    broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
+    targets, names = artifacts.tensor("targets"), artifacts.class_names
+    found |= _layer(broken, certified)
+    found |= class_metrics("worst_case", ~broken, targets, names)
+    found |= class_metrics("certified", certified, targets, names, "clopper_pearson")
     if "sandwich_broken" in artifacts.data:
         masks = zip(artifacts.tensor("sandwich_broken"), artifacts.tensor("sandwich_certified"), strict=True)
         stated = cast(list[dict[str, Json]], artifacts.metrics["sandwich"])

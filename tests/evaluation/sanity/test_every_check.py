@@ -31,6 +31,8 @@ from tests.evaluation.sanity.tamper import (
     with_model,
     with_params,
 )
+from windtunnel.assessments.corruptions.metrics import SuiteData, mce_metrics
+from windtunnel.assessments.corruptions.reference import Reference, alexnet
 from windtunnel.core.contracts import SMOOTHED_MODEL, Verdict
 from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.evaluation.sanity.check import Status
@@ -244,9 +246,21 @@ def unseeded(e: Evidence) -> Evidence:
 NO_WIDTH = ("adversarial_accuracy", "adversarial_accuracy_ci_low", "adversarial_accuracy_ci_high")
 
 
-def of_another_data_set(m: dict) -> None:
-    m["metrics"]["mce"] = 0.8
-    m["kwargs"]["reference"] = "imagenet-alexnet"
+def divided_by(e: Evidence, name: str, *, alexnets: bool) -> Evidence:
+    """The suite's mCE against a reference that calls itself `name`: AlexNet's published errors, or errors near them."""
+    suite = piece_of(e, "noise")
+    pairs = [(str(c), int(s)) for c, s in suite.options["corruptions"]]
+    wrong = np.nan_to_num(alexnet(pairs).wrong, nan=0.5)  # speckle noise has no published error
+    reference = Reference(name, wrong if alexnets else (wrong * 10).round() / 10)
+    predictions, right = suite.tensor("corruption_predictions"), suite.tensor("targets")
+    clean, quantised = suite.tensor("clean_predictions"), suite.tensor("quantised_predictions")
+    found = SuiteData(pairs, predictions, clean, quantised, None, right, suite.tensor("minimal_severity"))
+
+    def state(m: dict) -> None:
+        m["metrics"].update(mce_metrics(found, reference, 0.95))
+        m["kwargs"]["reference"] = {"name": name, "model_digest": "0"}
+
+    return changed(e, "noise", metadata=state)
 
 
 def latent_poor(e: Evidence) -> Evidence:
@@ -351,7 +365,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "E9": impossible_radius,
     "E10": lambda e: changed(e, "noise", corruption_helps),
     "E11": unseeded,
-    "E12": lambda e: changed(e, "noise", metadata=of_another_data_set),
+    "E12": lambda e: divided_by(e, "our own baseline", alexnets=True),
     "E13": latent_poor,
     "E14": lambda e: changed(e, "pgd", lambda d: d["perturbation_distance"].mul_(2)),
     "E15": verified_all("crown_wide"),
@@ -414,6 +428,71 @@ def test_a_verification_whose_method_gave_way_is_flagged(evidence: Evidence, cod
     finding = look("E8", changed(evidence, "crown", metadata=lambda m: m["caveats"].append(caveat)))
     assert finding.status is not Status.PASS
     assert list(finding.assessments) == ["crown"]
+
+
+@pytest.mark.slow
+def test_a_reference_is_known_by_its_errors_and_not_by_its_name(evidence: Evidence) -> None:
+    assert look("E12", divided_by(evidence, "our own baseline", alexnets=True)).status is Status.FAIL
+    assert look("E12", divided_by(evidence, "imagenet-alexnet", alexnets=False)).status is Status.PASS
+
+
+def undecided(e: Evidence) -> Evidence:
+    """Alone with PGD, CROWN decides no sample."""
+    alone = replace(e, assessments=tuple(p for p in e.assessments if p.name in ("crown", "pgd")))
+    return changed(alone, "crown", whole("verdicts", int(Verdict.UNKNOWN)))
+
+
+def all_broken(d: dict) -> None:
+    d["perturbed_predictions"] = (d["targets"] + 1) % 10
+    d["verdicts"].fill_(int(Verdict.ATTACK_SUCCEEDED))
+
+
+def none_broken(d: dict) -> None:
+    d["perturbed_predictions"] = d["targets"].clone()
+    d["verdicts"].fill_(int(Verdict.ATTACK_FAILED))
+
+
+def allowing(times: float) -> Callable[[Evidence], Evidence]:
+    """PGD breaks nothing, and CROWN's bounds let each logit move `times` as much as PGD moved the most moved one."""
+
+    def of(e: Evidence) -> Evidence:
+        e = changed(undecided(e), "pgd", none_broken)
+        pgd, clean = piece_of(e, "pgd"), e.subject.clean_logits
+        room = times * (pgd.tensor("perturbed_logits") - clean).abs().amax(1, keepdim=True)
+
+        def bounds(d: dict) -> None:
+            d["output_bounds"] = {"lower": clean - room, "upper": clean + room}
+
+        return changed(e, "crown", bounds)
+
+    return of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (FAULTS["E7"], "the bound is to blame, crown_wide verifies"),
+        (lambda e: without("pgd")(undecided(e)), "nothing on disk tells whether the bound or the model is to blame"),
+        (lambda e: changed(undecided(e), "pgd", all_broken), "the model is to blame, "),
+        (allowing(50), "lets logits move 50 times as much as they do; try alpha-crown or branch-and-bound"),
+        (allowing(1.5), "its margins are small; try a smaller epsilon"),
+    ],
+)  # fmt: skip
+def test_a_vacuous_certificate_says_who_is_to_blame(
+    fault: Callable[[Evidence], Evidence], words: str, evidence: Evidence
+) -> None:
+    finding = look("E7", fault(evidence))
+    assert finding.assessments == ("crown",)
+    assert words in finding.each["crown"]
+
+
+@pytest.mark.slow
+def test_certificates_of_half_of_the_samples_are_not_vacuous(evidence: Evidence) -> None:
+    def half(d: dict) -> None:
+        d["verdicts"][::2] = int(Verdict.VERIFIED)
+
+    assert look("E7", changed(undecided(evidence), "crown", half)).status is Status.PASS
 
 
 def test_there_are_102_checks() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline.recompute import differences, of_summary
 from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
@@ -24,8 +25,10 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
+from windtunnel.evaluation.gate.names import metric_names
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.summarise import summarise
+from windtunnel.evaluation.validate import validate
 
 BUDGET = PerturbationBudget(Norm.LINF, 0.1)
 
@@ -162,6 +165,26 @@ def test_headline_metrics_lead_with_the_sandwich(subject, write, clean, tmp_path
     metrics = headline_metrics(summary, clean, [proof])
     assert list(metrics)[:3] == ["certified", "clean", "worst_case"]
     assert metrics["certified"]["accuracy"] == 0.25
+    lists = [key for group in ("certified", "worst_case") for key, v in metrics[group].items() if isinstance(v, list)]
+    assert lists == []  # of a thousand classes, too, it holds the extremes alone
+
+
+def test_of_the_sandwich_the_headline_is_the_weakest_class_and_the_gap_by_names_that_the_gate_knows(
+    subject, write, clean, tmp_path
+):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 2, 2], subject.dataset.inputs)
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 3, 5, 4])
+    result = summarise(subject, BUDGET, clean, [attack, proof])
+    metrics = headline_metrics(write_artifacts(result, tmp_path / "s", subject, started=0), clean, [attack, proof])
+    assert metrics["worst_case"]["class_gap"] == 0.5  # left holds whole, of right's two samples one is wrong at first
+    assert metrics["worst_case"]["weakest_class_accuracy"] == 0.5
+    assert metrics["certified"]["class_gap"] == 1.0
+    params = validate({
+        "data": {}, "model": {}, "budget": {"norm": "Linf", "epsilon": 0.1},
+        "attacks": {"pgd": {"library": "torchattacks", "algorithm": "PGD"}},
+    })  # fmt: skip
+    every, _ = metric_names(params)
+    assert {f"worst_case/{key}" for key in metrics["worst_case"]} <= {*every}
 
 
 def test_no_two_bars_of_the_sandwich_share_a_name_since_dvc_would_stack_them(subject, write, clean, tmp_path):
@@ -173,3 +196,21 @@ def test_no_two_bars_of_the_sandwich_share_a_name_since_dvc_would_stack_them(sub
     assert len({row["bar"] for row in rows}) == len(rows)
     accuracy = {row["end"]: float(row["accuracy"]) for row in rows}
     assert accuracy == {"certified_accuracy": 0.25, "worst_case_accuracy": 0.5, "clean_accuracy": 0.75}
+
+
+def test_what_was_not_tried_says_nothing_per_class(subject, write, clean):
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 4])
+    assert "certified_class_gap" in summarise(subject, BUDGET, clean, [proof]).metrics
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05))
+    assert not [key for key in summarise(subject, BUDGET, clean, [attack]).metrics if key.startswith("certified")]
+
+
+def test_the_tensors_of_a_summary_give_what_it_states_per_class(subject, write, clean, tmp_path):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05))
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 4])
+    result = summarise(subject, BUDGET, clean, [attack, proof])
+    summary = write_artifacts(result, tmp_path / "summary", subject, started=0)
+    assert "worst_case_class_gap" in summary.metrics
+    assert list(differences(summary.metrics, of_summary(summary))) == []
+    flattered = {**summary.metrics, "certified_class_gap": 0.0}
+    assert [line.split(":")[0] for line in differences(flattered, of_summary(summary))] == ["certified_class_gap"]

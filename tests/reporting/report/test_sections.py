@@ -51,6 +51,37 @@ def test_an_assessment_stands_with_the_question_that_it_answers(title, found):
     assert reported(found).question.words.startswith(title)
 
 
+def table_of_classes(reports):
+    tables = [
+        b for b in blocks_of(build_report(reports), Table) if b.caption.startswith("Per class at the first budget")
+    ]
+    (section,) = {s.title for s in build_report(reports).sections if any(t in s.blocks for t in tables)} or {None}
+    return section, *tables
+
+
+def test_what_breaks_it_has_a_table_of_the_classes_the_weakest_first(reports):
+    section, table = table_of_classes(reports)
+    assert section.startswith("What breaks it")
+    assert table.header == ("class", "samples", "worst case")  # nothing was verified
+    rates = [float(row[2].split("%")[0]) for row in table.rows]
+    assert rates == sorted(rates)
+    assert all("[" in row[2] for row in table.rows)
+    assert f"worst case: {rates[-1] - rates[0]:.1f} points" in table.caption
+    assert sum(int(row[1]) for row in table.rows) == 20
+
+
+def test_of_many_classes_the_table_has_the_weakest_and_names_that_recur_stay_apart(reports):
+    def change(metadata):
+        row = {"n": 4, "accuracy_ci_low": 0.1, "accuracy_ci_high": 0.9}
+        rows = [{**row, "class": "same", "accuracy": i / 100} for i in reversed(range(50))]
+        metadata["metrics"].update(worst_case_per_class=[*rows, {"class": "none", "n": 0}], worst_case_class_gap=0.49)
+
+    edit(reports / "summary" / "metadata.json", change)
+    _, table = table_of_classes(reports)
+    assert [row[2].split()[0] for row in table.rows] == [f"{i}.0%" for i in range(20)]
+    assert "49.0 points; their intervals overlap, so it may be chance. The 20 weakest of 50 classes." in table.caption
+
+
 def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):
     edit(
         reports / "robustness" / "fgsm" / "metadata.json",

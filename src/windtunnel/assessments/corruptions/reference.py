@@ -80,8 +80,7 @@ def reference_of(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], data
         return None
     check_reference(where, entry, pairs, dataset)
     if entry.reference == ALEXNET:
-        errors = [_ALEXNET_ERRORS[c][s - 1] for c, s in pairs]
-        return Reference(ALEXNET, np.array([*errors, _ALEXNET_CLEAN_ERROR])[:, None])
+        return alexnet(pairs)
     suite = _read_suite(where, entry.reference)
     same = suite.sample_names == list(dataset.ids) and all(
         torch.equal(suite.tensor(key), mine) for key, mine in (("clean_inputs", dataset.inputs), ("targets", dataset.targets))
@@ -93,6 +92,12 @@ def reference_of(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], data
     made = suite.metadata.provenance
     wrong = (predictions != dataset.targets).double().numpy()
     return Reference(made.model_source, wrong, made.model_digest)
+
+
+def alexnet(pairs: Sequence[Pair]) -> Reference:
+    """AlexNet's published errors on ImageNet-C; NaN for a corruption that none are published for."""
+    errors = [_ALEXNET_ERRORS[c][s - 1] if c in _ALEXNET_ERRORS else np.nan for c, s in pairs]
+    return Reference(ALEXNET, np.array([*errors, _ALEXNET_CLEAN_ERROR])[:, None])
 
 
 def _check_alexnet(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], dataset: Dataset) -> None:

@@ -10,6 +10,7 @@ from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import unknown_word
 from windtunnel.core.outcomes import PAIRED_METRIC
 from windtunnel.core.plugins import family_of
+from windtunnel.evaluation.summary.headline import OF_CLASSES
 from windtunnel.params.load import entries
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
     groups += ["worst_case"] if set(kinds.values()) - {AssessmentKind.STATISTICAL_SAMPLING} else []
     paired = [f"{group}/accuracy" for group in groups]
     every = [f"{name}{end}" for name in paired for end in ("", "_ci_low", "_ci_high")]
+    every += [f"{group}/{metric}" for group in groups if group != "clean" for metric in OF_CLASSES]
     every += ["clean/nll", "clean/ece", "clean/adaptive_ece", "clean/brier", "hard_failures"]
     for name, kind in kinds.items():
         every += [f"{name}/{metric}" for metric in family_of(families[name]).headline]

@@ -18,6 +18,7 @@ from windtunnel.evaluation.sanity.attack import perturbing
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
+from windtunnel.evaluation.sanity.undecided import blame
 from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
 
 POINTS = 100
@@ -283,23 +284,32 @@ def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
 
 
 @check(
-    "E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=1.0,
+    "E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=0.95,
     source="alpha-beta-CROWN#7",
-    remedy="A verification that decides nothing says nothing: use a tighter method (alpha-crown, cascade) or a smaller epsilon.",
+    remedy="A verification that decides nothing says nothing: do what the reason names, a tighter method or a smaller epsilon.",
 )  # fmt: skip
 def unknown_band(evidence: Evidence, limit: float) -> Outcome:
     """Between what is verified and what is broken lies what nobody knows.
 
-    The widest share of samples that are right and neither; flags a verification that left all of them (threshold).
+    The widest share of samples that are right and neither; flags a verification that left (nearly) all of them (threshold),
+    and says from the attacks and the other verifications whether the bound or the model is to blame, and what to try.
     """
-    bands = {}
-    for certificate, _ in balls(evidence):
+    bands, why = {}, {}
+    certificates = balls(evidence)
+    for certificate, ball in certificates:
         if certificate.right.any():
-            bands[certificate.name] = float(
-                (certificate.tensor("verdicts") == Verdict.UNKNOWN)[certificate.right].double().mean()
-            )
-    vacuous = [name for name, band in bands.items() if band >= limit]
-    return listing(vacuous, "vacuous:", value=max(bands.values(), default=0.0), n=len(bands))
+            unknown = certificate.tensor("verdicts") == Verdict.UNKNOWN
+            bands[certificate.name] = float(unknown[certificate.right].double().mean())
+            if bands[certificate.name] >= limit:
+                why[certificate.name] = blame(evidence, certificate, ball, certificates)
+    return Outcome(
+        bool(why),
+        max(bands.values(), default=0.0),
+        n=len(bands),
+        assessments=list(why),
+        reason="; ".join(why.values()),
+        each=why,
+    )
 
 
 @check(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
+import numpy as np
+
+from windtunnel.assessments.corruptions.reference import alexnet
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
+
+SAME = 1e-6  # relative: the published errors have five digits, and the corruption errors are kept to the last
 
 
 def _suites(evidence: Evidence) -> list[tuple[Assessment, list[tuple[str, int]]]]:
@@ -99,19 +105,41 @@ def corruptions_repeat(evidence: Evidence, limit: float) -> Outcome:
 def reference_fits(evidence: Evidence, limit: float) -> Outcome:
     """MCE divides by a reference model's errors; those of another data set or resolution make a number without meaning.
 
-    AlexNet's published errors are only for ImageNet: 1,000 classes, at least 224 pixels.
+    AlexNet's published errors are only for ImageNet: 1,000 classes, at least 224 pixels. They are known by themselves, whatever
+    the reference calls itself: the suite's own errors over each corruption error are what it was divided by.
     """
     suites = [
-        p for p in evidence.of("corruptions") if "mce" in p.artifacts.metrics or "relative_mce" in p.artifacts.metrics
+        (assessment, pairs)
+        for assessment, pairs in _suites(evidence)
+        if "mce" in assessment.artifacts.metrics or "relative_mce" in assessment.artifacts.metrics
     ]
     if not suites:
         raise NotApplicable("no mCE against a reference")
     shape, k = evidence.subject.dataset.inputs.shape, evidence.subject.dataset.num_classes
     imagenet = k == 1000 and min(shape[2:]) >= 224
-    bad = [p.name for p in suites if "alexnet" in str(p.options.get("reference", "")).lower() and not imagenet]
+    bad = [assessment.name for assessment, pairs in suites if not imagenet and _divided_by_alexnet(assessment, pairs)]
     return listing(
         bad, f"ImageNet's AlexNet for {k} classes of {shape[2]}x{shape[3]} in", value=len(bad), n=len(suites)
     )
+
+
+def _divided_by_alexnet(assessment: Assessment, pairs: list[tuple[str, int]]) -> bool:
+    """Whether every corruption error of a suite, plain or relative, is its own errors over those of AlexNet.
+
+    Where the model makes no error of its own any reference gives 0, so that nothing can be told.
+    """
+    published = alexnet(pairs).wrong[:, 0]
+    wrong = assessment.tensor("corruption_predictions") != assessment.tensor("targets")
+    ours = np.array([*wrong.double().mean(1).tolist(), 1 - float(assessment.right.double().mean())])
+    found = []
+    for key, less in (("corruption_errors", 0.0), ("relative_corruption_errors", 1.0)):
+        ratios = assessment.artifacts.metrics.get(key)
+        for name, ratio in (numbers(ratios) if isinstance(ratios, dict) else {}).items():
+            chosen = [i for i, (corruption, _) in enumerate(pairs) if corruption == name]
+            divided, divisor = (float((rates[chosen] - less * rates[-1]).sum()) for rates in (ours, published))
+            if abs(divided) > SAME and math.isfinite(divisor):
+                found.append(math.isclose(ratio * divisor, divided, rel_tol=SAME))
+    return bool(found) and all(found)
 
 
 @check(

@@ -16,6 +16,11 @@ if TYPE_CHECKING:  # `leading` is asked by commands that should not wait for tor
 # The number that stands for an assessment in a bar chart, with its interval; the first that is there.
 ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", "lara", "clean_accuracy")
 
+# Of the classes of `certified` and `worst_case`; every class's own rate is in reports/summary/metadata.json.
+OF_CLASSES = (
+    "weakest_class_accuracy", "weakest_class_accuracy_ci_low", "weakest_class_accuracy_ci_high", "class_gap",
+)  # fmt: skip
+
 
 def accuracy_key(name: str, metrics: Mapping[str, object]) -> str | None:
     """Which of ACCURACY stands for the assessment `name`; the clean evaluation is also the corruption "none"."""
@@ -40,6 +45,7 @@ def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence
         ("worst_case", "worst_case_accuracy"),
     ):
         found = {key.replace(source, "accuracy"): metrics[key] for key in _with_interval(source) if key in metrics}
+        found |= {key: metrics[f"{group}_{key}"] for key in OF_CLASSES if f"{group}_{key}" in metrics}
         if found:
             top[group] = found
     clean_block = top.setdefault("clean", {})

@@ -12,6 +12,7 @@ from windtunnel.core.contracts import AssessmentKind, Caveat, Json, Perturbation
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.findings import rows_in
+from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.evaluation.summary.evidence import (
     NOBODY,
     Region,
@@ -63,6 +64,7 @@ def summarise(
     metrics: dict[str, Json] = {
         **binomial_rate(correct, n).metrics("clean_accuracy"),
         **_layer_rates(first),
+        **_class_rates(first, subject),
         "n_samples": n,
         "hard_failures": len(failures),
         "sandwich": sandwich,
@@ -95,6 +97,17 @@ def _layer_rates(result: RegionEvidence) -> dict[str, Json]:
         rates.update(worst.metrics("worst_case_accuracy"))
     if result.examined.any():
         rates.update(certified.metrics("certified_accuracy"))
+    return rates
+
+
+def _class_rates(result: RegionEvidence, subject: Subject) -> dict[str, Json]:
+    """What `_layer_rates` says of all samples, class by class and by the same interval."""
+    targets, names = subject.dataset.targets, subject.dataset.class_names
+    rates: dict[str, Json] = {}
+    if result.attacked.any() or result.broken.any():
+        rates |= class_metrics("worst_case", ~result.broken, targets, names)
+    if result.examined.any():
+        rates |= class_metrics("certified", result.certified, targets, names, "clopper_pearson")
     return rates
 
 

@@ -1,0 +1,116 @@
+"""Where a verification decides (nearly) nothing: is the bound to blame or the model, and what is worth a try?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.contracts import Verdict
+from windtunnel.core.distances import within
+from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space
+
+NEARLY_NONE = 0.05  # a share up to which attacks or other verifications are taken to have found nothing
+TIGHT = 2.0  # bounds of a model whose logits truly move half as far as they allow leave little to gain
+
+
+def blame(evidence: Evidence, certificate: Assessment, ball: Region, balls: Sequence[tuple[Assessment, Region]]) -> str:
+    """Who is to blame for what `certificate` left open in `ball`, what says so, and what to try.
+
+    From what is on disk alone: samples that another verification of `balls` proves in a ball as large are the bound's fault,
+    samples broken inside the ball are the model's. Where neither is found, bounds that are far wider than the changes
+    of the logits under attack are the bound's fault again.
+    """
+    unknown = certificate.right & (certificate.tensor("verdicts") == Verdict.UNKNOWN)
+    undecided = evidence.everywhere(certificate, unknown)
+    n = int(undecided.sum())
+    opened = f"{certificate.name} leaves {n} of {int(certificate.right.sum())} samples undecided"
+    proving = {
+        other.name: _count(evidence, other, other.tensor("verdicts") == Verdict.VERIFIED, undecided)
+        for other, region in balls
+        if other.name != certificate.name and region.norm is ball.norm and region.epsilon >= ball.epsilon
+    }
+    best = max(proving, key=lambda name: proving[name], default=None)
+    if best is not None and proving[best] > NEARLY_NONE * n:
+        return f"{opened}: the bound is to blame, {best} verifies {proving[best]} of them; use the method of {best}"
+    broken = int((_broken(evidence, ball) & undecided).sum())
+    found = f"attacks at this epsilon break {broken} of them"
+    attacks = _attacks(evidence, ball)
+    tried = int((evidence.covered(attacks) & undecided).sum())
+    if broken > n / 2:
+        return (
+            f"{opened}: the model is to blame, {broken} of them are broken inside the ball; try a smaller epsilon, or "
+            f"train the model for this one (model.train.recipe: adversarial)"
+        )
+    if tried <= n / 2:
+        return (
+            f"{opened}: nothing on disk tells whether the bound or the model is to blame, no attack tried most of them "
+            f"at this epsilon; add one (PGD, Linf or L2) on the same samples"
+        )
+    if broken > NEARLY_NONE * n:
+        return f"{opened}: the model is to blame for {broken} broken inside the ball, the bound for others; {_try(certificate)}"
+    looseness = _looseness(evidence, certificate, ball, attacks, unknown)
+    if looseness is not None and looseness <= TIGHT:
+        return (
+            f"{opened}: the model is to blame, {found} but move its logits 1/{looseness:.1f} as much as the bound allows: its "
+            f"margins are small; try a smaller epsilon, or train the model for this one (model.train.recipe: adversarial)"
+        )
+    wide = "" if looseness is None else f" and it lets logits move {looseness:.3g} times as much as they do"
+    return f"{opened}: the bound is to blame, {found}{wide}; {_try(certificate)}"
+
+
+def _try(certificate: Assessment) -> str:
+    """What decides more than the method of `certificate`."""
+    name = certificate.metadata.algorithm
+    method, suffix = (name[:-3], name[-3:]) if name.endswith(("-l1", "-l2")) else (name, "")
+    if "complete" in certificate.families:
+        return "give the search more time, or take a smaller epsilon"
+    if method == "alpha-crown":
+        return f"try branch-and-bound{suffix}, or a smaller epsilon"
+    return f"try alpha-crown{suffix} or branch-and-bound{suffix}, or a smaller epsilon"
+
+
+def _attacks(evidence: Evidence, ball: Region) -> list[Assessment]:
+    """Attacks of the ball's norm whose budget is no smaller: what they leave was attacked in the whole ball."""
+    return [
+        p
+        for p in evidence.assessments
+        if p.family in ("attacks", "queries")
+        and p.region is not None
+        and p.region.norm is ball.norm
+        and p.region.epsilon >= ball.epsilon * (1 - 1e-9)
+    ]
+
+
+def _broken(evidence: Evidence, ball: Region) -> Tensor:
+    """(N,) bool: misclassified at some stored input inside the ball, whoever found it."""
+    perturbed = [
+        p for p in evidence.assessments if p.has("perturbed_inputs") and p.has("perturbed_predictions")
+        and not in_latent_space(p.artifacts)
+    ]  # fmt: skip
+    return evidence.union(perturbed, lambda p: examples_of(p.artifacts) & within(p.distance(ball.norm), ball.epsilon))
+
+
+def _count(evidence: Evidence, assessment: Assessment, mask: Tensor, among: Tensor) -> int:
+    return int((evidence.everywhere(assessment, mask) & among).sum())
+
+
+def _looseness(
+    evidence: Evidence, certificate: Assessment, ball: Region, attacks: Sequence[Assessment], unknown: Tensor
+) -> float | None:
+    """How much the bounds let a logit move over how much an attack inside the ball moved one; the median, None for no pair."""
+    bounds = certificate.artifacts.data.get("output_bounds")
+    if not isinstance(bounds, dict):
+        return None
+    moved = torch.zeros(len(evidence.ids))
+    for attack in attacks:
+        if attack.has("perturbed_logits"):
+            change = (attack.tensor("perturbed_logits") - evidence.subject.clean_logits[attack.rows]).abs().amax(1)
+            change = change.where(within(attack.distance(ball.norm), ball.epsilon), torch.zeros(()))
+            moved[attack.rows] = torch.maximum(moved[attack.rows], change)
+    moved, clean = moved[certificate.rows], evidence.subject.clean_logits[certificate.rows]
+    allowed = torch.maximum(bounds["upper"] - clean, clean - bounds["lower"]).amax(1)
+    rows = unknown & (moved > 0) & allowed.isfinite()
+    return float((allowed[rows] / moved[rows]).median()) if rows.any() else None
