@@ -216,7 +216,7 @@ ROWS = {
     "a stage's own file": (append("stages/sweep.py", "\nX = 1\n"), {"sweep@curve"}),
     "what a stage does": (append(f"{PACKAGE}/operations/stages/summary.py", "\nX = 1\n"), {"summary"}),
     "how one family is run": (append(f"{A}/latent/run.py", "\nX = 1\n"), set()),
-    "the record of a family": (append(f"{A}/queries/family.py", "\nX = 1\n"), {"query@evoba", *WHOLE}),
+    "the record of a family": (append(f"{A}/queries/family.py", "\nX = 1\n"), {"query@evoba", *WHOLE, "report"}),
     # Drawing
     "a colour": (edit(f"{A}/figures/style.py", "#0072B2", "#0072B3"), {*DRAWN, "clean", "summary", "report"}),
     "how a picture is painted": (append(f"{A}/figures/paint.py", "\nX = 1\n"), {*DRAWN, "clean", "summary", "report"}),
@@ -241,7 +241,7 @@ ROWS = {
     # Params
     "a default in the schema": (
         edit(f"{PACKAGE}/params/verification.py", "PositiveInt = Field(8000", "PositiveInt = Field(9000"),
-        {*VERIFY, *WHOLE},
+        {*VERIFY, *WHOLE, "report"},
     ),
     "an unused budget": (edit("params.yaml", "epsilon: 0.12", "epsilon: 0.2"), set()),
     "the budget": (
