@@ -538,6 +538,37 @@ def test_positive_control_fails_with_a_broken_attack_stack(evidence: Evidence, m
     assert look("A16", evidence).status is Status.FAIL
 
 
+def in_colour(e: Evidence) -> Evidence:
+    """Three channels, and values from 0.2 to 0.6."""
+    return with_inputs(e, torch.linspace(0.2, 0.6, 60 * 3 * 9 * 7).reshape(60, 3, 9, 7))
+
+
+@pytest.mark.slow
+def test_positive_control_is_of_the_shape_and_the_range_of_the_samples(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from windtunnel.assessments.attacks import assess
+
+    coloured = in_colour(evidence)
+    assert look("A16", coloured).status is Status.PASS
+    made, real = [], assess.adapter_of
+
+    def grey_only(row: object) -> Callable[..., torch.Tensor]:
+        def attack(request, *others: object) -> torch.Tensor:
+            made.append(request.inputs)
+            found = real(row)(request, *others)
+            found[:, 1:] = request.inputs[:, 1:]
+            return found
+
+        return attack
+
+    monkeypatch.setattr(assess, "adapter_of", grey_only)
+    assert look("A16", coloured).status is Status.FAIL  # attacks the first channel alone
+    assert {tuple(x.shape[1:]) for x in made} == {(3, 9, 7)}
+    assert all(0.2 <= float(x.min()) <= float(x.max()) <= 0.6 for x in made)
+    assert look("A16", evidence).status is Status.PASS  # of grey images it leaves nothing out
+
+
 @pytest.mark.slow
 def test_seeds_that_disagree(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     from windtunnel.evaluation.sanity import strength

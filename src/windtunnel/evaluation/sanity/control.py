@@ -5,68 +5,160 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.classifier import CPU, Classifier, module_digest
+from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget, BudgetOverride
-from windtunnel.params.model import Recipe
 
 LIBRARY = "torchattacks"
-EPSILON = 0.3
-LINEAR_EPSILON = 0.05
+CLASSES = 10  # at most
+LESSONS = 8  # samples of each class that a control learns from
+STEPS = 30
+WIDTH = 16
+LARGEST_LOGIT = 5.0
+VALUES = 2_000_000  # of all samples attacked together, but for FEWEST samples: what the control costs with large images
+FEWEST = 12
+# In shares of the range of the samples.
+CONTRAST = 0.15  # distance of each pixel of a prototype from mid-grey
+NOISE = 0.1  # largest distance of a pixel of a sample from its prototype
+# Within it of every sample lies the prototype of each other class: no classifier that knows the prototypes withstands it.
+EPSILON = 2 * CONTRAST + NOISE
 
 
-def attack_controls(n: int) -> tuple[float, float, float]:
-    """(robust accuracy of an undefended network at 0.3, exact and measured robust accuracy of a linear one at 0.05)."""
+def controls_attacked(data: Dataset, n: int) -> int:
+    """How many samples of each control are attacked where `n` are asked for: fewer of large images."""
+    return min(n, max(FEWEST, VALUES // data.inputs[0].numel()))
+
+
+def attack_controls(data: Dataset, n: int) -> tuple[float, float, float]:
+    """(robust accuracy of an undefended network where all can be broken, exact and measured robust accuracy of a linear one).
+
+    Both work on `n` samples of the shape and the range of those of `data`, and of as many classes up to ten.
+    """
     # A network this small is slower on more threads, and many times so on a busy machine.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _attack_controls(n)
+        return _attack_controls(data, n)
     finally:
         torch.set_num_threads(threads)
 
 
-def _attack_controls(n: int) -> tuple[float, float, float]:
-    assessed, train = load_dataset(Data(samples={"n": n, "selection": "stratified"}), 0)
-    assert train is not None
-    network = train_classifier(Recipe(architecture="mlp", epochs=10), train, 0, CPU)
-    undefended = _attacked(subject_of(_classifier(network), assessed), EPSILON)
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    optimiser = torch.optim.Adam(linear.parameters(), lr=0.02)
-    with torch.no_grad():
-        for parameter in linear.parameters():
-            parameter.zero_()  # no random start: the control is the same whatever the seed
-    for _ in range(100):
+def _attack_controls(data: Dataset, n: int) -> tuple[float, float, float]:
+    low, high = _range(data)
+    classes = min(max(data.num_classes, 2), CLASSES)
+    values = data.inputs[0].numel()
+    undefended = _attacked(
+        _subject(nn.Sequential(nn.Linear(values, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes)), data, classes, n),
+        EPSILON * (high - low),
+    )
+    # Of two classes: the worst change is the same for every sample, which an attack that works finds to the last.
+    linear = _subject(nn.Sequential(nn.Linear(values, 2)), data, 2, n)
+    epsilon = _telling_epsilon(linear)
+    exact = linear_margins(linear, epsilon) > 0
+    return undefended, float(exact.double().mean()), _attacked(linear, epsilon)
+
+
+def control_data(data: Dataset, classes: int, n: int, *, draw: str) -> Dataset:
+    """`n` samples around one prototype per class, of the shape and the range of `data`; `draw` names the draw of the noise."""
+    low, high = _range(data)
+    shape = tuple(data.inputs.shape[1:])
+    generator = torch.Generator().manual_seed(derive_seed(0, "A16", "prototypes"))
+    signs = torch.rand((classes, *shape), generator=generator).ge(0.5).float() * 2 - 1
+    generator = torch.Generator().manual_seed(derive_seed(0, "A16", draw))
+    # Samples differ in how close they come to mid-grey, so that some are broken sooner than others.
+    targets = torch.arange(n) % classes
+    strength = torch.rand((n, *[1] * len(shape)), generator=generator) * 0.8 + 0.2
+    noise = (2 * torch.rand((n, *shape), generator=generator) - 1) * NOISE
+    inputs = (low + high) / 2 + (high - low) * (CONTRAST * strength * signs[targets] + noise)
+    names = tuple(map(str, range(classes)))
+    return Dataset(inputs, targets, tuple(map(str, range(n))), names, value_range=data.value_range)
+
+
+def _range(data: Dataset) -> tuple[float, float]:
+    """What the samples span inside the range of their kind; all of that where they span less than a grey level."""
+    low, high = data.value_range
+    seen = data.inputs[data.inputs.isfinite()].clamp(low, high)
+    if not len(seen) or float(seen.max() - seen.min()) < (high - low) / 255:
+        return low, high
+    return float(seen.min()), float(seen.max())
+
+
+class Centred(nn.Module):
+    """Inputs less a constant, in units of another: a network learns nothing from values that hardly differ."""
+
+    def __init__(self, centre: float, scale: float) -> None:
+        super().__init__()
+        self.centre, self.scale = centre, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, ...) to (N, ...)."""
+        return (x - self.centre) / self.scale
+
+
+def _subject(layers: nn.Sequential, data: Dataset, classes: int, n: int) -> Subject:
+    """`layers` behind centred, flattened inputs, trained on samples of its own, and `n` others to be attacked."""
+    low, high = _range(data)
+    lessons = control_data(data, classes, LESSONS * classes, draw="lessons")
+    module = nn.Sequential(Centred((low + high) / 2, high - low), nn.Flatten(), *layers)
+    with seeded(derive_seed(0, "A16", "weights")):
+        for layer in layers:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.01)
+    for _ in range(STEPS):
         optimiser.zero_grad()
-        nn.functional.cross_entropy(linear(train.inputs), train.targets).backward()
+        nn.functional.cross_entropy(module(lessons.inputs), lessons.targets).backward()
         optimiser.step()
-    subject = subject_of(_classifier(linear), assessed)
-    exact = linear_robust(linear[1], subject, LINEAR_EPSILON)
-    return undefended, float(exact.double().mean()), _attacked(subject, LINEAR_EPSILON)
-
-
-def linear_robust(layer: nn.Module, subject: Subject, epsilon: float) -> Tensor:
-    """Whether each sample keeps its class in its whole Linf ball inside [0, 1] under a linear classifier; (N,) bool."""
-    assert isinstance(layer, nn.Linear)
-    x, y = subject.dataset.inputs.flatten(1).double(), subject.dataset.targets
-    weights, bias = layer.weight.double(), layer.bias.double()
-    low, high = (x - epsilon).clamp(min=0), (x + epsilon).clamp(max=1)
-    towards = weights[None] - weights[y][:, None]  # (N, K, d): other less own
-    worst = torch.where(towards > 0, high[:, None], low[:, None]).mul(towards).sum(2) + bias[None] - bias[y][:, None]
-    worst.scatter_(1, y[:, None], -torch.inf)
-    robust: Tensor = worst.amax(1) < 0
-    return robust
-
-
-def _classifier(module: nn.Module) -> Classifier:
     for parameter in module.parameters():
         parameter.requires_grad_(False)
-    return Classifier(module.eval(), 10, (1, 8, 8), frozenset(Capability), module_digest(module), "positive control")
+    # Many values make large logits, of which cross entropy has no gradient: the same classes with logits of moderate size.
+    last = layers[-1]
+    assert isinstance(last, nn.Linear)
+    shrink = LARGEST_LOGIT / float(module(lessons.inputs).abs().max())
+    last.weight.mul_(shrink)
+    last.bias.mul_(shrink)
+    shape = tuple(data.inputs.shape[1:])
+    classifier = Classifier(
+        module.eval(), classes, shape, frozenset(Capability), module_digest(module), "positive control"
+    )
+    return subject_of(classifier, control_data(data, classes, n, draw="assessed"))
+
+
+def _parts(subject: Subject) -> tuple[Centred, nn.Linear]:
+    centred, _, layer = subject.classifier.module.children()
+    assert isinstance(centred, Centred)
+    assert isinstance(layer, nn.Linear)
+    return centred, layer
+
+
+def linear_margins(subject: Subject, epsilon: float) -> Tensor:
+    """The smallest margin of each sample in its Linf ball inside [0, 1] under a linear control of two classes; float64 (N,)."""
+    centred, layer = _parts(subject)
+    weights = (layer.weight[0] - layer.weight[1]).double() / centred.scale
+    bias = float(layer.bias[0] - layer.bias[1]) - centred.centre * float(weights.sum())
+    x, sign = subject.dataset.inputs.flatten(1).double(), 1 - 2 * subject.dataset.targets.double()
+    # The worst change lowers every product: up where the weight, seen from the own class, is negative.
+    own = sign[:, None] * weights
+    worst = torch.where(own < 0, (x + epsilon).clamp(max=1), (x - epsilon).clamp(min=0))
+    margins: Tensor = (worst * own).sum(1) + sign * bias
+    return margins
+
+
+def _telling_epsilon(subject: Subject) -> float:
+    """The middle of the widest gap between the distances at which the samples around the median break."""
+    centred, layer = _parts(subject)
+    slope = float((layer.weight[0] - layer.weight[1]).double().abs().sum()) / centred.scale
+    distances = (linear_margins(subject, 0.0).clamp(min=0) / slope).sort().values
+    n = len(distances)
+    around = distances[n // 4 : max(3 * n // 4, n // 4 + 2)]
+    if len(around) < 2:
+        return float(distances.mean()) / 2
+    widest = int(around.diff().argmax())
+    return float(around[widest] + around[widest + 1]) / 2
 
 
 def _attacked(subject: Subject, epsilon: float) -> float:

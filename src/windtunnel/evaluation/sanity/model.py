@@ -391,19 +391,23 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
 def positive_control(evidence: Evidence, limit: float) -> Outcome:
     """An attack that cannot break an undefended model says nothing about a defended one.
 
-    The run's strongest kind of attack, PGD in Linf, against a small undefended network trained here on scikit-learn's
-    digits (robust accuracy at 0.3 must not exceed the threshold), and against a linear classifier whose exact robust
-    accuracy is known (margin / ||w_i - w_j||_1): the attack must not break more than can be broken, nor much less.
+    The run's strongest kind of attack, PGD in Linf, against controls trained here on images made of random prototypes, of the
+    shape and the range of the run's own: a small undefended network at an epsilon that reaches the other prototypes (robust
+    accuracy must not exceed the threshold), and a linear classifier whose exact robust accuracy is known
+    (margin / ||w_i - w_j||_1): the attack must not break more than can be broken, nor much less.
     """
-    from windtunnel.evaluation.sanity.control import LIBRARY, attack_controls
+    from windtunnel.evaluation.sanity.control import LIBRARY, attack_controls, controls_attacked
 
     if not is_installed(LIBRARY):
         raise NotApplicable(f"{LIBRARY}, which attacks the controls, is not installed")
+    if not evidence.subject.dataset.is_image:
+        raise NotApplicable("attacks work on images, the data is tabular")
 
-    undefended, exact, linear = attack_controls(evidence.params.sanity.samples)
+    n = controls_attacked(evidence.subject.dataset, evidence.params.sanity.samples)
+    undefended, exact, linear = attack_controls(evidence.subject.dataset, n)
     wrong = undefended > limit or linear < exact - 1e-9 or linear > exact + 0.02
     note = f"undefended {undefended:.1%}; linear {linear:.1%}, exactly {exact:.1%}"
-    return Outcome(wrong, undefended, n=evidence.params.sanity.samples, note=note)
+    return Outcome(wrong, undefended, n=n, note=note)
 
 
 @check(
