@@ -46,7 +46,9 @@ def test_every_architecture_is_verified_in_time_or_refused_with_the_operator_and
     assert all("\n" not in note for note in notes)
     started = time.monotonic()
     result = assess("v", given, budget(0.002), subject)
-    assert time.monotonic() - started < 3 * SECONDS + 10  # test_limits is about the budget itself
+    assert (
+        time.monotonic() - started < 3 * SECONDS + 60
+    )  # an end, on a busy machine too; benchmarks/time_budget.py measures
     assert (result.data["verdicts"] != Verdict.ERROR).all()
     assert not any(part.training for part in subject.classifier.module.modules())
     # The graph that was verified is the model.
@@ -81,5 +83,5 @@ def test_check_tries_no_longer_than_it_may():
     subject = subject_of("resnet")
     started = time.monotonic()
     notes = preflight("verification.v", entry("alpha-crown"), budget(0.002), subject.classifier, subject.dataset)
-    assert time.monotonic() - started < TRY_SECONDS + 10
+    assert time.monotonic() - started < TRY_SECONDS + 60  # without the limit it takes minutes
     assert any("was not done with one sample" in note for note in notes)
