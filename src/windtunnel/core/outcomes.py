@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
-from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
+from windtunnel.core.metadata import Value, fitting
 
 OUTCOMES_FILE = "outcomes.json"
 HELD, LOST, NOT_ASSESSED = "1", "0", "-"
@@ -39,7 +39,7 @@ class Record:
     model_digest: str
     samples: tuple[str, ...]
     outcomes: Mapping[str, Outcomes]
-    origin: Mapping[str, Json] = field(default_factory=dict)
+    origin: Mapping[str, Value] = field(default_factory=dict)
 
 
 def write_record(record: Record, path: Path) -> None:
@@ -52,15 +52,8 @@ def write_record(record: Record, path: Path) -> None:
 
 def read_record(path: Path) -> Record:
     """Read what `write_record` wrote. Raises UserError where it is missing or damaged."""
-    content = read_json(path)
-    try:
-        block = cast(dict[str, Json], content)
-        rows = cast(dict[str, dict[str, str]], block["outcomes"])
-        samples = tuple(str(name) for name in cast(Sequence[Json], block["samples"]))
-        outcomes = {name: Outcomes(row["protocol"], row["held"]) for name, row in rows.items()}
-        record = Record(str(block["model_digest"]), samples, outcomes, cast(dict[str, Json], block.get("origin", {})))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: is no record of outcomes ({type(error).__name__}: {error})") from error
-    if any(len(row.held) != len(samples) or set(row.held) - {HELD, LOST, NOT_ASSESSED} for row in outcomes.values()):
+    record = fitting(Record, read_json(path), str(path), "a record of outcomes")
+    codes = {HELD, LOST, NOT_ASSESSED}
+    if any(len(row.held) != len(record.samples) or set(row.held) - codes for row in record.outcomes.values()):
         raise UserError(f"{path}: is no record of outcomes (a row is not one of 1, 0, - for each sample)")
     return record

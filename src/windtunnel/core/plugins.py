@@ -59,7 +59,8 @@ class Family:
     None where an entry has no such names.
     asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
     figures: module that registers its visualisers.
-    visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
+    visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs. accuracy: the one
+    that stands for an assessment where one alone is shown, in words; without it that of its kind (core.leading).
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
     generators: whether its entries read the generative models of the stage `generators`.
     """
@@ -74,6 +75,7 @@ class Family:
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
+    accuracy: Mapping[str, str] = field(default_factory=dict)
     finish: Lazy[Callable[[Any, Any], None]] | None = None
     depends: Lazy[Any] | None = None
     reported: Lazy[Any] | None = None

@@ -24,7 +24,7 @@ _NEVER = 6  # what `minimal_severity` holds where none breaks the sample
 _NO_SUITE = "A single corruption: there is no suite to compare."
 
 
-def _pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
+def _pairs(artifacts: Artifacts) -> tuple[tuple[str, int], ...]:
     """(corruption, severity) of a suite in the order of its rows. Raises NothingToDraw for a single corruption."""
     if not (pairs := corruption_pairs(artifacts.metadata.kwargs)):
         raise NothingToDraw(_NO_SUITE)

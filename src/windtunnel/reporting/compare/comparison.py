@@ -11,7 +11,7 @@ from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
-from windtunnel.evaluation.summary.headline import ACCURACY
+from windtunnel.core.leading import leading_metrics
 from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
 from windtunnel.reporting.compare.runs import Run
 
@@ -65,11 +65,12 @@ def _keys(blocks: Sequence[Mapping[str, object]]) -> list[str]:
 
 def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
     """The names of metrics in the order in which they are read: the sandwich, the accuracy of each assessment, the rest."""
+    accuracies = leading_metrics()
 
     def place(key: str) -> tuple[int, int]:
         if key in _FIRST:
             return 0, _FIRST.index(key)
-        return (1 if key.rsplit("/", 1)[-1] in ACCURACY else 2), 0
+        return (1 if key.rsplit("/", 1)[-1] in accuracies else 2), 0
 
     return sorted(_keys(blocks), key=place)
 
