@@ -15,6 +15,7 @@ from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
 from windtunnel.cli.show import show
 from windtunnel.core.files import write_json
+from windtunnel.core.findings import Status
 from windtunnel.operations import moment
 from windtunnel.reporting.answers import ANSWERS, compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
@@ -62,7 +63,7 @@ def run(tmp_path, monkeypatch):
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
     write_json(VERDICT, Path("reports/gate.json"))
-    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: {"status": "warn", "reason": "not committed: x"}})
+    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: moment.Asked(Status.WARN, "not committed: x")})
     return tmp_path
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field
-
 from windtunnel.core.contracts import Norm
 from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.metadata import Metadata, Options, Rate, Record, Value, fitting
@@ -65,11 +63,11 @@ class SummaryOptions(Options):
 
 
 class _Sandwich(Record):
-    sandwich: tuple[Layer, ...] = Field(min_length=1)
+    sandwich: tuple[Layer, ...]
 
 
 def layers_of(metrics: Mapping[str, Value], where: str = "the summary") -> tuple[Layer, ...]:
-    """The layers among the metrics of the summary, the global budget first. Raises UserError where there is none that fits."""
+    """The layers among the metrics of the summary, the global budget first. Raises UserError where they do not fit."""
     return fitting(_Sandwich, metrics, where, "a sandwich").sandwich
 
 

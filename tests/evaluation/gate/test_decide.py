@@ -8,9 +8,10 @@ from click.testing import CliRunner
 from windtunnel.cli.gate import gate as gate_command
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
+from windtunnel.core.gate import Decision, gate_json
 from windtunnel.core.layout import GATE
 from windtunnel.core.outcomes import Outcomes, Record, read_record, write_record
-from windtunnel.evaluation.gate.decide import Decision, decide, flatten, gate_json, regression_mismatch
+from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.outcome import Gate
 

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from windtunnel.cli.init import init
+from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.project import choose
 from windtunnel.operations.project.choose import Choice, notes, params_text
 from windtunnel.operations.project.graph import graph, graph_text
 from windtunnel.operations.project.samples import Samples

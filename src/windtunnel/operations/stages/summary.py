@@ -20,6 +20,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.outcomes import record_outcomes
 from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
+from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.load import entries, load_params
@@ -38,6 +39,7 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     assessments = [read_artifacts(place.robustness / name, run_times=False) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_findings(place.sanity))
+    write_curves(security_curves(assessments), place.summary)
     summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))
     write_json(headline_metrics(summary, clean, assessments), place.metrics)
     write_record(record_outcomes(params, summary, clean, assessments), place.summary / OUTCOMES_FILE)
@@ -47,5 +49,5 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
 
 def _draw(assessments: Sequence[Artifacts], summary: Artifacts) -> Sequence[FigureRecord]:
     counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
-    figures = [SandwichVisualiser(), SecurityCurvesVisualiser(tuple(assessments))]
+    figures = [SandwichVisualiser(), SecurityCurvesVisualiser()]
     return save_figures(summary, [*figures, *([SuccessCurvesVisualiser(counted)] if counted else [])])

@@ -5,7 +5,7 @@ One assessment's tensors are in memory at a time: pictures are taken of some sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,9 +22,8 @@ from windtunnel.core.metadata import Metadata, read_metadata
 from windtunnel.core.run_times import read_runtime
 from windtunnel.core.sandwich import layers_of, options_of_summary
 from windtunnel.evaluation.sanity.findings import with_caveats
-from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
+from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
 from windtunnel.reporting.report.figures import Drawn, figures_of
-from windtunnel.reporting.report.guard import ODD_METADATA
 from windtunnel.reporting.report.names import numbered_samples, numbers_of
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures
 from windtunnel.reporting.report.words import Row, kwargs, listed
@@ -111,13 +110,11 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
     confidence: dict[str, float] = {}
     assessments: list[Artifacts] = []
     children: dict[str, dict[str, Metadata]] = {}
-    curves: list[SecurityCurve] = []
     for name in wanted:
         if found := read(robustness / name, f"Assessment {name}"):
             found = found if named else numbered_samples(found, numbers)
             if pictures:
                 pictures.take(found, len(assessments))
-            curves += _curves(found)
             if (median := _confidence_when_wrong(found)) is not None:
                 confidence[name] = median
             children[name] = _children(robustness / name, name, problems)
@@ -129,8 +126,9 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
         what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
     }
     verdict = _gate(reports / "gate.json", problems)
+    curves = _curves(reports / "summary", wanted, problems) if summary else ()
     return Found(
-        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves),
+        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, curves,
         figures, confidence, run,
     )  # fmt: skip
 
@@ -147,12 +145,13 @@ def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def _curves(artifacts: Artifacts) -> list[SecurityCurve]:
-    """What an assessment knows against epsilon, for which it needs the tensors; nothing where its metadata is odd."""
+def _curves(summary: Path, names: Collection[str], problems: list[str]) -> tuple[SecurityCurve, ...]:
+    """What these assessments know against epsilon, as the summary has it."""
     try:
-        return security_curves([artifacts])
-    except ODD_METADATA:
-        return []
+        return tuple(curve for curve in read_curves(summary) if curve.name in names)
+    except UserError:
+        problems.append("What is known against epsilon is missing from this report: the summary has no curves that fit")
+        return ()
 
 
 def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
@@ -191,12 +190,12 @@ def _lacking_in_summary(summary: Artifacts) -> str:
     missing = [key for key in _OF_SUMMARY if key not in summary.metrics]
     missing += [key for key in _SUMMARY_TENSORS if key not in summary.data]
     for what, read in (
-        ("a layer of the sandwich", lambda: layers_of(summary.metrics)),
+        ("a layer of the sandwich", lambda: layers_of(summary.metrics)[0]),
         ("its hard failures or assessments", lambda: options_of_summary(summary.metadata)),
     ):
         try:
             read()
-        except UserError:
+        except (UserError, IndexError):
             missing.append(what)
     return ", ".join(missing)
 
