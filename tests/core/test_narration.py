@@ -23,14 +23,11 @@ def stage(tmp_path, monkeypatch, capsys):
 
 
 def attack(**metrics):
+    region = {"norm": "Linf", "epsilon": 8 / 255}
     written = content(
-        name="pgd",
-        family="attacks",
-        metrics=metrics,
-        kwargs={"sample_names": ["a", "b"]},
-        semantics={"perturbation": {"norm": "Linf", "epsilon": 8 / 255}},
+        name="pgd", metrics=metrics, kwargs={"sample_names": ["a", "b"]}, semantics={"perturbation": region}
     )
-    write_json(written, ROBUSTNESS / "pgd" / "metadata.json")
+    write_json({**written, "family": "attacks"}, ROBUSTNESS / "pgd" / "metadata.json")
 
 
 def test_an_assessment_says_what_it_found(stage):
@@ -41,20 +38,11 @@ def test_an_assessment_says_what_it_found(stage):
 
 
 def test_sanity_the_summary_and_the_gate_say_theirs_and_others_that_they_are_done(stage):
-    write_json(
-        {
-            "kwargs": {
-                "checks": [
-                    {"id": "A1", "title": "x", "severity": "WARN", "status": s} for s in ("pass", "warn", "pass")
-                ]
-            }
-        },
-        SANITY / "metadata.json",
-    )
-    write_json(
-        content(name="summary", metrics={"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}),
-        SUMMARY / "metadata.json",
-    )
+    row = {"id": "A1", "title": "x", "severity": "WARN"}
+    checks = [{**row, "status": status} for status in ("pass", "warn", "pass")]
+    write_json({"kwargs": {"checks": checks}}, SANITY / "metadata.json")
+    metrics = {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}
+    write_json(content(name="summary", metrics=metrics), SUMMARY / "metadata.json")
     write_json({"decision": "passed", "conditions": [], "hard_failures": []}, GATE)
     said = {name: stage(name)[1].split(" (")[0] for name in ("sanity", "summary", "gate", "train")}
     assert said == {

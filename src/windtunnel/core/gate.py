@@ -45,7 +45,7 @@ class GateResult:
 
     decision: Decision
     conditions: tuple[Condition, ...]
-    hard_failures: tuple[str, ...]
+    hard_failures: tuple[str, ...] = ()
     champion: Mapping[str, Value] | None = None
 
     @property

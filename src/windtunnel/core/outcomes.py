@@ -55,5 +55,5 @@ def read_record(path: Path) -> Record:
     record = fitting(Record, read_json(path), str(path), "a record of outcomes")
     codes = {HELD, LOST, NOT_ASSESSED}
     if any(len(row.held) != len(record.samples) or set(row.held) - codes for row in record.outcomes.values()):
-        raise UserError(f"{path}: is no record of outcomes (a row is not one of 1, 0, - for each sample)")
+        raise UserError(f"{path}: not a record of outcomes (a row is not one of 1, 0, - for each sample)")
     return record

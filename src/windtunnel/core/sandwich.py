@@ -57,7 +57,7 @@ class Reproducibility(Record):
 class SummaryOptions(Options):
     """`kwargs` of the summary's metadata. assessments: their names, in the order of the run. hard_failures: a line each."""
 
-    assessments: tuple[str, ...]
+    assessments: tuple[str, ...] = ()
     hard_failures: tuple[str, ...]
     reproducibility: Reproducibility | None = None
 

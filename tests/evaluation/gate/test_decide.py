@@ -128,7 +128,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
 )  # fmt: skip
 def test_a_damaged_record_is_one_line(tmp_path, content):
     (tmp_path / "r.json").write_text(content)
-    with pytest.raises(UserError, match=r"r\.json: is no record of outcomes"):
+    with pytest.raises(UserError, match=r"r\.json: not a record of outcomes"):
         read_record(tmp_path / "r.json")
 
 

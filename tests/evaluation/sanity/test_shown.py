@@ -138,8 +138,9 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
 
 
 def test_each_assessment_gets_its_own_reason_and_the_table_that_of_all() -> None:
-    row = {**ROW, "id": "F2", "status": "warn", "assessments": ["pgd", "marabou"], "reason": "up to ±17.7 points (marabou)",
-           "each": {"pgd": "±6.5 points", "marabou": "±17.7 points"}}  # fmt: skip
+    row = FindingRecord(**{**ROW, "id": "F2", "status": "warn", "assessments": ["pgd", "marabou"],
+                           "reason": "up to ±17.7 points (marabou)",
+                           "each": {"pgd": "±6.5 points", "marabou": "±17.7 points"}})  # fmt: skip
     (of_pgd,) = caveats_of([row], "pgd")
     assert "±6.5 points" in of_pgd.text
     assert "17.7" not in of_pgd.text

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.made import content
 from tests.reporting.report.conftest import edit, html_of, write_run
 from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import Rect
@@ -272,7 +273,7 @@ def test_without_show_sample_names_no_name_is_anywhere_in_the_report(reports, tm
 def test_a_suite_shows_the_single_corruptions_below_it(reports):
     child = reports / "robustness" / "fgsm" / "fog-3"
     metrics = {"corrupted_accuracy": 0.25, "corrupted_accuracy_ci_low": 0.1, "corrupted_accuracy_ci_high": 0.5}
-    write_json({"metrics": metrics}, child / "metadata.json")
+    write_json(content("statistical_sampling", metrics=metrics), child / "metadata.json")
     (reports / "robustness" / "fgsm" / "fog-5").mkdir()
     (reports / "robustness" / "fgsm" / "fog-5" / "metadata.json").write_text("{")
     report = build_report(reports, Options(layout="full"))

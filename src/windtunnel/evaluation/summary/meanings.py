@@ -19,8 +19,8 @@ OF_THE_SUMMARY: Mapping[str, str] = {
 
 
 def meanings_of(family: str | None) -> Mapping[str, str]:
-    """By metric, of an assessment of `family`; of what stands under no family, those of the summary."""
-    return OF_THE_SUMMARY if family is None else reported_of(family, AssessmentKind.EMPIRICAL_ATTACK).meanings
+    """By metric, of an assessment of `family`; all there are for the summary, and for what an older version left."""
+    return every_meaning() if family is None else reported_of(family, AssessmentKind.EMPIRICAL_ATTACK).meanings
 
 
 def every_meaning() -> dict[str, str]:
