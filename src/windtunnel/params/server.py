@@ -21,5 +21,7 @@ def configured_time_limit() -> dict[str, Any]:
 
 
 def _block(name: str) -> dict[str, Any]:
+    if not PARAMS_FILE.is_file():
+        return {}  # of `windtunnel.assess` in a notebook
     raw = YAML(typ="safe", pure=True).load(PARAMS_FILE.read_text(encoding="utf-8"))
     return raw.get(name) or {}
