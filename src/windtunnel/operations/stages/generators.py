@@ -5,10 +5,9 @@ from __future__ import annotations
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import DATA, GENERATORS
 from windtunnel.inputs.data.load import read_assessed, read_train
-from windtunnel.inputs.generators.load import load_generators, make_generators
+from windtunnel.inputs.generators.load import generators_in, load_generators, make_generators
 from windtunnel.inputs.generators.quality import quality
 from windtunnel.inputs.models.load import pick_device
-from windtunnel.params.latent import Generators
 from windtunnel.params.resolved import read_resolved
 
 
@@ -16,7 +15,7 @@ def main() -> None:
     """Write reports/generators; with `generators.source: none` only that there is nothing."""
     resolved, train = read_resolved("generators"), read_train(DATA)
     work = resolved.work
-    block = Generators.model_validate(work.entry["generators"])
+    block = generators_in(work.entry["generators"])
     make_generators(block, train, resolved.seed, work.device, GENERATORS)
     device = pick_device(work.device)
     generators = load_generators(GENERATORS, device, read_assessed(DATA), block)
