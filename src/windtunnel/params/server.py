@@ -15,9 +15,9 @@ def configured_server() -> str | None:
     return uri
 
 
-def configured_time_limit() -> dict[str, Any]:
-    """`model.time_limit` of params.yaml in the current directory, under its key; empty where it is not set."""
-    return {key: value for key, value in _block("model").items() if key == "time_limit"}
+def configured_time_limit(block: str) -> dict[str, Any]:
+    """`time_limit` of a block of params.yaml in the current directory, under its key; empty where it is not set."""
+    return {key: value for key, value in _block(block).items() if key == "time_limit"}
 
 
 def _block(name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import DATA, HERE, Layout
 from windtunnel.inputs.data.load import read_assessed, read_train
-from windtunnel.inputs.generators.load import load_generators, make_generators
+from windtunnel.inputs.generators.load import generators_in, load_generators, make_generators
 from windtunnel.inputs.generators.quality import quality
 from windtunnel.inputs.models.load import pick_device
 from windtunnel.params.latent import Generators
@@ -16,7 +16,7 @@ from windtunnel.params.resolved import read_resolved
 def main() -> None:
     """Write reports/generators; with `generators.source: none` only that there is nothing."""
     resolved = read_resolved("generators")
-    block = Generators.model_validate(resolved.work.entry["generators"])
+    block = generators_in(resolved.work.entry["generators"])
     write_generators(block, read_assessed(DATA), read_train(DATA), resolved.seed, resolved.work.device, HERE)
 
 
