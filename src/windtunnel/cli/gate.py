@@ -12,7 +12,7 @@ from rich.table import Table
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.core.gate import GateResult, read_gate
 from windtunnel.core.layout import GATE
-from windtunnel.evaluation.gate.table import COLUMNS, markdown, rows, sentence
+from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
 
 
 @click.command()
@@ -74,6 +74,6 @@ def show_verdict(verdict: GateResult, console: Console) -> None:
         console.print(note, soft_wrap=True)
     for line in verdict.hard_failures:
         console.print(f"[bold red]NOT VALID[/bold red] {escape(line)}")
-    if champion := verdict.champion:
-        console.print(f"champion: {champion['model']} version {champion['version']}")
+    if line := champion_line(verdict):
+        console.print(escape(line), soft_wrap=True)
     console.print(f"gate: {escape(sentence(verdict))}", style="bold")

@@ -20,11 +20,12 @@ from windtunnel.core.findings import FindingRecord, read_findings
 from windtunnel.core.gate import GateResult, gate_json, read_gate
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.leading import leading_metric, leading_words
-from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, rate, read_metadata, severities_of
+from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, number, rate, read_metadata, severities_of
 from windtunnel.core.rows import Row, interval, rows_in
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.core.sandwich import layers_of, options_of_summary
 from windtunnel.evaluation.sanity.findings import counts, in_words, overall, with_caveats
+from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import leading
 from windtunnel.evaluation.summary.meanings import meanings_of
 
@@ -72,14 +73,15 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     for failure in options.hard_failures:
         console.print(f"[bold red]NOT VALID[/bold red] {escape(failure)}", soft_wrap=True)
     _print_sandwich(summary, rows, console)
+    _print_weakest_class(summary.metrics, console)
     console.print()
     _print_assessments(rows, console)
     console.print()
     _print_words(rows, checks, console)
     if checks:
-        number = counts(checks)
+        found_by = counts(checks)
         console.print(
-            f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)", soft_wrap=True
+            f"sanity: [bold]{overall(found_by)}[/bold], {in_words(found_by)}  (windtunnel sanity)", soft_wrap=True
         )
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
@@ -115,6 +117,29 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
                       str(layer.n_examined), "the global budget" if i == 0 else ", ".join(names)))  # fmt: skip
     title = f"Robustness sandwich of {summary.metrics.get('n_samples', '?')} samples, {_text(clean)} right without any change"
     print_table(console, _SANDWICH, [("", lines)], title)
+
+
+def _print_weakest_class(metrics: Metrics, console: Console) -> None:
+    """A line for each end of the sandwich: the class that holds least, and how far the best is from it."""
+    ends, classes = weakest_first(metrics)
+    for i, end in enumerate(ends):
+        weakest = min((row[i] for row in classes), key=lambda row: number(row, "accuracy"))
+        console.print(
+            f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]{escape(str(weakest['class']))}[/bold] "
+            f"{escape(_text(rate(weakest, 'accuracy')))} of {weakest['n']} samples; the best is {escape(gap_words(metrics, end))} above it",
+            soft_wrap=not console.is_terminal,
+        )
+
+
+def _print_classes(metrics: Metrics, console: Console) -> None:
+    """The classes of a summary, weakest first, as many as one reads; nothing for any other assessment."""
+    ends, classes = weakest_first(metrics)
+    if not ends:
+        return
+    columns = (Column("class"), Column("n", right=True), *(Column(ENDS[end], right=True) for end in ends))
+    rows = [(str(row[0]["class"]), str(row[0]["n"]), *(_text(rate(r, "accuracy")) for r in row)) for row in classes]
+    cut = f", the {MOST_CLASSES} weakest of {len(rows)} (--json has all)" if len(rows) > MOST_CLASSES else ""
+    print_table(console, columns, [("", rows[:MOST_CLASSES])], f"Classes at the first budget{cut}")
 
 
 def _print_assessments(rows: Mapping[str, Metadata], console: Console) -> None:
@@ -168,6 +193,7 @@ def _show_one(metadata: Metadata, console: Console) -> None:
         console, (Column("metric", typed=True), Column("value", right=True), Column("meaning")), [("", rows)], title
     )
     _print_classifiers(metrics, console)
+    _print_classes(metrics, console)
     if "critical_epsilon_histogram" in metrics:
         print_report(metadata, console)
     _print_caveats(metadata.name, metadata, console)

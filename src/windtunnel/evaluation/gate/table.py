@@ -36,9 +36,17 @@ def markdown(verdict: GateResult) -> str:
     lines = [f"**{sentence(verdict)}**", "", *failures, *([""] if failures else [])]
     lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(verdict)]
-    if verdict.champion:
-        lines += ["", f"Champion: {verdict.champion['model']} version {verdict.champion['version']}"]
+    lines += ["", line] if (line := champion_line(verdict)) else []
     return "\n".join(lines) + "\n"
+
+
+def champion_line(verdict: GateResult) -> str:
+    """Who was champion when the gate ran, which may be another one by now; empty where nobody was, or nothing was compared."""
+    champion = verdict.champion
+    if not champion:
+        return ""
+    again = ", reassessed for this comparison" if champion.get("reassessed") else ""
+    return f"Champion when the gate ran: {champion['model']} version {champion['version']}{again}"
 
 
 def _row(condition: Condition) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # `leading` is asked by commands that should not wait for tor
 
 # Of the classes of `certified` and `worst_case`; every class's own rate is in reports/summary/metadata.json.
 OF_CLASSES = (
-    "weakest_class_accuracy", "weakest_class_accuracy_ci_low", "weakest_class_accuracy_ci_high", "class_gap",
+    "weakest_class_accuracy", "weakest_class_accuracy_ci_low", "weakest_class_accuracy_ci_high",
+    "class_gap", "class_gap_ci_low", "class_gap_ci_high",
 )  # fmt: skip
 
 
