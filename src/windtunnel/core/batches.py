@@ -158,7 +158,9 @@ def each_batch(
         before = sum(len(b.indices) for b in todo if b.number in there)
         task = progress.add_task(name, total=sum(len(b.indices) for b in todo), completed=before)
         for batch in todo:
-            part = checkpoint.get(batch.number) if checkpoint and batch.number in there else None
+            part: dict[str, Tensor] | Lost | None = None
+            if checkpoint and batch.number in there:
+                part = checkpoint.get(batch.number)
             if part is None and batch.number in there:  # it was damaged by a kill
                 part = _Fitting(work)(batch)
             while part is None:
@@ -180,7 +182,9 @@ def each_batch(
         if checkpoint is not None:
             checkpoint.keep()
         if without is None:
-            raise UserError(f"{name}: {len(said.rows_lost)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")
+            raise UserError(
+                f"{name}: {len(said.rows_lost)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}"
+            )
         say(f"{name}: {len(said.rows_lost)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")
 
 

@@ -151,9 +151,9 @@ def test_a_batch_that_kills_every_worker_is_named_and_the_rest_is_done_and_kept(
     needs(asked)
     monkeypatch.setenv(VARIABLE, asked)
     checkpoint, seen = Checkpoint("it", "resolved", [], tmp_path), []
+    found_of_each = each_batch(batches_of(torch.arange(40), 4, 3, "it"), dies, name="it", checkpoint=checkpoint)
     with pytest.raises(UserError, match=r"it: 4 samples have no result: its worker died .*, 3 times; .*kept") as found:
-        for batch, _ in each_batch(batches_of(torch.arange(40), 4, 3, "it"), dies, name="it", checkpoint=checkpoint):
-            seen.append(batch.number)
+        seen.extend(batch.number for batch, _ in found_of_each)
     assert "\n" not in str(found.value)
     assert seen == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     checkpoint.clear()  # the assessment is not whole

@@ -195,9 +195,7 @@ def _untouched(task: Task, rows: Tensor) -> State:
     }
 
 
-def _data(
-    subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, found: State, lost: Tensor
-) -> Tensors:
+def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, found: State, lost: Tensor) -> Tensors:
     inputs, logits = subject.dataset.inputs.clone(), subject.clean_logits.clone()
     queries = torch.ones(len(inputs), dtype=torch.int64)
     predictions = subject.clean_predictions.clone()

@@ -38,7 +38,9 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     }
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
-        **binomial_rate(int((right & (table["verdicts"] == Verdict.ATTACK_FAILED)).sum()), n).metrics("adversarial_accuracy"),
+        **binomial_rate(int((right & (table["verdicts"] == Verdict.ATTACK_FAILED)).sum()), n).metrics(
+            "adversarial_accuracy"
+        ),
         **binomial_rate(int(wins.sum()), int(attacked.sum())).metrics("attack_success_rate"),
         "n_samples": n,
         "n_attacked": int(attacked.sum()),

@@ -91,7 +91,12 @@ def called_with(name: str, entry: SweepEntry, norm: Norm, subject: Subject, epsi
     data = subject.dataset
     if find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps") is FGSM:
         signs = torch.zeros(1, dtype=torch.int8).expand(data.inputs.shape)  # only its shape is told
-        return {"inputs": data.inputs, "signs": signs, "epsilon": epsilon, "clip": data.value_range if entry.clip else None}
+        return {
+            "inputs": data.inputs,
+            "signs": signs,
+            "epsilon": epsilon,
+            "clip": data.value_range if entry.clip else None,
+        }
     from windtunnel.assessments.attacks.assess import called_with as of_attack
 
     return of_attack(f"{name}@{epsilon:.9g}", *attack_at(entry, norm, epsilon), subject)

@@ -30,6 +30,7 @@ class Lost:
     """What stands for the result of a unit whose workers died or hung, with the reason."""
 
     reason: str
+    hung: bool = False
 
 
 class Executor(Protocol):
@@ -44,8 +45,9 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, R | Lost], None, None]:
         """(place in `units`, result of `work`), each as soon as it is there.
 
-        name: of the assessment, for messages. limit: seconds that a unit may take before its worker is ended; without it
-        `batch_limit()`. Neither holds in this process, which nobody could end. Raises what `work` raises.
+        name: of the assessment, for messages. limit: seconds that a unit may take before its worker is ended and it is given
+        up; without it `batch_limit()`, and a second try. Neither holds in this process, which nobody could end.
+        Raises what `work` raises.
         """
 
 

@@ -151,7 +151,8 @@ class Shift:
         now = time.monotonic()
         for worker in [worker for worker, given in self._busy.items() if now > given.until]:
             seconds = self._busy[worker].seconds
-            yield from self._lost(worker, self._hangs, HANGS, f"its worker gave no answer in {seconds:g} s")
+            most = HANGS if self.limit is None else 1
+            yield from self._lost(worker, self._hangs, most, f"its worker gave no answer in {seconds:g} s")
         if not self._busy and not self._idle and self._opening and now > max(self._opening.values()):
             raise UserError(
                 f"{self.name}: no worker was ready in {START_LIMIT:g} s; is there a free processor for one? What is finished is kept"
@@ -162,7 +163,7 @@ class Shift:
         self._dismiss(worker)
         count[place] += 1
         if count[place] >= most:
-            yield place, Lost(f"{why}, {most} times")
+            yield place, Lost(f"{why}, {most} times" if most > 1 else why, hung=count is self._hangs)
         else:
             self._again.append(place)
         self._open(self.crew.hire())
