@@ -26,6 +26,7 @@ from windtunnel.params.verification import VerificationEntry
 BUDGET = Budget(norm="Linf", epsilon=0.06)
 # (how, schema, entry): small, but of several units of work.
 ENTRIES = {
+    "FGSM": (attack, AttackEntry, {"library": "torchattacks", "algorithm": "FGSM"}),
     "PGD": (
         attack,
         AttackEntry,
