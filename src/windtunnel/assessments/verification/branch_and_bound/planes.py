@@ -87,8 +87,8 @@ class _Fitted:
 
     def best(self) -> Plane:
         """The best planes, their offsets in float64."""
-        exact = (t.double() for t in self._best)
-        return Plane(self.source, self._best[0], self._offsets(*exact, *self._exact)[0])
+        g, mu, nu = (t.double() for t in self._best)
+        return Plane(self.source, self._best[0], self._offsets(g, mu, nu, *self._exact)[0])
 
     def step(self, negative: Tensor, x: Tensor) -> None:
         """Ascend, given the coefficients of the outputs (Q, U), none positive, and the source's outputs (Q, n)."""

@@ -43,7 +43,7 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Rows of one node, one after the other."""
+        """Rows of one node without planes, one after the other."""
         spec, sample, signs, alpha, beta = (
             torch.cat(of)
             for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
@@ -52,8 +52,11 @@ class Rows:
 
     def at(self, index: Tensor) -> Rows:
         """The rows at `index`, int64 or bool."""
-        chosen = (t[index] for t in (self.spec, self.sample, self.signs, self.alpha, self.beta))
-        return Rows(self.start, *chosen, self.planes, self.plane[index] if self.planes else self.plane)
+        spec, sample, signs, alpha, beta = (
+            t[index] for t in (self.spec, self.sample, self.signs, self.alpha, self.beta)
+        )
+        plane = self.plane[index] if self.planes else self.plane
+        return Rows(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
 
     def with_multipliers(self, alpha: Tensor, beta: Tensor) -> Rows:
         """The same rows with other multipliers."""
@@ -266,9 +269,7 @@ class Bounded:
         coefficients = torch.cat(columns[::-1], 1) if columns else rows.alpha[:, :0].to(dtype)
         return Back(constant, inputs, coefficients, chosen)
 
-    def forward(
-        self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> tuple[Tensor, Tensor, list[Tensor]]:
         """(inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it.
 
         And the leaves, (m, size) each.
