@@ -125,7 +125,7 @@ def _print_weakest_class(metrics: Metrics, console: Console) -> None:
     for i, end in enumerate(ends):
         weakest = min((row[i] for row in classes), key=lambda row: number(row, "accuracy"))
         console.print(
-            f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]{escape(str(weakest['class']))}[/bold] "
+            f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(str(weakest['class']))}'[/bold], "
             f"{escape(_text(rate(weakest, 'accuracy')))} of {weakest['n']} samples; the best is {escape(gap_words(metrics, end))} above it",
             soft_wrap=not console.is_terminal,
         )
