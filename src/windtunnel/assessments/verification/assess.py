@@ -13,7 +13,7 @@ from torch import Tensor
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
-from windtunnel.assessments.verification.examples import known_examples
+from windtunnel.assessments.verification.examples import known_examples, without_images
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
@@ -89,7 +89,12 @@ def assess(
         semantics=Semantics(_as_it_ran(row.algorithm, steps, task), PerturbationBudget(region.norm, region.epsilon)),
         data=data,
         metrics=verification_metrics(data, ledger.names, largest),
-        caveats=(*canonical.caveats, *dict.fromkeys(ledger.caveats), *bounder.caveats()),
+        caveats=(
+            *canonical.caveats,
+            *dict.fromkeys(ledger.caveats),
+            *bounder.caveats(),
+            *without_images(results or {}),
+        ),
         kwargs={
             **base_kwargs(subject),
             "decided_by_names": names,

@@ -47,7 +47,7 @@ def summarise(
     names = [a.name for a in assessments]
     facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), sanity)
     failures = [*_contradictions(outcomes, clean, names), *_sanity_failures(sanity)]
-    inputs, predictions = nearest_examples(first, clean, assessments)
+    inputs, predictions, pictured = nearest_examples(first, subject, assessments)
     data: Tensors = {
         **base_data(subject, torch.where(first.broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
         "perturbed_inputs": inputs,
@@ -76,6 +76,7 @@ def summarise(
         metrics=metrics,
         caveats=(*_caveats(first, failures, assessments), reproducibility_caveat(facts)),
         kwargs={**base_kwargs(subject), "assessments": names, "hard_failures": failures, "reproducibility": facts},
+        pictured=None if pictured.all() else pictured,
     )
 
 

@@ -224,7 +224,7 @@ def _run(
     ]
     for family, task in tasks:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-    write_clean(params.clean, subject, place, time.time())
+    write_clean(params.clean, params.storage, subject, place, time.time())
     with progress_bar() as progress:
         bar = progress.add_task("assess", total=len(tasks))
         for family, task in tasks:
@@ -243,7 +243,7 @@ def _resolved(params: Params, family: str, name: str, entry: Entry) -> Resolved:
         raise UserError(
             f"{family}.{name}: builds on results of other entries, which only the pipeline keeps; use dvc repro"
         )
-    block = facts.with_budget(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
+    block = facts.as_it_runs(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
     inputs = {"model": params.model.model_dump(mode="json")}
     work = Work(entry=block, inputs=inputs, seed=params.seed, device=params.device)
     return Resolved(stage=families()[family].stage, family=family, name=name, work=work)
