@@ -152,7 +152,7 @@ def nearest_examples(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(perturbed_inputs, perturbed_predictions, bool (N,)) of the nearest example inside the region; the clean ones for none.
 
-    The last says whose example is there: NaN stands for one whose image was not kept.
+    The last says whose example is there: NaN stands for one whose image was not kept (see `nearest_distances`).
     """
     inputs, predictions = scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone()
     pictured = torch.ones(len(inputs), dtype=torch.bool)
@@ -169,3 +169,15 @@ def nearest_examples(
         pictured[shown[images]] = True
     inputs[~pictured] = torch.nan
     return inputs, predictions, pictured
+
+
+def nearest_distances(result: RegionEvidence, subject: Subject, assessments: Sequence[Artifacts]) -> dict[str, Tensor]:
+    """How far the nearest example inside the region lies, under every norm, whether its image was kept or not; (N,), 0 for none."""
+    found = {norm: torch.zeros(len(result.broken)) for norm in DISTANCE}
+    for index, artifacts in enumerate(assessments):
+        mine = result.broken_by == index
+        if mine.any():
+            local = mine[(rows := rows_of(artifacts, subject.dataset.ids))]
+            for norm, sizes in found.items():
+                sizes[rows[local]] = artifacts.distances(norm)[local]
+    return {norm.value: sizes for norm, sizes in found.items()}
