@@ -20,7 +20,13 @@ from windtunnel.core.errors import InfrastructureError
 CACHE = Path(".cache/windtunnel")
 LARGE = 2**26  # bytes: what is smaller lies in memory
 
-_NUMPY = {torch.float32: np.float32, torch.uint8: np.uint8, torch.int64: np.int64, torch.bool: np.bool_}
+_NUMPY = {
+    torch.float32: np.float32,
+    torch.uint8: np.uint8,
+    torch.int8: np.int8,
+    torch.int64: np.int64,
+    torch.bool: np.bool_,
+}
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:

@@ -16,8 +16,11 @@ from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteDat
 from windtunnel.assessments.corruptions.processes import CHUNK, run_jobs
 from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
 from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Checkpoint, progress_bar
+from windtunnel.core.chunks import put_rows, row_parts
+from windtunnel.core.classifier import FORWARD_BATCH
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
@@ -70,8 +73,8 @@ def assess_suite(
         pairs=pairs,
         predictions=torch.stack(mildest.predictions),
         clean=subject.clean_predictions,
-        quantised=subject.classifier.predict(_floats(pixels)),
-        resized=subject.classifier.predict(_floats(there_and_back(pixels, entry.upsample))) if entry.upsample else None,
+        quantised=_predicted(subject, pixels),
+        resized=_predicted(subject, pixels, entry.upsample) if entry.upsample else None,
         targets=subject.dataset.targets,
         minimal=mildest.severity,
     )
@@ -91,21 +94,36 @@ class Mildest:
     def of(cls, subject: Subject) -> Mildest:
         """Nothing corrupted yet."""
         unbroken = torch.full((len(subject.dataset),), NEVER)
-        return cls([], unbroken, subject.dataset.inputs.clone(), subject.clean_predictions.clone())
+        return cls([], unbroken, scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone())
 
     def add(self, corrupted: Corrupted, targets: Tensor) -> None:
         """Remember one corruption; a sample that is not broken yet is shown under the latest one."""
         self.predictions.append(corrupted.predictions)
         breaks = (corrupted.predictions != targets) & (corrupted.severity < self.severity)
         shows = breaks | (self.severity == NEVER)
-        self.inputs[shows], self.shown[shows] = corrupted.inputs[shows], corrupted.predictions[shows]
+        rows = shows.nonzero().flatten()
+        put_rows(self.inputs, rows, corrupted.inputs, rows)
+        self.shown[shows] = corrupted.predictions[shows]
         self.severity[breaks] = corrupted.severity
 
 
 def _eight_bits(inputs: Tensor) -> np.ndarray:
     """Float images (N, C, H, W) in [0, 1] as uint8 (N, H, W, C)."""
-    rounded: np.ndarray = (inputs * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    return rounded
+    n, channels, height, width = inputs.shape
+    rounded = scratch.empty((n, height, width, channels), torch.uint8)
+    for part in row_parts(inputs):
+        rounded[part] = (inputs[part] * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+    found: np.ndarray = rounded.numpy()
+    return found
+
+
+def _predicted(subject: Subject, pixels: np.ndarray, upsample: int | None = None) -> Tensor:
+    """Predictions of uint8 images (N, H, W, C), resized to `upsample` and back where it is given; int64 (N,)."""
+    found = []
+    for start in range(0, len(pixels), FORWARD_BATCH):
+        part = pixels[start : start + FORWARD_BATCH]
+        found.append(subject.classifier.predict(_floats(there_and_back(part, upsample) if upsample else part)))
+    return torch.cat(found)
 
 
 def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
@@ -141,7 +159,7 @@ def _corrupt_all(
     )
     results = run_jobs(jobs, entry.workers)
     # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
-    corrupted, inputs = np.empty_like(pixels), torch.empty(subject.dataset.inputs.shape)
+    corrupted, inputs = scratch.empty(pixels.shape, torch.uint8).numpy(), scratch.empty(subject.dataset.inputs.shape)
     with progress_bar() as progress:
         task = progress.add_task(name, total=len(pairs) * n)
         for number, (corruption, severity) in enumerate(pairs):
@@ -157,7 +175,8 @@ def _corrupt_all(
                     progress.advance(task, len(rows))
                 checkpoint.put(number, {"pixels": torch.from_numpy(corrupted), "predictions": predictions})
             else:
-                _floats(part["pixels"].numpy(), inputs)
+                for some in row_parts(inputs):
+                    _floats(part["pixels"][some].numpy(), inputs[some])
                 predictions = part["predictions"]
                 progress.advance(task, n)
             yield Corrupted(corruption, severity, inputs, predictions)

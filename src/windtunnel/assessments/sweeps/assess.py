@@ -10,8 +10,10 @@ from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_m
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM
 from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import progress_bar
+from windtunnel.core.chunks import put_rows
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
@@ -82,7 +84,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
 def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
     """(perturbed inputs (N, ...), predictions (E, N)); row 0 is the clean evaluation itself, not a second one."""
     targets, everyone = subject.dataset.targets, torch.arange(len(subject.dataset))
-    rows, kept = [subject.clean_predictions], subject.dataset.inputs.clone()
+    rows, kept = [subject.clean_predictions], scratch.copy_of(subject.dataset.inputs)
     still_right = subject.clean_correct
     with progress_bar() as progress:
         for epsilon in progress.track(grid[1:], description=name):
@@ -95,11 +97,16 @@ def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) ->
                     f"a curve over such predictions would mean nothing"
                 )
             broken = still_right & (predictions != targets)
-            kept[broken] = perturbed[broken]
+            _take_over(kept, perturbed, broken)
             still_right = still_right & ~broken
             rows.append(predictions)
-    kept[still_right] = perturbed[still_right]
+    _take_over(kept, perturbed, still_right)
     return kept, torch.stack(rows)
+
+
+def _take_over(kept: Tensor, perturbed: Tensor, which: Tensor) -> None:
+    rows = which.nonzero().flatten()
+    put_rows(kept, rows, perturbed, rows)
 
 
 def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subject, rounds: int) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from windtunnel.core import scratch
+from windtunnel.core.chunks import row_parts
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -40,23 +42,27 @@ class OneGradientFGSM:
         self.called_with: Mapping[str, object] = {}
         self._range = subject.dataset.value_range if clip else None
         # int8 holds the three values of a sign in a quarter of the memory.
-        self._signs = torch.cat(
-            [
-                _gradient_sign(
-                    subject.classifier.module, x.to(subject.classifier.device), y.to(subject.classifier.device)
-                )
-                for x, y in zip(self._inputs.split(batch_size), subject.dataset.targets.split(batch_size), strict=True)
-            ]
+        self._signs = scratch.empty(self._inputs.shape, torch.int8)
+        device, targets = subject.classifier.device, subject.dataset.targets
+        parts = zip(
+            self._signs.split(batch_size), self._inputs.split(batch_size), targets.split(batch_size), strict=True
         )
+        for signs, x, y in parts:
+            signs.copy_(_gradient_sign(subject.classifier.module, x.to(device), y.to(device)))
+        self._moved = scratch.empty(self._inputs.shape)
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
-        """The inputs at `indices` moved by `epsilon` along the stored signs."""
+        """The inputs at `indices` moved by `epsilon` along the stored signs; of all of them until the next call alone."""
         self.called_with = {"inputs": self._inputs, "signs": self._signs, "epsilon": epsilon, "clip": self._range}
         # Memory traffic is all that this costs beside the model's passes: no copy that can be spared.
         whole = len(indices) == len(self._inputs)
         inputs, signs = (self._inputs, self._signs) if whole else (self._inputs[indices], self._signs[indices])
-        moved = torch.add(inputs, signs, alpha=epsilon)
-        return moved.clamp_(*self._range) if self._range else moved
+        moved = self._moved if whole else torch.empty_like(inputs)
+        for part in row_parts(inputs):
+            torch.add(inputs[part], signs[part], alpha=epsilon, out=moved[part])
+            if self._range:
+                moved[part].clamp_(*self._range)
+        return moved
 
 
 def _gradient_sign(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
