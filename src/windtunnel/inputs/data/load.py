@@ -135,17 +135,19 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
             facts,
         )
     ids = tuple(raw.ids[i] for i in rows.tolist())
-    first = _numbers(raw.inputs[rows[:1].numpy()])
+    if isinstance(raw.inputs, np.ndarray):
+        _require_numbers(raw.inputs)
+    first = raw.inputs[rows[:1].numpy()]
     is_image = first.ndim in {3, 4}
     low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
     if high <= low:
         raise UserError(f"data.value_range: [{low:g}, {high:g}] is empty; write [lowest, highest]")
     steps: dict[str, Json] = {"source": data.source, "value_range_of_source": [low, high]}
     inputs: Tensor | None = None
-    few = max(1, AT_A_TIME // max(1, first.numel()))
+    few = max(1, AT_A_TIME // max(1, first.size))
     for start in range(0, len(rows), few):
         part = slice(start, start + few)
-        some = _numbers(_alike(raw.inputs, rows, part))
+        some = _floats(_alike(raw.inputs, rows, part))
         _check_finite(some, ids[part])
         some = _as_image(some, data, low, high) if is_image else some
         if not is_image:
@@ -207,7 +209,9 @@ def _viewed(raw: Raw, data: Data, rows: Tensor, view: View) -> Tensor:
 
 
 def _pictures(raw: Raw, data: Data, rows: Tensor, view: View) -> Iterator[Image.Image]:
-    inputs = _numbers(np.asarray(raw.inputs)[rows.numpy()])
+    assert isinstance(raw.inputs, np.ndarray)  # files are pictures already
+    _require_numbers(raw.inputs)
+    inputs = _floats(raw.inputs[rows.numpy()])
     if inputs.ndim not in {3, 4}:
         raise UserError(
             f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take"
@@ -240,13 +244,16 @@ def _checked(given: Dataset) -> Dataset:
     return given
 
 
-def _numbers(array: np.ndarray) -> Tensor:
+def _require_numbers(array: np.ndarray) -> None:
     if array.dtype.kind not in "uifb":
         raise UserError(f"data: inputs of type {array.dtype} are not numbers")
     if array.ndim not in {2, 3, 4} or not array.size:
         raise UserError(f"data: inputs of shape {array.shape}; (N, C, H, W), (N, H, W) or tabular (N, F) are needed")
     if array.ndim == 4 and array.shape[3] in {1, 3} and array.shape[1] not in {1, 3}:
         raise UserError(f"data: inputs of shape {array.shape} have their channels last; (N, C, H, W) is needed")
+
+
+def _floats(array: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
