@@ -15,8 +15,7 @@ from windtunnel.core.plugins import families
 from windtunnel.core.storage import DISTANCES, KEPT, keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.direct.run import _datasets, _run
-from windtunnel.params.data import Data
+from windtunnel.operations.direct.pipeline import assess_subject
 from windtunnel.reporting.compare.paired import compare_assessment
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.report.collect import collect
@@ -44,13 +43,7 @@ PARAMS = {
 def _of(subject: Subject, **changes: object) -> Layout:
     """A run of all families on `N` samples, in a folder that stays as long as what is returned."""
     params = validate({**copy.deepcopy(PARAMS), **changes}, "test")
-    data = subject.dataset
-    found = _run(
-        params,
-        subject.classifier.module,
-        _datasets(Data.model_validate(PARAMS["data"]), 0, data.inputs[:N], data.targets[:N], None),
-        checked=True,
-    )
+    found = assess_subject(params, subject.subset(torch.arange(N)), None)
     found.place.result = found  # type: ignore[attr-defined]  # else the folder ends with it
     return found.place
 

@@ -23,12 +23,15 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     registry = project.registry
     first = project.retrain()
     assert first.status is Status.PROMOTED
+    assert "## Retraining: windtunnel version 1 is the champion now: the first one\n" in summary_markdown(first)
+    assert "Champion when the gate ran" not in summary_markdown(first)
     assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("1", None)
 
     # Nothing changed: nothing is computed but the samples, which only `prepare` can tell.
     again = project.retrain()
     assert (again.status, again.exit_code, again.remembered, project.ran) == (Status.PROMOTED, 0, True, ["prepare"])
-    assert "nothing changed since windtunnel version 1 was assessed" in summary_markdown(again)
+    said = "nothing changed since windtunnel version 1 was assessed; it was promoted, and still is the champion\n"
+    assert said in summary_markdown(again)
 
     project.data("worse")
     worse = project.retrain()
@@ -43,13 +46,14 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     again = project.retrain()
     assert (again.status, again.exit_code, again.remembered) == (Status.KEPT, 10, True)
     assert "clean/accuracy vs champion" in summary_markdown(again)
-    assert "Champion: windtunnel version 1" in text
+    assert "Champion when the gate ran: windtunnel version 1\n" in text
     with pytest.raises(UserError, match="it did not pass the gate"):
         promote_version(registry, "2")
 
     project.data("equal")
     equal = project.retrain()
     assert equal.status is Status.PROMOTED, summary_markdown(equal)
+    assert "windtunnel version 3 is the champion now, in place of version 1\n" in summary_markdown(equal)
     assert equal.verdict["conditions"][-1]["interval"][0] > -0.15
     assert (number(registry, CHAMPION), number(registry, PREVIOUS), number(registry, CHALLENGER)) == ("3", "1", None)
     assert registry.version("3").run_id == registry.version("3").tags["assessment.run_id"]

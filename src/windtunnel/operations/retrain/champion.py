@@ -73,6 +73,7 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
 def _write_params(champion: Version, path: Path) -> None:
     """params.yaml with the champion for its model."""
     yaml = YAML()
+    yaml.preserve_quotes = True  # DVC reads no `{algorithm: attacks:mine}` without them
     content = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
     content["model"] = {"source": "mlflow", "uri": champion.uri}
     with path.open("w", encoding="utf-8") as file:
