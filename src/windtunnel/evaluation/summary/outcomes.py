@@ -77,7 +77,8 @@ def _right_images(artifacts: Artifacts) -> Tensor:
 def _unbroken(artifacts: Artifacts) -> Tensor:
     """As `adversarial_accuracy` counts: right on the clean input and not broken."""
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
-    return right & (artifacts.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED)
+    verdicts = artifacts.tensor("verdicts")
+    return right & (verdicts != Verdict.ATTACK_SUCCEEDED) & (verdicts != Verdict.ERROR)
 
 
 def _verified(artifacts: Artifacts) -> Tensor:
