@@ -176,7 +176,7 @@ class _Attack:
 
     def first_calls(self) -> dict[str, Json]:
         """How the library is called for the first batch, without calling it; by run where there are several."""
-        living = _State.start(self.subject, self.aims, self.before).living
+        living = _State.start(self.subject, self.aims, self.before, self.budget.norm).living
         batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
         return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 
