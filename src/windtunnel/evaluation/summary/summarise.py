@@ -9,6 +9,7 @@ import torch
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.findings import rows_in
@@ -17,6 +18,7 @@ from windtunnel.evaluation.summary.evidence import (
     NOBODY,
     Region,
     RegionEvidence,
+    nearest_distances,
     nearest_examples,
     of_a_smoothed_model,
     outcome,
@@ -47,7 +49,7 @@ def summarise(
     names = [a.name for a in assessments]
     facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), sanity)
     failures = [*_contradictions(outcomes, clean, names), *_sanity_failures(sanity)]
-    inputs, predictions = nearest_examples(first, clean, assessments)
+    inputs, predictions, pictured = nearest_examples(first, subject, assessments)
     data: Tensors = {
         **base_data(subject, torch.where(first.broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
         "perturbed_inputs": inputs,
@@ -59,6 +61,8 @@ def summarise(
         "sandwich_broken": torch.stack([o.broken for o in outcomes]),
         "sandwich_certified": torch.stack([o.certified for o in outcomes]),
     }
+    if not pictured.all():
+        data[DISTANCES] = nearest_distances(first, subject, assessments)
     correct, n = int(subject.clean_correct.sum()), len(subject.dataset)
     sandwich: list[Json] = [_layer(o, names) for o in outcomes]
     metrics: dict[str, Json] = {
@@ -76,6 +80,7 @@ def summarise(
         metrics=metrics,
         caveats=(*_caveats(first, failures, assessments), reproducibility_caveat(facts)),
         kwargs={**base_kwargs(subject), "assessments": names, "hard_failures": failures, "reproducibility": facts},
+        pictured=None if pictured.all() else pictured,
     )
 
 

@@ -15,6 +15,7 @@ from windtunnel.core.files import write_json
 from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
+from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.findings import read_sanity
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
@@ -38,6 +39,7 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     assessments = [read_artifacts(place.robustness / name, run_times=False) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_sanity(place.sanity))
+    result = keep_images(result, params.storage.inputs)
     summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))
     write_json(headline_metrics(summary, clean, assessments), place.metrics)
     write_record(record_outcomes(params, summary, clean, assessments), place.summary / OUTCOMES_FILE)

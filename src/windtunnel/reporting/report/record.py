@@ -16,6 +16,7 @@ from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts, save_t
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
 from windtunnel.core.metadata import read_metadata
+from windtunnel.core.storage import DISTANCES, KEPT
 from windtunnel.evaluation.sanity.findings import read_sanity, rows_in, with_caveats
 from windtunnel.evaluation.summary.evidence import rows_of
 
@@ -41,7 +42,7 @@ def write_record(
     summary = read_artifacts(reports / "summary")
     checks = rows_in(read_sanity(reports / "sanity"))
     rows = [_row(read_artifacts(reports / "robustness" / name), summary) for name in names]
-    data: Tensors = {key: summary.tensor(key) for key in _OF_SUMMARY}
+    data: Tensors = {key: summary.data[key] for key in (*_OF_SUMMARY, KEPT, DISTANCES) if key in summary.data}
     for key, column in zip(("verdicts", "predictions", "distances"), zip(*rows, strict=True), strict=False):
         data[f"assessment_{key}"] = torch.stack(column)
     save_tensors(data, directory / DATA_FILE)
