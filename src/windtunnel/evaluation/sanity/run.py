@@ -150,6 +150,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
     if row.tier not in PROFILES[settings.profile]:
         wanted = "full" if row.tier is Tier.ATTACKS else "standard"
         return outcome_of(Status.NOT_RUN, f"a {row.tier} check; sanity.profile: {wanted} runs it")
+    evidence.partial.clear()
     try:
         found = row.look(evidence, 0.0 if threshold is None else threshold)
     except NotApplicable as why:
@@ -164,7 +165,8 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
             f"the check could not be made ({type(error).__name__}: {' '.join(str(error).split())[:200]})",
         )
     severity = (found.severity if found.flagged else None) or row.severity
-    words = "; ".join(filter(None, (found.reason if found.flagged else "", found.note)))
+    some = "; ".join(f"{name}: {words}, and looked at" for name, words in evidence.partial.items())
+    words = "; ".join(filter(None, (found.reason if found.flagged else "", found.note, some)))
     return Finding(
         check=row,
         status=_status(found, severity),

@@ -10,12 +10,14 @@ from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.findings import FindingRecord, Severity, Status
+from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.evaluation.summary.evidence import (
     NOBODY,
     Region,
     RegionEvidence,
+    nearest_distances,
     nearest_examples,
     of_a_smoothed_model,
     outcome,
@@ -46,7 +48,7 @@ def summarise(
     names = [a.name for a in assessments]
     facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), findings)
     failures = [*_contradictions(outcomes, clean, names), *_sanity_failures(findings)]
-    inputs, predictions = nearest_examples(first, clean, assessments)
+    inputs, predictions, pictured = nearest_examples(first, subject, assessments)
     data: Tensors = {
         **base_data(subject, torch.where(first.broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
         "perturbed_inputs": inputs,
@@ -58,6 +60,8 @@ def summarise(
         "sandwich_broken": torch.stack([o.broken for o in outcomes]),
         "sandwich_certified": torch.stack([o.certified for o in outcomes]),
     }
+    if not pictured.all():
+        data[DISTANCES] = nearest_distances(first, subject, assessments)
     correct, n = int(subject.clean_correct.sum()), len(subject.dataset)
     sandwich: list[Json] = [_layer(o, names) for o in outcomes]
     metrics: dict[str, Json] = {
@@ -75,6 +79,7 @@ def summarise(
         metrics=metrics,
         caveats=(*_caveats(first, failures, assessments), reproducibility_caveat(facts)),
         kwargs={**base_kwargs(subject), "assessments": names, "hard_failures": failures, "reproducibility": facts},
+        pictured=None if pictured.all() else pictured,
     )
 
 

@@ -65,6 +65,7 @@ class Resolver:
             yield self.entry(stage, name)
         whole = {
             "budget": _plain(p.budget),
+            **self._storage(),
             **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in families()},
         }
         checks = {
@@ -109,7 +110,7 @@ class Resolver:
             if own := self._of_this_run(place):
                 built += own
                 del files[key]
-        effective = facts.with_budget(family, entry, self.params)
+        effective = facts.as_it_runs(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
         modules = [
             *self.model_code,
@@ -137,11 +138,16 @@ class Resolver:
         }
         return reached[profile] | self.model_options
 
+    def _storage(self) -> dict[str, JsonValue]:
+        return {"storage": _plain(self.params.storage)}
+
     def _clean(self) -> Resolved:
         from windtunnel.assessments.clean.table import VISUALISERS as NAMES
 
         figures = [FigureSpec(module=_CLEAN_FIGURES, name=name) for name in NAMES]
-        found = self._stage("clean", {"clean": _plain(self.params.clean)}, self.model_options, self.model_code)
+        found = self._stage(
+            "clean", {"clean": _plain(self.params.clean), **self._storage()}, self.model_options, self.model_code
+        )
         return found.model_copy(update={"drawing": self._drawing(figures, found.work.code)})
 
     def _stage(

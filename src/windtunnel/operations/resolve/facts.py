@@ -137,8 +137,13 @@ def lazy_imports() -> dict[str, list[str]]:
     }
 
 
-def with_budget(family: str, entry: Entry, params: Params) -> Entry:
-    """The entry with the budget that it runs under, or only with its own keys where the global budget has no say."""
+def as_it_runs(family: str, entry: Entry, params: Params) -> Entry:
+    """The entry with what is global filled in: the storage, and the budget unless the global one has no say in this entry."""
+    storage = (entry.storage or params.storage) if entry.drops_images else None
+    return _with_budget(family, entry.model_copy(update={"storage": storage}), params)
+
+
+def _with_budget(family: str, entry: Entry, params: Params) -> Entry:
     if of_family(family).own_budget(entry):
         return entry
     budget = entry.budget.over(params.budget)

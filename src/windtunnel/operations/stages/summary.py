@@ -16,6 +16,7 @@ from windtunnel.core.findings import read_findings
 from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
+from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.outcomes import record_outcomes
@@ -39,6 +40,7 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     assessments = [read_artifacts(place.robustness / name, run_times=False) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_findings(place.sanity))
+    result = keep_images(result, params.storage.inputs)
     write_curves(security_curves(assessments), place.summary)
     summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))
     write_json(headline_metrics(summary, clean, assessments), place.metrics)

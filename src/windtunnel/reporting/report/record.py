@@ -17,6 +17,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
 from windtunnel.core.findings import read_findings
 from windtunnel.core.metadata import read_metadata
+from windtunnel.core.storage import DISTANCES, KEPT
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.evidence import rows_of
 
@@ -42,7 +43,7 @@ def write_record(
     summary = read_artifacts(reports / "summary")
     checks = read_findings(reports / "sanity")
     rows = [_row(read_artifacts(reports / "robustness" / name), summary) for name in names]
-    data: Tensors = {key: summary.tensor(key) for key in _OF_SUMMARY}
+    data: Tensors = {key: summary.data[key] for key in (*_OF_SUMMARY, KEPT, DISTANCES) if key in summary.data}
     for key, column in zip(("verdicts", "predictions", "distances"), zip(*rows, strict=True), strict=False):
         data[f"assessment_{key}"] = torch.stack(column)
     save_tensors(data, directory / DATA_FILE)
