@@ -1,6 +1,9 @@
 """`windtunnel show` and `windtunnel algorithms`: nothing is cut, what compares stands together, every short word is explained."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +57,38 @@ def test_every_code_and_short_name_is_explained_once(asked):
     text = asked("show")
     assert text.count("one_step_attack: ") == 1
     assert text.count("area_under_curve: ") == 1
+
+
+def test_the_weakest_class_and_the_gap_have_their_intervals(asked):
+    (line,) = [line for line in asked("show").splitlines() if line.startswith("weakest of")]
+    assert re.fullmatch(
+        r"weakest of \d+ classes, worst case: '\d', \d+\.\d% \[.+%, .+%\] of \d+ samples; "
+        r"the best is \d+\.\d points \[\d+\.\d, \d+\.\d\](, which may be chance)? above it",
+        line,
+    ), line
+    assert "Classes at the first budget\n" in asked("show", "summary")
+    assert "Classes" not in asked("show", "fgsm")
+
+
+def test_of_hundreds_of_classes_the_weakest_are_listed(run, tmp_path, monkeypatch):
+    shutil.copytree(run, tmp_path / "wide")
+    monkeypatch.chdir(tmp_path / "wide")
+
+    def widen(metadata):
+        row = {"n": 4, "accuracy_ci_low": 0.0, "accuracy_ci_high": 1.0}
+        rows = [{**row, "class": f"class-{i:03}", "accuracy": i / 300} for i in range(300)]
+        metadata["metrics"].update(
+            worst_case_per_class=rows, certified_per_class=rows, certified_class_gap=0.9,
+            certified_class_gap_ci_low=0.2, certified_class_gap_ci_high=1.0,
+        )  # fmt: skip
+
+    edit(Path("reports/summary/metadata.json"), widen)
+    text = CliRunner().invoke(cli, ["show", "summary"]).output
+    assert re.findall(r"class-\d+", text) == [f"class-{i:03}" for i in range(20)]
+    assert "the 20 weakest of 300 (--json has all)" in text
+    lines = CliRunner().invoke(cli, ["show"]).output
+    assert "weakest of 300 classes, certified: 'class-000', 0.0% [0.0%, 100.0%] of 4 samples" in lines
+    assert "90.0 points [20.0, 100.0] above it" in lines
 
 
 def test_json_holds_everything(asked):

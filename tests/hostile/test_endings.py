@@ -114,6 +114,46 @@ def test_a_model_that_hangs_later_ends_the_stage_with_a_line(project, place, key
     assert f"{key} has not answered in 1 s, 10 times model.time_limit (0.1 s); what is finished is kept" in line
 
 
+def test_a_model_that_hangs_in_c_and_lets_no_thread_say_so_ends_the_stage_too(project):
+    """`PyDLL` keeps the interpreter's lock: nothing of Python's runs until the call returns."""
+    hostile(project, "in_forward", "len(x) > 2 and ctypes.PyDLL(None).sleep(60)", time_limit=0.1)
+    assert [stage(name, cwd=project).code for name in ("prepare", "train")] == [0, 0]
+    ended = stage("clean", cwd=project)
+    assert ended.code == 1
+    assert ended.err.startswith("Timeout (0:00:02)!")
+    assert 'mine.py", line 14 in forward' in ended.err
+
+
+GENERATORS = """
+import time, torch
+
+class Own:
+    latent_dim = 4
+
+    def decode(self, latents, classes):
+        time.sleep(60 if len(latents) {when} else 0)
+        return latents.sum(1).sigmoid().view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+"""
+
+
+@pytest.mark.parametrize(("when", "ends"), [("> 0", "check"), ("!= 40", "generators")])
+def test_a_generative_model_that_hangs_ends_check_and_the_stage(project, when, ends):
+    """`check` decodes four codes of each of the ten classes; what hangs at another number is met by the stage."""
+    (project / "theirs.py").write_text(GENERATORS.format(when=when))
+    given = {"source": "function", "function": "theirs:Own", "time_limit": 0.1}
+    write_params(project, params(generators=given, latent={"l": {}}, attacks={}))
+    if ends == "check":
+        ended = windtunnel("check", cwd=project)
+        assert ended.code == 2
+        assert "generators: the model has not answered in 0.1 s; generators.time_limit gives it more" in ended.line
+        return
+    assert windtunnel("check", cwd=project).code == 0
+    assert [stage(name, cwd=project).code for name in ("prepare", "train")] == [0, 0]
+    ended = stage("generators", cwd=project)
+    assert ended.code == 2
+    assert "has not answered in 1 s, 10 times generators.time_limit (0.1 s)" in ended.err.splitlines()[-1]
+
+
 def test_a_slow_model_is_waited_for(project):
     once = "if len(x) > 2 and not vars(self).setdefault('slow', 0): self.slow = 1; time.sleep(1)"
     hostile(project, "in_forward", once, time_limit=0.3)

@@ -76,11 +76,12 @@ def test_the_walk_of_the_handbook_goes_as_it_says(clone):
         else:
             others[command] = said
     first, again, better, worse, worse_again, unsound, unsound_again, rolled_back, overruled = retrained
-    assert "windtunnel version 1 is the champion now" in first
+    assert "windtunnel version 1 is the champion now: the first one\n" in first
     assert "nothing changed since windtunnel version 1 was assessed" in again
     assert "Running stage 'train'" not in again
     assert "windtunnel version 1 was reassessed" not in better
-    assert "windtunnel version 2 is the champion now" in better
+    assert "windtunnel version 2 is the champion now, in place of version 1\n" in better
+    assert "Champion when the gate ran: windtunnel version 1\n" in better
     for text in (worse, worse_again):
         assert "windtunnel version 2 stays the champion: windtunnel version 3 was not promoted" in text
         assert "vs champion" in text
@@ -92,7 +93,8 @@ def test_the_walk_of_the_handbook_goes_as_it_says(clone):
     assert "windtunnel version 2 was not promoted" in rolled_back
     assert "it was rolled back" in rolled_back
     assert (
-        "nothing changed since windtunnel version 2 was assessed; windtunnel version 2 was promoted then" in overruled
+        "nothing changed since windtunnel version 2 was assessed; it was promoted, and still is the champion"
+        in overruled
     )
     assert "it was rolled back" not in overruled
 

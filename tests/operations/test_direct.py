@@ -132,6 +132,22 @@ def test_the_callers_module_is_not_touched(few):
     assert all(torch.equal(before[key], value) for key, value in own.state_dict().items())
 
 
+@pytest.mark.slow
+def test_entries_build_on_one_another_as_in_the_pipeline(few, tmp_path, monkeypatch):
+    """In a folder without params.yaml, where a notebook may run."""
+    monkeypatch.chdir(tmp_path)
+    model, x, y = few
+    attack = {"library": "torchattacks", "algorithm": "FGSM"}
+    left = {"library": "torchattacks", "algorithm": "PGD", "on": {"survivors_of": ["fgsm"]}}
+    found = wt.assess(model, x, y, budget=BUDGET, attacks={"fgsm": attack, "left": left}, sanity=None)
+    broken = found["fgsm"].tensor("verdicts") == 1
+    assert broken.any()
+    assert torch.equal(
+        found["left"].tensor("perturbed_inputs")[broken], found["fgsm"].tensor("perturbed_inputs")[broken]
+    )
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_few_samples_need_not_be_of_every_class(few):
     """How many classes there are the model says; one sample is enough, with a label or without."""
     model, x, y = few

@@ -1,6 +1,8 @@
 """What `windtunnel doctor` says and would run; nothing is installed here."""
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,39 @@ def test_one_is_installed_by_its_name_in_any_case(missing):
     missing.update({"torchattacks", "auto-LiRPA"})
     (step,) = steps(chosen(["AUTO-lirpa"]))
     assert shown(step.command).endswith("-m pip install --no-deps auto-LiRPA==0.3")
+
+
+def test_every_extra_of_the_package_is_known_to_it():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    known = {Requirement(companion.requirement).name for companion in COMPANIONS}
+    assert {Requirement(needs[0]).name for extra, needs in extras.items() if extra != "dev"} <= known
+
+
+@pytest.mark.parametrize(
+    ("torch", "index"),
+    [("2.13.0", ()), ("2.13.0+cpu", ("--extra-index-url", "https://download.pytorch.org/whl/cpu"))],
+)
+def test_torchvision_comes_for_the_torch_that_is_here(missing, monkeypatch, torch, index):
+    """pip alone takes the newest torchvision and with it another torch."""
+    missing.update({"timm", "transformers", "torchvision"})
+    real = operations.installed
+    monkeypatch.setattr(operations, "installed", lambda name: torch if name == "torch" else real(name))
+    monkeypatch.setattr(operations, "other_build", lambda: "")
+    (step,) = steps(chosen(["timm", "huggingface"]))
+    assert step.command[4:] == (*index, "timm>=1.0.15", "torchvision>=0.23", "transformers>=5", "torch==2.13.0")
+    assert f"torch stays {torch}" in step.why
+
+
+def test_a_torchvision_for_another_torch_is_named_and_replaced(monkeypatch):
+    monkeypatch.setattr(operations, "installed", lambda name: "99.0")
+    for place in ("windtunnel.operations.doctor", "windtunnel.cli.doctor"):
+        monkeypatch.setattr(f"{place}.other_build", lambda: "is of another torch")
+    (step,) = steps(chosen(["torchvision"]))
+    assert "--upgrade" in step.command
+    said = CliRunner().invoke(doctor, []).output
+    assert "! is of another torch" in said
+    assert re.search(r"torchvision +99.0, unfit .*windtunnel doctor --install torchvision", said)
 
 
 def test_a_name_that_is_none_is_answered_with_the_nearest():

@@ -25,12 +25,15 @@ budget: {norm: Linf, epsilon: 0.06}
 attacks:
   pgd: {library: torchattacks, algorithm: PGD, budget: {steps: 10, step_size: 0.02}}
   fgsm: {library: torchattacks, algorithm: FGSM}
+  rest: {library: torchattacks, algorithm: PGD, on: {survivors_of: [fgsm]}}
+corruptions: {fog: {algorithm: fog, upsample: 32, workers: 1}}
 """
 SCRIPT = """
-import json, mlflow, numpy as np
+import json, mlflow, numpy as np, os
 from ruamel.yaml import YAML
 from pathlib import Path
 content = np.load("data.npz")
+os.chdir = None  # nobody's current directory is another's to change
 with mlflow.start_run() as run:
     found = mlflow.models.evaluate(
         URI, content["x"].reshape(len(content["x"]), -1), targets=content["y"], model_type="classifier",
@@ -74,8 +77,9 @@ def test_it_gives_the_numbers_and_files_of_the_pipeline(tmp_path, monkeypatch, m
     Path("params.yaml").write_text(model + CONFIG)
     for stage in ("resolve", "prepare", "train", "clean"):
         run_stage(stage)
-    for name in ("pgd", "fgsm"):
+    for name in ("pgd", "fgsm", "rest"):
         run_stage("attack", name)
+    run_stage("corrupt", "fog")
     run_stage("sanity")
     run_stage("summary")
 
@@ -88,11 +92,16 @@ def test_it_gives_the_numbers_and_files_of_the_pipeline(tmp_path, monkeypatch, m
     expected = flatten(read_json(Path("reports/metrics.json")))
     assert metrics == expected
     assert mlflow.MlflowClient().get_run(run).data.metrics["worst_case/accuracy"] == expected["worst_case/accuracy"]
-    assert "windtunnel/robustness/pgd/ImagePairVisualiser_0.png" in artifacts
-    kept = mlflow.artifacts.download_artifacts(f"runs:/{run}/windtunnel/robustness/pgd/robustness_data.pt")
-    mine = load_tensors(Path("reports/robustness/pgd/robustness_data.pt"))
-    theirs = load_tensors(Path(kept))
-    assert all((mine[key] == theirs[key]).all() for key in ("perturbed_inputs", "verdicts", "perturbed_predictions"))
+    # Its files are the pipeline's: every tensor, and a figure wherever the pipeline has one.
+    ours = {f"windtunnel/{p.relative_to('reports')}" for p in Path("reports").rglob("*.png")}
+    assert {name for name in artifacts if name.endswith(".png")} == ours
+    kept = mlflow.artifacts.download_artifacts(f"runs:/{run}/windtunnel/robustness")
+    for name in ("pgd", "rest", "fog"):
+        mine = load_tensors(Path(f"reports/robustness/{name}/robustness_data.pt"))
+        theirs = load_tensors(Path(kept) / name / "robustness_data.pt")
+        assert all(
+            (mine[key] == theirs[key]).all() for key in ("perturbed_inputs", "verdicts", "perturbed_predictions")
+        )
 
 
 @pytest.mark.parametrize(("config", "words"), [

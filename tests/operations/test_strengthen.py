@@ -17,6 +17,7 @@ from windtunnel.core.layout import SANITY
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
 from windtunnel.evaluation.sanity.run import registry
+from windtunnel.evaluation.validate import validate
 from windtunnel.operations.strengthen import add_to, lines_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -26,11 +27,24 @@ PGD = AttackEntry(library="torchattacks", algorithm="PGD", budget={"steps": 20, 
 MASKED = [{"id": "C23", "status": "fail", "severity": "HARD", "assessments": ["pgd"]}]
 
 
-def test_every_remedy_is_of_a_check_and_makes_a_valid_entry() -> None:
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_every_remedy_is_of_a_check_and_makes_a_valid_entry(norm: str) -> None:
     assert set(REMEDIES) <= set(registry())
-    for check in REMEDIES:
-        for name, entry in stronger([{"id": check, "status": "warn"}], {"pgd": PGD}, BUDGET).items():
-            assert AttackEntry.model_validate(entry).on.survivors_of == ["pgd"], name
+    pgd = AttackEntry(library="torchattacks", algorithm="PGD" if norm == "Linf" else "PGDL2")
+    budget = Budget(norm=norm, epsilon=0.1)
+    for check, kinds in REMEDIES.items():
+        found = stronger([{"id": check, "status": "warn"}], {"pgd": pgd}, budget)
+        assert len(found) == len(kinds)
+        for name, entry in found.items():
+            made = AttackEntry.model_validate(entry)
+            assert made.on.survivors_of == ["pgd"], name
+            run = {
+                "data": {},
+                "model": {},
+                "budget": {"norm": norm, "epsilon": 0.1},
+                "attacks": {"pgd": pgd.model_dump(), name: entry},
+            }
+            validate(run)  # the algorithm knows the norm
 
 
 def test_an_answer_that_is_there_already_is_not_given_twice() -> None:
@@ -68,6 +82,13 @@ def test_entries_are_added_and_comments_stay(project: Path) -> None:
     assert "# mine" in text
     assert "# plain" in text
     assert "bpda_linf_0_1:" in text
+
+
+def test_quotes_stay_without_which_dvc_reads_no_reference_in_a_map_on_a_line(project: Path) -> None:
+    text = project.read_text().replace("{source: train}", '{source: state_dict, path: net.pt, factory: "nets:Net"}')
+    project.write_text(text)
+    add_to(project, stronger(MASKED, {"pgd": PGD}, BUDGET))
+    assert 'factory: "nets:Net"' in project.read_text()
 
 
 def test_a_dry_run_shows_the_lines_and_writes_nothing(project: Path) -> None:

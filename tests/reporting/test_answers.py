@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
+from sklearn.datasets import load_digits
 
 from tests.made import content
 from windtunnel.cli.check import check
@@ -97,6 +99,42 @@ def test_check_answers_with_its_mistakes_and_exit_code_2(run):
     said = answer(check, code=2)
     assert not said["ok"]
     assert "Did you mean 'PGD'" in said["mistakes"][0]
+
+
+def test_check_answers_with_what_the_model_sees_and_what_is_suspected_of_it(run):
+    """A model that was trained on the classes in another order: no assessment is refused, and it is said."""
+    digits = load_digits()
+    np.savez("x.npz", x=digits.images[:300, None] / 16, y=(digits.target[:300] + 1) % 10)
+    Path("mine.py").write_text(NEAREST)
+    keys = ("budgets", "clean", "attacks", "queries", "sweeps", "verification", "corruptions", "generators", "latent", "sanity",
+            "report", "gate")  # fmt: skip
+    params = {**{key: {} for key in keys}, "seed": 0, "device": "auto", "budget": {"epsilon": 0.1},
+              "data": {"source": "npz", "path": "x.npz"}, "model": {"source": "function", "function": "mine:predict"}}  # fmt: skip
+    Path("params.yaml").write_text(json.dumps(params))
+    said = answer(check)
+    assert said["ok"]
+    seen = said["seen"]
+    assert len(seen["samples"]) == 5
+    assert set(seen["samples"][0]) == {"name", "label", "prediction", "confidence", "low", "high"}
+    assert Path(seen["picture"]).is_file()
+    assert seen["clean_accuracy"] < 0.1
+    (suspicion,) = seen["suspicions"]
+    assert "labels were one higher" in suspicion
+
+
+# The class whose mean is nearest.
+NEAREST = """
+import numpy as np
+from sklearn.datasets import load_digits
+
+digits = load_digits()
+means = np.stack([digits.images[digits.target == k].reshape(-1, 64).mean(0) for k in range(10)]) / 16
+
+def predict(batch):
+    distances = ((batch.reshape(len(batch), 1, 64) - means) ** 2).sum(2)
+    weights = np.exp(-distances)
+    return weights / weights.sum(1, keepdims=True)
+"""
 
 
 def test_a_comparison_answers_without_tensors():

@@ -23,6 +23,11 @@ from windtunnel.params.schema import Params
 if TYPE_CHECKING:
     from windtunnel.core.classifier import Classifier
     from windtunnel.core.dataset import Dataset
+    from windtunnel.reporting.answers import SeenAnswer
+
+    Checked = tuple[
+        list[str], SeenAnswer | None
+    ]  # a line per mistake; what the model sees, None where it was asked nothing
 
 
 @click.command()
@@ -47,8 +52,10 @@ def check(*, path: Path, queries: int, as_json: bool) -> None:
     """  # noqa: D301
     if as_json:
         _as_json(path, queries)
-    else:
-        run_watched(_check, path, queries)
+        return
+    mistakes, _ = run_watched(_check, path, queries)
+    if mistakes:
+        raise UserError("\n".join(mistakes))
 
 
 def _as_json(path: Path, queries: int) -> None:
@@ -56,19 +63,21 @@ def _as_json(path: Path, queries: int) -> None:
     from windtunnel.core.errors import USER_ERROR
     from windtunnel.reporting.answers import CheckAnswer
 
-    number, mistakes = 0, []
+    number = 0
+    mistakes: list[str] = []
+    seen: SeenAnswer | None = None
     try:
         # What a model of the user's prints is no part of the answer.
-        run_watched(_check, path, queries, quiet=True)
+        mistakes, seen = run_watched(_check, path, queries, quiet=True)
         number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
-    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes).text())
+    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes, seen=seen).text())
     if mistakes:
         raise SystemExit(USER_ERROR)
 
 
-def _check(path: Path, queries: int, *, quiet: bool = False) -> None:
+def _check(path: Path, queries: int, *, quiet: bool = False) -> Checked:
     """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     if quiet:
         os.dup2(2, 1)  # stdout becomes stderr
@@ -78,14 +87,14 @@ def _check(path: Path, queries: int, *, quiet: bool = False) -> None:
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
-    mistakes = check_compatibility(params, console, queries)
-    if mistakes:
-        raise UserError("\n".join(mistakes))
-    console.print("[green]✓[/green] every assessment fits the model and the data")
+    mistakes, seen = check_compatibility(params, console, queries)
+    if not mistakes:
+        console.print("[green]✓[/green] every assessment fits the model and the data")
+    return mistakes, seen
 
 
-def check_compatibility(params: Params, console: Console, queries: int | None = None) -> list[str]:
-    """Load the data and the model, print what they are, and return a line per assessment that cannot run on them.
+def check_compatibility(params: Params, console: Console, queries: int | None = None) -> Checked:
+    """Load the data and the model and print what they are: a line per assessment that cannot run on them, and what the model sees.
 
     queries: how many rows a Python `predict` may be asked.
     """
@@ -113,13 +122,14 @@ def check_compatibility(params: Params, console: Console, queries: int | None = 
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
-    return mistakes + check_model(params, classifier, assessed, console, queries)
+    failures, seen = check_model(params, classifier, assessed, console, queries)
+    return mistakes + failures, seen
 
 
 def check_model(
     params: Params, classifier: Classifier, assessed: Dataset, console: Console, queries: int | None = None
-) -> list[str]:
-    """The sanity checks of group A that need no assessment: a line per failure; warnings are printed.
+) -> Checked:
+    """The sanity checks of group A that need no assessment: a line per failure, and what the model sees; warnings are printed.
 
     A Python `predict` is asked about as many samples as `queries` rows allow, and how many rows that is, is said before.
     """
@@ -135,12 +145,12 @@ def check_model(
         console.print(f"[green]✓[/green] model: will be asked about at most {rows} rows ({len(assessed)} samples); "
                       f"--queries sets another limit")  # fmt: skip
         if not len(assessed):
-            return []
+            return [], None
     subject = subject_of(classifier, assessed, params.seed)
     findings = before_any_assessment(params, subject)
     if isinstance(module, PredictFunction):
         console.print(f"[green]✓[/green] model: was asked about {module.rows_asked} rows in {module.calls_made} calls")
-    show_what_it_sees(subject, console)
+    seen = show_what_it_sees(subject, console)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:
@@ -151,11 +161,12 @@ def check_model(
         console.print(
             f"[green]✓[/green] sanity: {sum(f.status is Status.PASS for f in findings)} checks of model and input passed"
         )
-    return [
+    failures = [
         f"sanity {f.check.id}, {f.check.title}: {f.reason or f.value}. {f.check.remedy}"
         for f in flagged
         if f.status is Status.FAIL
     ]
+    return failures, seen
 
 
 def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:

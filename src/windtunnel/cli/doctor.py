@@ -16,6 +16,7 @@ from windtunnel.operations.doctor import (
     installed,
     lacking,
     machine,
+    other_build,
     run,
     shown,
     steps,
@@ -55,6 +56,8 @@ def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
     mistakes += [] if shutil.which("git") else ["doctor: git is needed; DVC keeps its results beside a git repository"]
     if mistakes:
         raise UserError("\n".join(mistakes))
+    if reason := other_build():
+        click.echo(f"! {reason}")
     if left := chosen(()):
         click.echo(f"Everything works but what needs {', '.join(c.name for c in left)}: windtunnel doctor --install")
 

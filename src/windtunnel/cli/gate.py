@@ -14,7 +14,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import GATE
-from windtunnel.evaluation.gate.table import COLUMNS, markdown, rows, sentence
+from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
 
 
 @click.command()
@@ -77,7 +77,6 @@ def show_verdict(verdict: dict[str, Json], console: Console) -> None:
         console.print(note, soft_wrap=True)
     for line in cast(list[Json], verdict["hard_failures"]):
         console.print(f"[bold red]NOT VALID[/bold red] {escape(str(line))}")
-    champion = verdict.get("champion")
-    if isinstance(champion, dict):
-        console.print(f"champion: {champion['model']} version {champion['version']}")
+    if line := champion_line(verdict):
+        console.print(escape(line), soft_wrap=True)
     console.print(f"gate: {escape(sentence(verdict))}", style="bold")

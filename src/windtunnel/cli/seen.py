@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +19,7 @@ from windtunnel.evaluation.seen.look import MEASURED, chosen, picture, rows
 from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.inputs.models.load import UNTRAINED
 from windtunnel.inputs.models.of_libraries import RANDOM_WEIGHTS
+from windtunnel.reporting.answers import SampleAnswer, SeenAnswer
 
 PICTURE = REPORTS / "check.png"
 # Where 50 samples tell nothing, more are asked about, as many as take about so long.
@@ -31,8 +33,11 @@ _COLUMNS = [
 ]
 
 
-def show_what_it_sees(subject: Subject, console: Console) -> None:
-    """Print the table, the accuracy and a line per suspicion, and write the picture. Asks a `predict` function nothing."""
+def show_what_it_sees(subject: Subject, console: Console) -> SeenAnswer:
+    """Print the table, the accuracy and a line per suspicion, write the picture, and return all of it.
+
+    Asks a `predict` function nothing.
+    """
     classifier, data = subject.classifier, subject.dataset
     trained = classifier.digest != UNTRAINED and RANDOM_WEIGHTS not in classifier.caveats
     table = rows(data, subject.clean_logits)
@@ -46,16 +51,22 @@ def show_what_it_sees(subject: Subject, console: Console) -> None:
     if data.is_image:
         picture(data, table, PICTURE)
         console.print(f"[green]✓[/green] the same as a picture: {PICTURE}")
-    if not (trained and data.labelled):
-        return
     few = chosen(data)
-    right = subject.clean_correct[few].float().mean()
     low, high = float(data.inputs.min()), float(data.inputs.max())
+    seen = SeenAnswer(
+        samples=[SampleAnswer(**asdict(row)) for row in table], picture=str(PICTURE) if data.is_image else None,
+        clean_accuracy=None, measured_on=len(few), input_range=(low, high), suspicions=[],
+    )  # fmt: skip
+    if not (trained and data.labelled):
+        return seen
+    seen.clean_accuracy = float(subject.clean_correct[few].float().mean())
     console.print(
-        f"[green]✓[/green] clean accuracy {float(right):.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
+        f"[green]✓[/green] clean accuracy {seen.clean_accuracy:.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
     )
-    for line in filter(None, (_line(suspicion_of(subject)), _twice(classifier))):
+    seen.suspicions = [line for line in (_line(suspicion_of(subject)), _twice(classifier)) if line]
+    for line in seen.suspicions:
         console.print(f"[yellow]![/yellow] {escape(line)}")
+    return seen
 
 
 def suspicion_of(subject: Subject) -> Suspicion | None:

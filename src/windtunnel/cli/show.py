@@ -20,6 +20,7 @@ from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.metadata import read_metadata
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import accuracy_key, leading
 from windtunnel.evaluation.summary.meanings import MEANING
 
@@ -78,6 +79,7 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     for failure in _list(_block(summary, "kwargs").get("hard_failures")):
         console.print(f"[bold red]NOT VALID[/bold red] {escape(str(failure))}", soft_wrap=True)
     _print_sandwich(summary, rows, console)
+    _print_weakest_class(_block(summary, "metrics"), console)
     console.print()
     _print_assessments(rows, console)
     console.print()
@@ -110,6 +112,29 @@ def _print_sandwich(summary: Mapping[str, Json], rows: Mapping[str, Mapping[str,
                       str(layer.get("n_attacked", "")), str(layer.get("n_examined", "")), why))  # fmt: skip
     title = f"Robustness sandwich of {metrics.get('n_samples', '?')} samples, {_rate(metrics, 'clean_accuracy')} right without any change"
     print_table(console, _SANDWICH, [("", lines)], title)
+
+
+def _print_weakest_class(metrics: Mapping[str, Json], console: Console) -> None:
+    """A line for each end of the sandwich: the class that holds least, and how far the best is from it."""
+    ends, classes = weakest_first(metrics)
+    for i, end in enumerate(ends):
+        weakest = min((row[i] for row in classes), key=lambda row: float(str(row["accuracy"])))
+        console.print(
+            f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(str(weakest['class']))}'[/bold], "
+            f"{escape(_rate(weakest, 'accuracy'))} of {weakest['n']} samples; the best is {escape(gap_words(metrics, end))} above it",
+            soft_wrap=not console.is_terminal,
+        )
+
+
+def _print_classes(metrics: Mapping[str, Json], console: Console) -> None:
+    """The classes of a summary, weakest first, as many as one reads; nothing for any other assessment."""
+    ends, classes = weakest_first(metrics)
+    if not ends:
+        return
+    columns = (Column("class"), Column("n", right=True), *(Column(ENDS[end], right=True) for end in ends))
+    rows = [(str(row[0]["class"]), str(row[0]["n"]), *(_rate(r, "accuracy") for r in row)) for row in classes]
+    cut = f", the {MOST_CLASSES} weakest of {len(rows)} (--json has all)" if len(rows) > MOST_CLASSES else ""
+    print_table(console, columns, [("", rows[:MOST_CLASSES])], f"Classes at the first budget{cut}")
 
 
 def _print_assessments(rows: Mapping[str, Mapping[str, Json]], console: Console) -> None:
@@ -169,6 +194,7 @@ def _show_one(metadata: Mapping[str, Json], console: Console) -> None:
         console, (Column("metric", typed=True), Column("value", right=True), Column("meaning")), [("", rows)], title
     )
     _print_classifiers(metrics, console)
+    _print_classes(metrics, console)
     if "critical_epsilon_histogram" in metrics:
         print_report(dict(metadata), console)
     _print_caveats(str(metadata["name"]), metadata, console)

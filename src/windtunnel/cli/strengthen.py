@@ -26,7 +26,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     """  # noqa: D301
     from windtunnel.evaluation.sanity.findings import is_flagged, read_sanity, rows_in
     from windtunnel.evaluation.sanity.remedies import stronger
-    from windtunnel.operations.strengthen import add_to, lines_of, run_entry
+    from windtunnel.operations.strengthen import add_to, lines_of, run_entries
 
     found, params, console = read_sanity(SANITY), load_params(), Console()
     if found is None:
@@ -43,9 +43,17 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     if dry_run:
         return
     add_to(PARAMS_FILE, entries)
-    for name in entries:
-        done = run_entry(name)
-        console.print(f"{done.name}: broke {done.broken} of {done.left} samples that the others had left")
+    failed = []
+    for name, done in zip(entries, run_entries(entries), strict=True):
+        if isinstance(done, UserError):
+            failed.append(name)
+            console.print(f"[red]{escape(str(done))}[/red]", soft_wrap=True)
+        else:
+            console.print(f"{name}: broke {done.broken} of {done.left} samples that the others had left")
     console.print(
         f"{PARAMS_FILE}: {len(entries)} entries added; dvc repro takes them into the worst case and the report"
     )
+    if failed:
+        raise UserError(
+            f"{PARAMS_FILE}: attacks.{', attacks.'.join(failed)} failed; correct or remove them before dvc repro"
+        )

@@ -1,4 +1,4 @@
-"""What became of each sample, as yes or no under the metric's name: all that a later run needs for a paired comparison."""
+"""What became of each sample under each metric's name: all that a later run needs for a paired comparison."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from windtunnel.core.files import read_json, write_json
 OUTCOMES_FILE = "outcomes.json"
 HELD, LOST, NOT_ASSESSED = "1", "0", "-"
 
-# The metric of an assessment that is a share of samples; a corrupted accuracy is a mean over many images of each.
+# The metric of an assessment on which two models are paired sample by sample: of the first two kinds a share of samples
+# (`Outcomes`), of the last a mean over many images of each (`Shares`).
 PAIRED_METRIC = {
     AssessmentKind.EMPIRICAL_ATTACK: "adversarial_accuracy",
     AssessmentKind.FORMAL_VERIFICATION: "certified_accuracy",
+    AssessmentKind.STATISTICAL_SAMPLING: "corrupted_accuracy",
 }
 
 
@@ -31,21 +33,43 @@ class Outcomes:
     protocol: str
     held: str
 
+    @property
+    def assessed(self) -> tuple[bool, ...]:
+        """Of which samples the outcome is known."""
+        return tuple(one != NOT_ASSESSED for one in self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """One metric: of the `images` made of each sample, how many were classified rightly; None for not assessed.
+
+    The mean of right / images over the samples is the metric. `protocol` as of `Outcomes`.
+    """
+
+    protocol: str
+    right: tuple[int | None, ...]
+    images: int
+
+    @property
+    def assessed(self) -> tuple[bool, ...]:
+        """Of which samples the outcome is known."""
+        return tuple(one is not None for one in self.right)
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The outcomes of one model under every metric that is a share of samples. `origin`: where it was fetched from."""
+    """The outcomes of one model under every metric that pairs samples. `origin`: where it was fetched from."""
 
     model_digest: str
     samples: tuple[str, ...]
-    outcomes: Mapping[str, Outcomes]
+    outcomes: Mapping[str, Outcomes | Shares]
     origin: Mapping[str, Json] = field(default_factory=dict)
 
 
 def write_record(record: Record, path: Path) -> None:
     """Write a record as JSON; equal records give equal bytes."""
-    rows = {name: {"protocol": row.protocol, "held": row.held} for name, row in record.outcomes.items()}
     origin = {"origin": dict(record.origin)} if record.origin else {}
+    rows: dict[str, Json] = {name: _block(row) for name, row in record.outcomes.items()}
     content = {**origin, "model_digest": record.model_digest, "samples": list(record.samples), "outcomes": rows}
     write_json(content, path)
 
@@ -55,12 +79,29 @@ def read_record(path: Path) -> Record:
     content = read_json(path)
     try:
         block = cast(dict[str, Json], content)
-        rows = cast(dict[str, dict[str, str]], block["outcomes"])
+        rows = cast(dict[str, dict[str, Json]], block["outcomes"])
         samples = tuple(str(name) for name in cast(Sequence[Json], block["samples"]))
-        outcomes = {name: Outcomes(row["protocol"], row["held"]) for name, row in rows.items()}
-        record = Record(str(block["model_digest"]), samples, outcomes, cast(dict[str, Json], block.get("origin", {})))
-    except (KeyError, TypeError, AttributeError) as error:
+        outcomes = {name: _row(row, len(samples)) for name, row in rows.items()}
+        return Record(str(block["model_digest"]), samples, outcomes, cast(dict[str, Json], block.get("origin", {})))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path}: is no record of outcomes ({type(error).__name__}: {error})") from error
-    if any(len(row.held) != len(samples) or set(row.held) - {HELD, LOST, NOT_ASSESSED} for row in outcomes.values()):
-        raise UserError(f"{path}: is no record of outcomes (a row is not one of 1, 0, - for each sample)")
-    return record
+
+
+def _block(row: Outcomes | Shares) -> dict[str, Json]:
+    if isinstance(row, Outcomes):
+        return {"protocol": row.protocol, "held": row.held}
+    return {"protocol": row.protocol, "right": list(row.right), "images": row.images}
+
+
+def _row(block: Mapping[str, Json], n: int) -> Outcomes | Shares:
+    """One metric of n samples. Raises ValueError where it is damaged."""
+    protocol = str(block["protocol"])
+    if "held" in block:
+        held = str(block["held"])
+        if len(held) != n or set(held) - {HELD, LOST, NOT_ASSESSED}:
+            raise ValueError("a row is not one of 1, 0, - for each sample")
+        return Outcomes(protocol, held)
+    right, images = cast(list[int | None], block["right"]), cast(int, block["images"])
+    if len(right) != n or any(one is not None and not 0 <= one <= images for one in right):
+        raise ValueError(f"a row is not one of 0 to {images}, null for each sample")
+    return Shares(protocol, tuple(right), images)

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar, cast
 
 from windtunnel.core import watchdog
 from windtunnel.core.endings import as_user_error, deaf_children
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
 
 P = ParamSpec("P")
+R = TypeVar("R")
 _GRACE = 5.0  # seconds that a process may take to end after its last word
 
 
@@ -29,8 +30,8 @@ class _Watcher:
     connection: Connection | None = None
 
 
-def run_watched(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Run `work` in a process of its own. Its UserError is raised here; so is one for any other end than its return.
+def run_watched(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run `work` in a process of its own and return what it returns. Its UserError is raised here; so is one for any other end.
 
     What it prints appears as if it were called. Raises UserError too where a call inside `limited` takes too long.
     """
@@ -43,7 +44,7 @@ def run_watched(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> N
         process.start()
     theirs.close()
     try:
-        _listen(ours, process)
+        return cast(R, _listen(ours, process))
     finally:
         process.kill()
         process.join()
@@ -80,8 +81,8 @@ def end() -> None:
         watcher.send(("end",))
 
 
-def _listen(connection: Connection, process: mp.process.BaseProcess) -> None:
-    """Until the process says how it ended, or ends without a word, or one of its calls takes too long."""
+def _listen(connection: Connection, process: mp.process.BaseProcess) -> object:
+    """Until the process says what it returns, or ends without a word, or one of its calls takes too long."""
     waiting: list[tuple[str, float]] = []  # of calls inside calls, the limit of the innermost counts
     while True:
         left = max(0.0, waiting[-1][1] - time.monotonic()) if waiting else None
@@ -99,7 +100,7 @@ def _listen(connection: Connection, process: mp.process.BaseProcess) -> None:
             raise (InfrastructureError if details[1] else UserError)(details[0])
         else:
             process.join(_GRACE)
-            return
+            return details[0]
     process.join(_GRACE)
     code = process.exitcode
     how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
@@ -109,7 +110,7 @@ def _listen(connection: Connection, process: mp.process.BaseProcess) -> None:
 def _watched(
     connection: Connection,
     theirs: Connection,
-    work: Callable[..., None],
+    work: Callable[..., object],
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> None:
@@ -120,9 +121,9 @@ def _watched(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _Watcher.connection = connection
     try:
-        work(*args, **kwargs)
+        returned = work(*args, **kwargs)
         sys.stdout.flush()
-        connection.send(("done",))
+        connection.send(("done", returned))
     except SystemExit as error:
         connection.send(("refused", f"code of yours called sys.exit({error.code!r}); nothing was checked", False))
     except Exception as error:

@@ -7,6 +7,7 @@ dependencies, by name and when asked. docs/install.md weighs the alternatives.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import platform
 import shutil
@@ -14,12 +15,14 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from windtunnel.core.errors import InfrastructureError, UserError, unknown_word
+from windtunnel.core.references import first_line
 
 PACKAGE = "windtunnel"
 
@@ -30,7 +33,8 @@ class Companion:
 
     name: as params.yaml or the user calls it. requirement: what pip is asked for, with a marker where it has no wheels
     everywhere. enables: what works with it. alone: why its own dependencies must stay out; empty where pip may resolve it. needs: what
-    its code imports all the same, and our own dependencies do not bring. asked: installed only where it is named.
+    its code imports all the same, and our own dependencies do not bring. asked: installed only where it is named. of_torch: is, or
+    stands on, torchvision, which is built for one torch.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Companion:
     alone: str = ""
     needs: tuple[str, ...] = ()
     asked: bool = False
+    of_torch: bool = False
 
     @property
     def distribution(self) -> str:
@@ -52,9 +57,10 @@ class Companion:
 
     @property
     def fits(self) -> bool:
-        """Whether what is installed is of a version asked for."""
+        """Whether what is installed is of a version asked for, and of a build that imports."""
         found = self.version
-        return found is not None and Requirement(self.requirement).specifier.contains(found, prereleases=True)
+        asked_for = found is not None and Requirement(self.requirement).specifier.contains(found, prereleases=True)
+        return asked_for and not (self.of_torch and other_build())
 
     @property
     def has_wheel(self) -> bool:
@@ -91,9 +97,17 @@ COMPANIONS = (
         "attacks and bounds on ONNX models",
         alone="it asks for torchvision, which it uses for two operators of object detection",
     ),
-    Companion("torchvision", "torchvision>=0.23", "models of torchvision", asked=True),
-    Companion("timm", "timm>=1.0.15", "models of timm", asked=True),
-    Companion("huggingface", "transformers>=5", "image classifiers of Hugging Face", asked=True),
+    Companion("torchvision", "torchvision>=0.23", "model.source: torchvision", asked=True, of_torch=True),
+    Companion("timm", "timm>=1.0.15", "model.source: timm", asked=True, of_torch=True),
+    Companion(
+        "huggingface",
+        "transformers>=5",
+        "model.source: huggingface, image classifiers of transformers",
+        needs=("torchvision>=0.23",),
+        asked=True,
+        of_torch=True,
+    ),
+    Companion("vnnlib", "vnnlib>=1.0.2,<2", "windtunnel vnnlib: properties of the verifiers' competition", asked=True),
     Companion("ray", "ray>=2.40", "assessments on several machines", asked=True),
     Companion("prefect", "prefect>=3", "the schedule of Prefect", asked=True),
     Companion("psycopg2", "psycopg2-binary>=2.9", "an MLflow store in PostgreSQL", asked=True),
@@ -113,6 +127,20 @@ def installed(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@cache
+def other_build() -> str:
+    """Why the torchvision that is installed does not import, which is a build for another torch; empty where it does."""
+    if installed("torchvision") is None:
+        return ""
+    try:
+        importlib.import_module("torchvision")
+    except Exception as error:  # its native operators raise RuntimeError beside another build of torch
+        return (
+            f"torchvision {installed('torchvision')} is built for another torch than {_torch()} ({first_line(error)})"
+        )
+    return ""
 
 
 def lacking() -> list[str]:
@@ -150,10 +178,13 @@ def chosen(names: Iterable[str]) -> list[Companion]:
 
 
 def steps(companions: Iterable[Companion]) -> list[Step]:
-    """The commands that install these, at most one with dependencies and one without. Raises UserError without pip or uv."""
+    """The commands that install these: with dependencies, without, and beside the torch that is here, at most one of each.
+
+    Raises UserError without pip or uv.
+    """
     found = list(companions)
     alone = [companion for companion in found if companion.alone]
-    plain = [str(Requirement(c.requirement)).partition(";")[0].strip() for c in found if not c.alone]
+    plain = [_requirement(c) for c in found if not c.alone and not c.of_torch]
     plain += [need for companion in alone for need in companion.needs if installed(need) is None]
     result = []
     if alone:
@@ -161,7 +192,31 @@ def steps(companions: Iterable[Companion]) -> list[Step]:
         result.append(Step((*_installer(), "--no-deps", *(c.requirement for c in alone)), why))
     if plain:
         result.append(Step((*_installer(), *plain), "with what they declare, as pip resolves it"))
+    if of_torch := [companion for companion in found if companion.of_torch]:
+        result.append(_beside_torch(of_torch))
     return result
+
+
+def _beside_torch(companions: list[Companion]) -> Step:
+    """Torchvision is built for one torch: pip would take the newest, and bring another torch with it."""
+    version, _, build = _torch().partition("+")
+    wanted = dict.fromkeys(part for c in companions for part in (*c.needs, _requirement(c)))
+    # PyPI has one build of each version; the others, such as the one without CUDA, are on PyTorch's own index.
+    index = ("--extra-index-url", f"https://download.pytorch.org/whl/{build}") if build else ()
+    why = f"torch stays {_torch()}, and torchvision is built for one torch" + (
+        f"; PyPI has no torchvision for the build {build}" if build else ""
+    )
+    newer = ("--upgrade",) if other_build() else ()
+    return Step((*_installer(), *newer, *index, *wanted, f"torch=={version}"), why)
+
+
+def _requirement(companion: Companion) -> str:
+    return str(Requirement(companion.requirement)).partition(";")[0].strip()
+
+
+def _torch() -> str:
+    """Torch's version with its build, such as 2.13.0+cpu."""
+    return installed("torch") or "none"
 
 
 def run(step: Step) -> None:

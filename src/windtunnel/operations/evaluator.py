@@ -10,34 +10,31 @@ images are flat; their shape comes from the model's signature, or from `evaluato
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import mlflow
 import numpy as np
 from mlflow.models.evaluation import EvaluationArtifact, EvaluationResult, ModelEvaluator
-from ruamel.yaml import YAML
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
-from windtunnel.core.layout import METRICS
-from windtunnel.core.plugins import families
-from windtunnel.evaluation.gate.decide import flatten
-from windtunnel.evaluation.validate import validated_params
-from windtunnel.operations.stages.run import run_stage
-from windtunnel.params.load import entries
+from windtunnel.core.files import DATA_FILE, METADATA_FILE
+from windtunnel.core.subject import Subject, subject_of
+from windtunnel.evaluation.validate import validate
+from windtunnel.inputs.data.load import convert
+from windtunnel.inputs.data.sources import Raw
+from windtunnel.inputs.models.load import import_model, load_classifier
+from windtunnel.inputs.models.trust import trust_of
+from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
+from windtunnel.params.schema import Params
 
 if TYPE_CHECKING:
     from mlflow.data.evaluation_dataset import EvaluationDataset
     from mlflow.pyfunc import PyFuncModel
 
-_OURS = ("data.source", "data.path", "model")  # what MLflow brings
+_OURS = ("data.source", "data.path", "data.function", "model")  # what MLflow brings
 
 
 class FileArtifact(EvaluationArtifact):  # type: ignore[misc]  # MLflow's class is untyped
@@ -78,21 +75,29 @@ class WindtunnelEvaluator(ModelEvaluator):  # type: ignore[misc]  # MLflow's cla
                 "mlflow.models.evaluate: windtunnel needs the model itself; predictions alone cannot be attacked"
             )
         raw, inputs, labels = _as_params(model, dataset, evaluator_config)
-        client = mlflow.MlflowClient()
-        with _temporary_project(raw, inputs, labels):
-            params = validated_params()
-            metrics = _assess({name: families()[family].stage for family, name, _ in entries(params)})
-            artifacts = {}
+        params, client = validate(raw, "evaluator_config"), mlflow.MlflowClient()
+        with tempfile.TemporaryDirectory() as folder:
+            result = assess_subject(params, _subject(params, inputs, labels, Path(folder) / "model"), None)
+            reports, artifacts = result.save(folder), {}
             for path in sorted(
-                p for p in Path("reports").rglob("*") if p.suffix == ".png" or p.name in (DATA_FILE, METADATA_FILE)
+                p for p in reports.rglob("*") if p.suffix == ".png" or p.name in (DATA_FILE, METADATA_FILE)
             ):
-                below = Path("windtunnel") / path.parent.relative_to("reports")
+                below = Path("windtunnel") / path.parent.relative_to(reports)
                 client.log_artifact(run_id, str(path), artifact_path=below.as_posix())
-                name = f"windtunnel/{path.relative_to('reports').as_posix()}"
+                name = f"windtunnel/{path.relative_to(reports).as_posix()}"
                 artifacts[name] = FileArtifact(uri=f"runs:/{run_id}/{name}", content=path.read_bytes())
-        for name, value in metrics.items():
+        for name, value in result.metrics.items():
             client.log_metric(run_id, name, value)
-        return EvaluationResult(metrics=metrics, artifacts=artifacts, run_id=run_id)
+        return EvaluationResult(metrics=result.metrics, artifacts=artifacts, run_id=run_id)
+
+
+def _subject(params: Params, inputs: np.ndarray, labels: np.ndarray, directory: Path) -> Subject:
+    """The model and the samples as the stages `prepare` and `train` leave them; the weights go to `directory`."""
+    given = Raw(inputs, labels, [f"{i:05d}" for i in range(len(inputs))], (0.0, 1.0))
+    dataset, _ = convert(params.data, params.seed, given, None)
+    import_model(params.model, None, params.seed, params.device, directory, mlflow.get_tracking_uri(), dataset)
+    classifier = load_classifier(directory, params.device, dataset, trust_of(params.model))
+    return subject_of(classifier, dataset, params.seed)
 
 
 def _as_params(
@@ -110,7 +115,7 @@ def _as_params(
     shape = cast("list[int] | None", config.get("shape")) or _signature_shape(model) or [rows.shape[1]]
     if int(np.prod(shape)) != rows.shape[1]:
         raise UserError(f"evaluator_config.shape: {list(shape)} does not hold the {rows.shape[1]} numbers of a row")
-    raw["data"] = {**data, "source": "npz", "path": "data.npz"}
+    raw["data"] = {**data, "source": "function", "function": GIVEN}
     raw["model"] = {"source": "mlflow", "uri": _uri_of(model)}
     return raw, rows.reshape(-1, *shape), np.asarray(labels).astype(np.int64)
 
@@ -126,36 +131,3 @@ def _uri_of(model: PyFuncModel) -> str:
     if model.model_id:
         return f"models:/{model.model_id}"
     return f"runs:/{model.metadata.run_id}/{model.metadata.artifact_path}"
-
-
-@contextmanager
-def _temporary_project(raw: Mapping[str, object], inputs: np.ndarray, labels: np.ndarray) -> Iterator[None]:
-    """A folder with params.yaml and the data as the current directory: the pipeline knows its files by relative paths."""
-    here, address = Path.cwd(), mlflow.get_tracking_uri()
-    if str(here) not in sys.path:
-        sys.path.append(str(here))
-    if address.startswith("sqlite:///") and not address.startswith("sqlite:////"):
-        address = f"sqlite:///{here / address.removeprefix('sqlite:///')}"
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            np.savez("data.npz", x=inputs, y=labels)
-            with Path("params.yaml").open("w", encoding="utf-8") as file:
-                YAML(typ="safe", pure=True).dump({**raw, "tracking": {"uri": address}}, file)
-            yield
-        finally:
-            os.chdir(here)
-
-
-def _assess(names: Mapping[str, str]) -> dict[str, float]:
-    """Run the pipeline's own stages, resolve to summary, in this process; the metrics of metrics.json, flat.
-
-    `names`: the stage of each entry, by its name.
-    """
-    for stage in ("resolve", "prepare", "train", "clean"):
-        run_stage(stage)
-    for name, stage in names.items():
-        run_stage(stage, name)
-    for stage in ("sanity", "summary"):
-        run_stage(stage)
-    return flatten(cast("dict[str, Json]", read_json(METRICS)))

@@ -84,6 +84,10 @@ class Generators(Block):
         None, description="function: what its images span, e.g. [-1, 1]; its own value_range where absent"
     )
 
+    time_limit: Number = Field(
+        60, gt=0, description="function: seconds that windtunnel check waits for an answer; a stage ten times as long"
+    )
+
     @field_validator("value_range")
     @classmethod
     def _not_empty(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:

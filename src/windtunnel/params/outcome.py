@@ -74,7 +74,9 @@ class Tracking(Block):
 class NonInferiority(Block):
     """How a challenger is shown not to be worse than the champion by more than a margin, on the same samples."""
 
-    method: Literal["tango", "newcombe"] = Field("tango", description="interval of the difference of paired rates")
+    method: Literal["tango", "newcombe"] = Field(
+        "tango", description="interval of the difference of paired rates; means over images have one of their own"
+    )
     alpha: Number = Field(
         0.05, gt=0, lt=0.5, description="one-sided level: risk of promoting a model worse by the margin"
     )
@@ -88,7 +90,7 @@ class Gate(Block):
     )
     maximum_regression: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = Field(
         default_factory=dict,
-        description="metric that is a share of samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02",
+        description="metric that is a mean over samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02",
     )
     non_inferiority: NonInferiority = NonInferiority()
     minimum_samples: PositiveInt = 1

@@ -15,11 +15,13 @@ def configured_server() -> str | None:
     return uri
 
 
-def configured_time_limit() -> dict[str, Any]:
-    """`model.time_limit` of params.yaml in the current directory, under its key; empty where it is not set."""
-    return {key: value for key, value in _block("model").items() if key == "time_limit"}
+def configured_time_limit(block: str) -> dict[str, Any]:
+    """`time_limit` of a block of params.yaml in the current directory, under its key; empty where it is not set."""
+    return {key: value for key, value in _block(block).items() if key == "time_limit"}
 
 
 def _block(name: str) -> dict[str, Any]:
+    if not PARAMS_FILE.is_file():
+        return {}  # of `windtunnel.assess` in a notebook
     raw = YAML(typ="safe", pure=True).load(PARAMS_FILE.read_text(encoding="utf-8"))
     return raw.get(name) or {}

@@ -55,6 +55,28 @@ class SanityAnswer(Answer):
     asked_now: list[dict[str, object]] = Field(description="checks about this moment (MLflow, git), not in the counts")
 
 
+class SampleAnswer(BaseModel):
+    """One sample as the model sees it: the values of its input, and the softmax of what it says."""
+
+    name: str
+    label: str = Field(description="empty where there is none")
+    prediction: str
+    confidence: float
+    low: float
+    high: float
+
+
+class SeenAnswer(BaseModel):
+    """What the model makes of a few samples after preparation, and what it seems to be given wrongly."""
+
+    samples: list[SampleAnswer]
+    picture: str | None = Field(description="the samples as a picture; null for what is no image")
+    clean_accuracy: float | None = Field(description="null without labels, and for a model that is not trained")
+    measured_on: int = Field(description="so many samples")
+    input_range: tuple[float, float]
+    suspicions: list[str] = Field(description="a sentence each: normalisations, channels, scale, order of the classes")
+
+
 class CheckAnswer(Answer):
     """`windtunnel check --json`; exit code 2 where not ok."""
 
@@ -62,6 +84,7 @@ class CheckAnswer(Answer):
     ok: bool
     assessments: int = Field(description="how many entries params.yaml has; 0 where it could not be read")
     mistakes: list[str] = Field(description="a line per mistake")
+    seen: SeenAnswer | None = Field(None, description="null where the model was asked nothing")
 
 
 class PairAnswer(BaseModel):

@@ -9,7 +9,7 @@ from windtunnel.cli.gate import gate as gate_command
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import GATE
-from windtunnel.core.outcomes import Outcomes, Record, read_record, write_record
+from windtunnel.core.outcomes import Outcomes, Record, Shares, read_record, write_record
 from windtunnel.evaluation.gate.decide import Decision, decide, flatten, gate_json, regression_mismatch
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.outcome import Gate
@@ -111,11 +111,61 @@ def test_samples_that_only_one_of_the_two_was_assessed_on_do_not_count():
     assert verdict.conditions[-1].reason == "0 gained, 0 lost of 70"
 
 
+# --- corruptions: many images of each sample ---
+
+CORRUPTED = "common/corrupted_accuracy"
+OF_CORRUPTED = Gate(maximum_regression={CORRUPTED: 0.05})
+
+
+def corrupted(right: list[int | None], protocol: str = "p", **origin: str) -> Record:
+    names = tuple(f"s{i}" for i in range(len(right)))
+    return Record("m", names, {CORRUPTED: Shares(protocol, tuple(right), 10)}, origin)
+
+
+def test_corrupted_accuracies_are_paired_sample_by_sample_and_the_gate_says_what_it_compared():
+    champion = corrupted([8] * 100 + [2] * 100, version="3")
+    better = decide(OF_CORRUPTED, METRICS, corrupted([9] * 100 + [2] * 100), champion).conditions[-1]
+    assert better.holds
+    assert better.value == pytest.approx(0.05)
+    assert better.reason == "mean over 10 images of each sample: better on 100, worse on 0 of 200"
+    # As many images are lost as before are gained, yet on other samples: the same accuracy.
+    moved = decide(OF_CORRUPTED, METRICS, corrupted([7] * 50 + [9] * 50 + [2] * 100), champion).conditions[-1]
+    assert moved.holds
+    assert moved.value == pytest.approx(0)
+    worse = decide(OF_CORRUPTED, METRICS, corrupted([7] * 100 + [2] * 100), champion)
+    assert worse.decision is Decision.FAILED
+    assert worse.conditions[-1].value == pytest.approx(-0.05)
+    assert worse.conditions[-1].reason.startswith(
+        "mean over 10 images of each sample: better on 0, worse on 100 of 200: a loss of 0.0627 cannot"
+    )
+
+
+def test_images_of_one_sample_are_one_sample():
+    """Ten images of each of 20 samples are no 200 samples: equal outcomes of 20 samples show nothing."""
+    verdict = decide(OF_CORRUPTED, METRICS, corrupted([8] * 20), corrupted([8] * 20))
+    assert verdict.decision is Decision.FAILED
+    assert "even equal outcomes need 52 samples" in verdict.conditions[-1].reason
+
+
+def test_corrupted_samples_that_only_one_of_the_two_was_assessed_on_do_not_count():
+    one, two = corrupted([8] * 100 + [None] * 100), corrupted([None] * 30 + [8] * 170)
+    assert decide(OF_CORRUPTED, METRICS, one, two).conditions[-1].reason.endswith("worse on 0 of 70")
+    alone = decide(OF_CORRUPTED, METRICS, corrupted([8, None]), corrupted([None, 8])).conditions[-1]
+    assert alone.reason == "no sample was assessed under both"
+
+
+def test_a_suite_of_other_settings_is_another_protocol():
+    champion = corrupted([8] * 200, protocol="other")
+    assert "--reassess" in decide(OF_CORRUPTED, METRICS, corrupted([8] * 200), champion).conditions[-1].reason
+    assert regression_mismatch(OF_CORRUPTED, corrupted([8] * 200), champion) == [CORRUPTED]
+
+
 # --- the record ---
 
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path):
-    written = record("10-1", version="2")
+    several = {WORST: Outcomes("p", "10-1"), CORRUPTED: Shares("q", (3, None, 0, 10), 10)}
+    written = Record("m", ("a", "b", "c", "d"), several, {"version": "2"})
     write_record(written, tmp_path / "r.json")
     assert read_record(tmp_path / "r.json") == written
 
@@ -123,7 +173,11 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     "content",
     ["{}", "[]", '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "held": "11"}}}',
-     '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "held": "2"}}}'],
+     '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "held": "2"}}}',
+     '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p"}}}',
+     '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "right": [3], "images": 2}}}',
+     '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "right": 3, "images": 2}}}',
+     '{"model_digest": "m", "samples": ["a"], "outcomes": {"x": {"protocol": "p", "right": ["1"], "images": 2}}}'],
 )  # fmt: skip
 def test_a_damaged_record_is_one_line(tmp_path, content):
     (tmp_path / "r.json").write_text(content)
@@ -146,7 +200,7 @@ PARAMS = {
         ({"minimum": {"worst_case/acuracy": 0.3}}, "Did you mean 'worst_case/accuracy'?"),
         ({"minimum": {"certified/accuracy": 0.3}}, "'certified/accuracy' is not a metric of this run"),
         ({"maximum_regression": {"pgd/adversarial_acuracy": 0.1}}, "Did you mean 'pgd/adversarial_accuracy'?"),
-        ({"maximum_regression": {"blur/corrupted_accuracy": 0.1}}, "is no share of samples"),
+        ({"maximum_regression": {"blur/mean_corruption_error": 0.1}}, "is no mean over samples"),
         ({"maximum_regression": {"clean/accuracy": 0}}, "greater than 0"),
         ({"non_inferiority": {"method": "tang"}}, "Did you mean 'tango'?"),
         ({"non_inferiority": {"alpha": 0.5}}, "less than 0.5"),
@@ -162,6 +216,8 @@ def test_a_slip_in_the_gate_is_one_line_with_the_nearest_match(gate, line):
 def test_metrics_that_a_run_of_these_params_has_are_accepted():
     names = ["clean/accuracy", "worst_case/accuracy_ci_low", "pgd/adversarial_accuracy", "blur/corrupted_accuracy"]
     validate({**PARAMS, "gate": {"minimum": dict.fromkeys(names, 0.1)}})
+    paired = ["clean/accuracy", "worst_case/accuracy", "pgd/adversarial_accuracy", "blur/corrupted_accuracy"]
+    validate({**PARAMS, "gate": {"maximum_regression": dict.fromkeys(paired, 0.1)}})
 
 
 # --- the command ---

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.evaluation.sanity.conftest import assessed
-from tests.evaluation.sanity.tamper import failing
+from tests.evaluation.sanity.tamper import changed, failing
 from windtunnel.assessments.attacks import assess as attack_pipeline
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity import strength
@@ -69,6 +69,37 @@ def test_an_attack_that_never_asked_the_model_is_idle(
 ) -> None:
     monkeypatch.setattr(attack_pipeline, "adapter_of", lambda _: lambda request, *_: request.inputs)
     assert status("B4", run_of(robust, attacks, tmp_path)) is Status.FAIL
+
+
+def pgd_of(steps: int, share: float, epsilon: float) -> dict[str, object]:
+    return {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": steps, "step_size": share * epsilon}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "share", "wanted"),
+    [(20, 1 / 8, Status.PASS), (10, 1 / 4, Status.PASS), (100, 1 / 40, Status.PASS), (40, 1 / 10, Status.PASS),
+     (20, 1 / 20, Status.WARN), (5, 1 / 8, Status.WARN), (1, 1 / 8, Status.WARN)],
+)  # fmt: skip
+def test_an_attack_is_unfinished_where_its_last_steps_gain_and_not_for_being_short(
+    steps: int, share: float, wanted: Status, robust: Subject, tmp_path: Path
+) -> None:
+    """The last ten of twenty steps hold the way from the random start to the edge of the ball, which ends at the sixteenth."""
+    evidence = run_of(robust, {"pgd": pgd_of(steps, share, 0.02)}, tmp_path, 0.02)
+    assert status("D4", evidence) is wanted
+
+
+@pytest.mark.parametrize(("lost", "wanted"), [(0, Status.PASS), (1, Status.PASS), (5, Status.WARN)])
+def test_a_search_that_failed_for_one_sample_of_forty_did_not_fail_for_more_than_one_in_a_hundred(
+    lost: int, wanted: Status, robust: Subject, tmp_path: Path
+) -> None:
+    deepfool = {"library": "foolbox", "algorithm": "L2DeepFoolAttack", "budget": {"norm": "L2", "epsilon": 0.5}}
+    evidence = run_of(robust, {"deepfool": deepfool}, tmp_path)
+
+    def lose(data: dict[str, torch.Tensor]) -> None:
+        data["perturbed_predictions"] = (data["targets"] + 1) % 10
+        data["perturbed_predictions"][:lost] = data["targets"][:lost]
+
+    assert status("D10", changed(evidence, "deepfool", lose)) is wanted
 
 
 SHORT_OF_STEPS = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 5, "step_size": 0.02}}

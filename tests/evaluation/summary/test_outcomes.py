@@ -8,7 +8,7 @@ import pytest
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import METRICS, SUMMARY
-from windtunnel.core.outcomes import read_record
+from windtunnel.core.outcomes import Outcomes, read_record
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.operations.stages.run import run_stage
@@ -30,6 +30,7 @@ verification:
     budget: {norm: L2, epsilon: 0.1}
     params: {n0: 20, n: 200, sigma: 0.25}
     samples: {n: 8}
+corruptions: {fog: {corruptions: [fog, contrast], severities: [1, 5], upsample: 32, samples: {n: 12}}}
 queries: {evoba: {algorithm: EvoBA, params: {generation_size: 8, generations: 5}, samples: {n: 12}}}
 """
 
@@ -55,15 +56,20 @@ def test_the_mean_of_every_row_is_the_metric_of_that_name(run):
     record, metrics = read_record(run / SUMMARY / "outcomes.json"), flatten(read_json(run / METRICS))
     assert set(record.outcomes) >= {
         "clean/accuracy", "certified/accuracy", "worst_case/accuracy", "fgsm/adversarial_accuracy",
-        "few/adversarial_accuracy", "crown/certified_accuracy",
+        "few/adversarial_accuracy", "crown/certified_accuracy", "fog/corrupted_accuracy",
     }  # fmt: skip
     for name, row in record.outcomes.items():
-        share = row.held.count("1") / (len(row.held) - row.held.count("-"))
+        held = [int(one) for one in row.held if one != "-"] if isinstance(row, Outcomes) else [
+            one / row.images for one in row.right if one is not None
+        ]  # fmt: skip
+        share = sum(held) / len(held)
         group, metric = name.split("/")
         known = metrics.get(name) or read_artifacts(run / "reports" / "robustness" / group).metrics[metric]
         assert share == pytest.approx(known), name
     assert record.outcomes["few/adversarial_accuracy"].held.count("-") == 20
     assert len(record.samples) == 30
+    assert record.outcomes["fog/corrupted_accuracy"].images == 4
+    assert sum(record.outcomes["fog/corrupted_accuracy"].assessed) == 12
 
 
 def changed(run: Path, tmp_path: Path, monkeypatch, old: str, new: str) -> set[str]:
@@ -85,7 +91,12 @@ def test_another_setting_of_an_attack_is_another_protocol_for_it_and_for_what_co
 
 def test_another_budget_is_another_protocol_for_all_but_the_clean_accuracy(run, tmp_path, monkeypatch):
     names = changed(run, tmp_path, monkeypatch, "epsilon: 0.03", "epsilon: 0.02")
-    assert names == set(read_record(run / SUMMARY / "outcomes.json").outcomes) - {"clean/accuracy"}
+    budgeted = set(read_record(run / SUMMARY / "outcomes.json").outcomes)
+    assert names == budgeted - {"clean/accuracy", "fog/corrupted_accuracy"}
+
+
+def test_another_suite_of_corruptions_is_another_protocol_for_it_alone(run, tmp_path, monkeypatch):
+    assert changed(run, tmp_path, monkeypatch, "[1, 5]", "[1, 4]") == {"fog/corrupted_accuracy"}
 
 
 def test_figures_and_the_model_are_no_part_of_the_protocol(run, tmp_path, monkeypatch):

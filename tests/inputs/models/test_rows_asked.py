@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from windtunnel.assessments.catalogue import algorithms
 from windtunnel.cli.main import cli
 from windtunnel.operations.stages.run import run_stage
 
@@ -33,9 +35,16 @@ device: auto
 budget: {norm: Linf, epsilon: 0.1}
 budgets: {}
 clean: {}
-attacks: {}
-sweeps: {}
-verification: {}
+attacks:
+  few: {library: torchattacks, algorithm: Square, params: {n_queries: 20}}
+  repeated: {library: foolbox, algorithm: LinfRepeatedAdditiveUniformNoiseAttack, params: {repeats: 7}}
+  harder:
+    {library: foolbox, algorithm: HopSkipJumpAttack, params: {max_gradient_eval_steps: 40}, budget: {norm: L2, epsilon: 1, steps: 2},
+     on: {survivors_of: [few, repeated]}}
+sweeps: {curve: {library: foolbox, algorithm: LinfAdditiveUniformNoiseAttack, epsilons: [0, 0.1, 0.3]}}
+verification:
+  smoothing:
+    {library: windtunnel, algorithm: smoothing, params: {sigma: 0.25, n0: 10, n: 100}, budget: {norm: L2, epsilon: 0.1}, samples: {n: 5}}
 generators: {}
 latent: {}
 report: {}
@@ -43,8 +52,18 @@ tracking: {}
 gate: {}
 queries:
   evoba: {algorithm: EvoBA, params: {generation_size: 5, generations: 6}}
+  greedy: {algorithm: EpsGreedy, params: {steps: 9, patch_size: [2, 4], epsilon: 0.2}, max_queries: 7}
   simba: {algorithm: SimBA, params: {steps: 9}, total_queries: 60}
   square: {library: torchattacks, algorithm: Square, params: {n_queries: 20}}
+  spsa: {library: torchattacks, algorithm: SPSA, params: {nb_iter: 2, nb_sample: 16}}
+  pixel: {library: torchattacks, algorithm: OnePixel, params: {steps: 2, popsize: 3}, budget: {norm: L0, epsilon: 3}}
+  pixle:
+    {library: torchattacks, algorithm: Pixle, budget: {norm: L0, epsilon: 12}, total_queries: 200,
+     params: {restarts: 2, max_iterations: 5, x_dimensions: [2, 4], y_dimensions: [2, 4]}}
+  boundary: {library: foolbox, algorithm: BoundaryAttack, params: {steps: 20}, budget: {norm: L2, epsilon: 1.5}}
+  hopskip:
+    {library: foolbox, algorithm: HopSkipJumpAttack, params: {steps: 2, max_gradient_eval_steps: 40}, budget: {norm: L2, epsilon: 1.5}}
+  genetic: {library: foolbox, algorithm: GenAttack, params: {steps: 5}, target_classes: next}
 corruptions: {noise: {algorithm: gaussian_noise, severities: [1, 3], upsample: 32, workers: 1}}
 sanity: {queries: 150}
 """
@@ -70,16 +89,29 @@ def said(*folder: str) -> int:
     return int(json.loads(Path("reports", *folder, "runtime.json").read_text())["rows_asked"])
 
 
+def stages_of(family: str) -> list[tuple[str, str]]:
+    """(stage, name) of the entries of a family in PARAMS."""
+    stage = {"queries": "query", "attacks": "attack", "sweeps": "sweep", "verification": "verify"}[family]
+    return [(stage, name) for name in YAML(typ="safe").load(PARAMS)[family]]
+
+
+def test_every_query_algorithm_is_among_the_entries() -> None:
+    entries = YAML(typ="safe").load(PARAMS)["queries"].values()
+    assert {entry["algorithm"] for entry in entries} == {row.name for row in algorithms("queries")}
+
+
 def test_every_stage_asks_what_its_artifacts_say(project: Path) -> None:
     for stage in ("resolve", "prepare", "train"):
         assert calls_of(lambda stage=stage: run_stage(stage)) == []
     assert sum(calls_of(lambda: run_stage("clean"))) == said("robustness", "clean") == 30
-    for name in ("evoba", "simba", "square"):
-        rows = sum(calls_of(lambda name=name: run_stage("query", name)))
+    for stage, name in stages_of("queries"):
+        rows = sum(calls_of(lambda stage=stage, name=name: run_stage(stage, name)))
         metrics = json.loads(Path("reports", "robustness", name, "metadata.json").read_text())["metrics"]
-        assert rows == said("robustness", name) == metrics["queries_total"] - metrics["n_samples"]
+        assert rows == said("robustness", name) == metrics["queries_total"] - metrics["n_samples"], name
         assert rows > 0
-    assert sum(calls_of(lambda: run_stage("corrupt", "noise"))) == said("robustness", "noise")
+    for stage, name in (*stages_of("attacks"), *stages_of("sweeps"), *stages_of("verification"), ("corrupt", "noise")):
+        rows = sum(calls_of(lambda stage=stage, name=name: run_stage(stage, name)))
+        assert rows == said("robustness", name) > 0, name
     assert sum(calls_of(lambda: run_stage("sanity"))) == said("sanity") <= 150
     assert calls_of(lambda: run_stage("summary")) == []
 

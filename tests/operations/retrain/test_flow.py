@@ -7,7 +7,8 @@ import pytest
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.outcomes import read_record
-from windtunnel.operations.retrain.flow import Status, promote_last_run, promote_version
+from windtunnel.operations.retrain.champion import fetch_champion
+from windtunnel.operations.retrain.flow import OUTCOME, Status, promote_last_run, promote_version
 from windtunnel.operations.retrain.summary import summary_markdown
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
 
@@ -23,12 +24,15 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     registry = project.registry
     first = project.retrain()
     assert first.status is Status.PROMOTED
+    assert "## Retraining: windtunnel version 1 is the champion now: the first one\n" in summary_markdown(first)
+    assert "Champion when the gate ran" not in summary_markdown(first)
     assert (number(registry, CHAMPION), number(registry, PREVIOUS)) == ("1", None)
 
     # Nothing changed: nothing is computed but the samples, which only `prepare` can tell.
     again = project.retrain()
     assert (again.status, again.exit_code, again.remembered, project.ran) == (Status.PROMOTED, 0, True, ["prepare"])
-    assert "nothing changed since windtunnel version 1 was assessed" in summary_markdown(again)
+    said = "nothing changed since windtunnel version 1 was assessed; it was promoted, and still is the champion\n"
+    assert said in summary_markdown(again)
 
     project.data("worse")
     worse = project.retrain()
@@ -43,13 +47,14 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     again = project.retrain()
     assert (again.status, again.exit_code, again.remembered) == (Status.KEPT, 10, True)
     assert "clean/accuracy vs champion" in summary_markdown(again)
-    assert "Champion: windtunnel version 1" in text
+    assert "Champion when the gate ran: windtunnel version 1\n" in text
     with pytest.raises(UserError, match="it did not pass the gate"):
         promote_version(registry, "2")
 
     project.data("equal")
     equal = project.retrain()
     assert equal.status is Status.PROMOTED, summary_markdown(equal)
+    assert "windtunnel version 3 is the champion now, in place of version 1\n" in summary_markdown(equal)
     assert equal.verdict["conditions"][-1]["interval"][0] > -0.15
     assert (number(registry, CHAMPION), number(registry, PREVIOUS), number(registry, CHALLENGER)) == ("3", "1", None)
     assert registry.version("3").run_id == registry.version("3").tags["assessment.run_id"]
@@ -117,6 +122,32 @@ def test_promote_registers_the_last_run_once_and_compares_with_the_champion_of_n
     with pytest.raises(UserError, match="did not compare with windtunnel version 1"):
         promote_last_run(registry)
     assert [version.number for version in registry.versions()] == ["1"]
+
+
+def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(project):
+    registry = project.registry
+    assert project.retrain().status is Status.PROMOTED
+    project.data("equal")
+    CHAMPION_FILE.parent.mkdir(exist_ok=True)
+    CHAMPION_FILE.write_text('{"model_digest": ')
+    fetch_champion(registry)
+    whole = read_record(CHAMPION_FILE)
+    assert whole.origin["version"] == "1"
+    # Its run lost the outcomes too: the gate says what to do, and a retraining does it by itself.
+    CHAMPION_FILE.unlink()
+    (kept,) = Path("mlartifacts").rglob("outcomes.json")
+    kept.unlink()
+    fetch_champion(registry)
+    assert read_record(CHAMPION_FILE).outcomes == {}
+    result = project.retrain()
+    assert result.note == "windtunnel version 1 was reassessed under the protocol of today."
+    assert result.status is Status.PROMOTED, summary_markdown(result)
+    assert "Champion when the gate ran: windtunnel version 1, reassessed for this comparison" in summary_markdown(
+        result
+    )
+    # What somebody wrote into a tag by hand is no end of a retraining: it runs again.
+    registry.tag(result.version, OUTCOME, "great")
+    assert not project.retrain().remembered
 
 
 def test_an_unreachable_registry_ends_before_anything_is_computed(project, monkeypatch):

@@ -1,6 +1,7 @@
 """Whole runs side by side, as text, Markdown and HTML."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from windtunnel.cli.compare import compare as command
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
+from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.document import document
 from windtunnel.reporting.compare.html import render_html
@@ -40,6 +42,29 @@ def test_what_differs_is_listed_and_what_is_equal_is_counted(pair):
     assert "| pgd | 5 | 60.0% | 0.0% | -60.0" in shown
     assert "pgd, holds only in narrow (3): s0, s1, s2" in shown
     assert "pgd was assessed with another epsilon." in shown
+
+
+def test_what_a_person_reads_first_stands_first_among_the_metrics(pair):
+    """metrics.json is in the order of the alphabet; a reader asks whether to believe it, then for the sandwich."""
+    written = {
+        "certified": {"accuracy": 0.2, "class_gap": 0.1},
+        "clean": {"accuracy": 0.9, "nll": 0.3},
+        "common": {"mean_corruption_error": 0.4, "corrupted_accuracy": 0.6},
+        "hard_failures": 0,
+        "pgd": {"attack_success_rate": 0.5, "adversarial_accuracy": 0.4},
+        "worst_case": {"accuracy": 0.3, "accuracy_ci_low": 0.2, "weakest_class_accuracy": 0.1},
+    }
+    other = flatten(written)
+    runs = [
+        replace(pair[0], metrics=other), replace(pair[1], metrics={key: value + 0.01 for key, value in other.items()})
+    ]  # fmt: skip
+    read = [
+        "hard_failures", "worst_case/accuracy", "certified/accuracy", "clean/accuracy", "common/corrupted_accuracy",
+        "pgd/adversarial_accuracy", "worst_case/weakest_class_accuracy", "certified/class_gap", "clean/nll",
+        "common/mean_corruption_error", "pgd/attack_success_rate",
+    ]  # fmt: skip
+    (table,) = next(part for part in document(compare_runs(runs)) if part.title == "Metrics that differ").tables
+    assert [row[0] for row in table.rows] == read
 
 
 def test_three_runs_are_compared_with_the_first_and_p_values_are_adjusted_for_their_number(pair, tmp_path):

@@ -74,12 +74,15 @@ def test_of_many_classes_the_table_has_the_weakest_and_names_that_recur_stay_apa
     def change(metadata):
         row = {"n": 4, "accuracy_ci_low": 0.1, "accuracy_ci_high": 0.9}
         rows = [{**row, "class": "same", "accuracy": i / 100} for i in reversed(range(50))]
-        metadata["metrics"].update(worst_case_per_class=[*rows, {"class": "none", "n": 0}], worst_case_class_gap=0.49)
+        metadata["metrics"].update(
+            worst_case_per_class=[*rows, {"class": "none", "n": 0}],
+            worst_case_class_gap=0.49, worst_case_class_gap_ci_low=0.0, worst_case_class_gap_ci_high=0.9,
+        )  # fmt: skip
 
     edit(reports / "summary" / "metadata.json", change)
     _, table = table_of_classes(reports)
     assert [row[2].split()[0] for row in table.rows] == [f"{i}.0%" for i in range(20)]
-    assert "49.0 points; their intervals overlap, so it may be chance. The 20 weakest of 50 classes." in table.caption
+    assert "49.0 points [0.0, 90.0], which may be chance. The 20 weakest of 50 classes." in table.caption
 
 
 def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):

@@ -25,7 +25,7 @@ from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
+from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Json, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.files import plain_json
@@ -73,8 +73,9 @@ def assess(
             **attack_metrics(data, attack.budget.norm, attack.algorithm, subject.dataset.num_classes),
             **(transfer_metrics(data, list(others)) if others else {}),
         },
-        caveats=tuple(
-            caveats_of(attack.algorithm, attack.runs, state.beyond, state.repaired, data, subject, attack.before)
+        caveats=(
+            *caveats_of(attack.algorithm, attack.runs, state.beyond, state.repaired, data, subject, attack.before),
+            *state.incidents.caveats(subject.dataset.ids),
         ),
         kwargs={
             **base_kwargs(subject),
@@ -91,7 +92,7 @@ def assess(
                 else {}
             ),
         },
-        call_kwargs=calls[0] if len(calls) == 1 else {f"{i} {attack.runs[i].name}": c for i, c in enumerate(calls)},
+        call_kwargs=_calls(attack.runs, calls),
         library_package=library_of(entry.library, "attacks").package,
         provenance={
             "attack_libraries": sorted({run.row.algorithm.library for run in attack.runs}),
@@ -99,6 +100,15 @@ def assess(
         },
         draws=sum(int(str(run.settings.effective.get("n_restarts", 1))) for run in attack.runs),
     )
+
+
+def called_with(name: str, entry: AttackEntry, budget: Budget, subject: Subject) -> dict[str, Json]:
+    """What `assess` would record as `call_kwargs`; nothing is attacked. Raises UserError as it does."""
+    return _attack_of(name, entry, budget, subject, {}).first_calls()
+
+
+def _calls(runs: Sequence[Run], calls: list[dict[str, Json]]) -> dict[str, Json]:
+    return calls[0] if len(calls) == 1 else {f"{i} {runs[i].name}": call for i, call in enumerate(calls)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,10 @@ class _Attack:
                 state.living, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}"
             )
             calls.append(self._first_call(run, batches))
-            work = functools.partial(self._perturbed, run)
-            for batch, found in each_batch(batches, work, name=f"{self.name}.{run.name}", checkpoint=checkpoint):
+            work, name = functools.partial(self._perturbed, run), f"{self.name}.{run.name}"
+            for batch, found in each_batch(
+                batches, work, name=name, checkpoint=checkpoint, without=self._untouched, incidents=state.incidents
+            ):
                 rows, clean, labels = batch.indices, data.inputs[batch.indices], data.targets[batch.indices]
                 aims = None if self.aims is None else self.aims[rows]
                 worth = evaluate(classifier, run.row, run.settings.budget, clean, found["perturbed"], labels, aims)
@@ -148,6 +160,17 @@ class _Attack:
         n = len(batch.indices)
         counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
         return {"perturbed": found, **{key: torch.full((n,), value) for key, value in counts.items()}}
+
+    def _untouched(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost."""
+        nothing = torch.zeros(len(batch.indices))
+        return {"perturbed": self.subject.dataset.inputs[batch.indices], "forwards": nothing, "backwards": nothing}
+
+    def first_calls(self) -> dict[str, Json]:
+        """How the library is called for the first batch, without calling it; by run where there are several."""
+        living = _State.start(self.subject, self.aims, self.before).living
+        batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
+        return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 
     def _request(self, run: Run, batch: Batch) -> Request:
         data, device = self.subject.dataset, self.subject.classifier.device
@@ -234,6 +257,7 @@ class _State:
     repaired: Tensor
     reached: Tensor
     tried: Tensor
+    incidents: Incidents
 
     @classmethod
     def start(cls, subject: Subject, aims: Tensor | None, before: Prior) -> _State:
@@ -253,6 +277,7 @@ class _State:
             repaired=flags[1],
             reached=flags[2],
             tried=flags[3],
+            incidents=Incidents(),
         )
 
     @property
@@ -280,8 +305,12 @@ class _State:
 
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     predictions = argmax_or_invalid(state.logits)
+    verdicts = torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
+    lost = state.incidents.rows_lost
+    failed = lost[~state.succeeded[lost]]  # what another run broke is broken
+    verdicts[failed], state.attacked[failed] = int(Verdict.ERROR), False
     data: Tensors = {
-        **base_data(subject, torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
+        **base_data(subject, verdicts),
         "perturbed_inputs": state.perturbed,
         "perturbed_predictions": predictions,
         "perturbation_distance": state.distances,

@@ -18,7 +18,8 @@ def attack_metrics(
 ) -> dict[str, Json]:
     """Accuracies, success rates with Wilson intervals, distances over successes, cost and confidence.
 
-    adversarial_accuracy: share of all samples that are right on the clean input and not broken within the budget.
+    adversarial_accuracy: share of all samples that are right on the clean input and not broken within the budget; a
+    sample without a result (error) is neither.
     attack_success_rate: over the samples that were attacked, which are those the model got right (and, where an attack
     was run on survivors, those that the others left). success_rate_all_samples: over all samples, misclassified ones
     counted as successes of an untargeted attack, as some peers do. For an attack that finds its own distance,
@@ -32,7 +33,7 @@ def attack_metrics(
     right = table["clean_predictions"] == targets
     wins = succeeded & attacked
     # A targeted attack that misses its target may still have left the sample right.
-    robust = right & ~succeeded
+    robust = right & (table["verdicts"] == Verdict.ATTACK_FAILED)
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
         **binomial_rate(int(robust.sum()), n).metrics("adversarial_accuracy"),

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def run(task: Task[AttackEntry]) -> AssessmentResult:
     """Run one attack."""
-    before = {n: read_resolved("attack", n).work.entry for n in (task.entry.on.survivors_of if task.entry.on else ())}
+    names = task.entry.on.survivors_of if task.entry.on else ()
+    before = {name: read_resolved("attack", name, task.place.resolved).work.entry for name in names}
     earlier = {n: AttackEntry.model_validate(entry) for n, entry in before.items()}
     prior = read_prior(task.where, task.entry, task.place.robustness, earlier, task.budget)
     others = {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.calls import LibraryCall
+from windtunnel.assessments.attacks.gradients import StraightThrough
 from windtunnel.core.classifier import CPU, argmax_or_invalid
 from windtunnel.core.dataset import Dataset
 from windtunnel.inputs.models.training import train_classifier
@@ -19,25 +20,9 @@ COPIES = 4
 SPREAD = 0.1  # of the uniform noise around the samples that the student is taught on
 
 
-class _ForwardOfOneBackwardOfTheOther(nn.Module):
-    """The model's logits with the student's derivative: BPDA (Athalye et al. 2018, arXiv 1802.00420)."""
-
-    def __init__(self, model: nn.Module, student: nn.Module) -> None:
-        super().__init__()
-        self.model, self.student = model, student
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The logits, (n, K)."""
-        smooth: Tensor = self.student(x)
-        with torch.no_grad():
-            true: Tensor = self.model(x)
-        return smooth + (true - smooth).detach()
-
-
 def bpda(call: LibraryCall, model: nn.Module) -> Tensor:
-    """The attack with the model's answers and the gradients of a student that learned them."""
-    return _run(call, _ForwardOfOneBackwardOfTheOther(model, student_of(call, model)))
+    """The attack with the model's answers and the gradients of a student that learned them (Athalye et al. 2018, arXiv 1802.00420)."""
+    return _run(call, StraightThrough(model, student_of(call, model)))
 
 
 def transfer(call: LibraryCall, model: nn.Module) -> Tensor:

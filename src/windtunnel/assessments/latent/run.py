@@ -8,8 +8,8 @@ from windtunnel.assessments.latent.assess import assess
 from windtunnel.assessments.latent.models import load_models
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import read_json
-from windtunnel.inputs.generators.load import load_generators
-from windtunnel.params.latent import Generators, LatentEntry
+from windtunnel.inputs.generators.load import generators_in, load_generators
+from windtunnel.params.latent import LatentEntry
 from windtunnel.params.server import configured_server
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def run(task: Task[LatentEntry]) -> AssessmentResult:
     """Run one entry for this run's classifier and for its `models`."""
     subject = task.subject
     others = load_models(task.where, task.entry, task.everyone.dataset, task.resolved.work.device, configured_server())
-    block = Generators.model_validate(task.resolved.work.inputs["generators"])
+    block = generators_in(task.resolved.work.inputs["generators"])
     generators = load_generators(task.place.generators, subject.classifier.device, task.everyone.dataset, block)
     quality = cast(dict[str, Json], read_json(task.place.generators / "quality.json"))
     return assess(task.name, task.entry, subject, generators, quality, others, task.everyone)

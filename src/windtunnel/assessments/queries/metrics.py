@@ -23,7 +23,7 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     indices_* (rows of robustness_data.pt). Over successes: queries_succ, l0_dists_succ (each channel counted),
     l2_dists_succ (on [0, 1] pixels), each with mean, median and max; l2_dists_succ_mean_pp is also per value of an image.
     Without a success the lists are empty and what is computed from them is left out.
-    adversarial_accuracy: share of all samples that are right and not broken. queries_total: of all samples.
+    adversarial_accuracy: share of all samples that are right and not broken; what has no result is neither. queries_total: of all samples.
     queries_median_censored: over attacked images, a failure counting as infinitely many; absent where that is the median.
     """
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
@@ -38,7 +38,9 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     }
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
-        **binomial_rate(int((right & ~succeeded).sum()), n).metrics("adversarial_accuracy"),
+        **binomial_rate(int((right & (table["verdicts"] == Verdict.ATTACK_FAILED)).sum()), n).metrics(
+            "adversarial_accuracy"
+        ),
         **binomial_rate(int(wins.sum()), int(attacked.sum())).metrics("attack_success_rate"),
         "n_samples": n,
         "n_attacked": int(attacked.sum()),

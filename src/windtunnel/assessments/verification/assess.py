@@ -85,6 +85,8 @@ def assess(
             data["radius_unfinished"] = task.subject.clean_correct.clone()
             text = "The time budget ended the search for certified radii: they are lower than need be."
             ledger.caveats.append(Caveat("radius_cut_short", text))
+    for checkpoint in task.checkpoints:
+        checkpoint.clear()
     names: list[Json] = list(ledger.names)
     return AssessmentResult(
         name=name,

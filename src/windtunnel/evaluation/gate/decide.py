@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
-from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, Record
+from windtunnel.core.outcomes import Record
 from windtunnel.params.outcome import Gate
-
-if TYPE_CHECKING:
-    from windtunnel.evaluation.gate.non_inferiority import Paired
 
 
 class Decision(StrEnum):
@@ -131,23 +127,23 @@ def _floors(gate: Gate, flat: Mapping[str, float]) -> Iterator[Condition]:
 
 def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, champion: Record | None) -> Condition:
     # scipy takes a second to import; most who read this module's verdicts need none of it.
-    from windtunnel.evaluation.gate.non_inferiority import paired_interval, samples_needed
+    from windtunnel.evaluation.gate.non_inferiority import samples_needed
+    from windtunnel.evaluation.gate.paired import compared
 
-    title, method, alpha = f"{name} vs champion", gate.non_inferiority.method, gate.non_inferiority.alpha
+    title, alpha = f"{name} vs champion", gate.non_inferiority.alpha
     bound = "lower end above"
     if champion is None:
         return Condition(title, None, -margin, None, True, bound, "no champion to compare with")
     refusal = _refusal(name, challenger, champion)
     if refusal:
         return Condition(title, None, -margin, None, False, bound, refusal)
-    table = _pair(champion.outcomes[name].held, challenger.outcomes[name].held)
-    low, high = paired_interval(table, alpha, method)
+    found = compared(champion.outcomes[name], challenger.outcomes[name], alpha, gate.non_inferiority.method)
+    low, high = found.interval
     holds = low > -margin
-    flips = f"{table.gained} gained, {table.lost} lost of {table.n}"
-    why = f"{flips}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
-    if not holds and table.n < (needed := samples_needed(margin, alpha)):
+    why = f"{found.words}: a loss of {-low:.3g} cannot be ruled out, {margin:.3g} is allowed"
+    if not holds and found.n < (needed := samples_needed(margin, alpha)):
         why += f"; even equal outcomes need {needed} samples to show that"
-    return Condition(title, table.difference, -margin, (low, high), holds, bound, flips if holds else why)
+    return Condition(title, found.difference, -margin, (low, high), holds, bound, found.words if holds else why)
 
 
 def _refusal(name: str, challenger: Record, champion: Record) -> str:
@@ -162,18 +158,6 @@ def _refusal(name: str, challenger: Record, champion: Record) -> str:
             "the champion was assessed under another protocol (samples, budget or settings), which is no comparison: "
             "windtunnel champion --reassess"
         )
-    if all(NOT_ASSESSED in pair for pair in zip(mine.held, theirs.held, strict=True)):
+    if not any(one and two for one, two in zip(mine.assessed, theirs.assessed, strict=True)):
         return "no sample was assessed under both"
     return ""
-
-
-def _pair(first: str, second: str) -> Paired:
-    from windtunnel.evaluation.gate.non_inferiority import Paired
-
-    pairs = [*zip(first, second, strict=True)]
-    return Paired(
-        both=pairs.count((HELD, HELD)),
-        gained=pairs.count((LOST, HELD)),
-        lost=pairs.count((HELD, LOST)),
-        neither=pairs.count((LOST, LOST)),
-    )

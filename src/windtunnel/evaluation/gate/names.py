@@ -26,7 +26,7 @@ def unknown_metrics(params: Params) -> Iterator[str]:
     for name in params.gate.maximum_regression:
         if name in every and name not in paired:
             yield (
-                f"gate.maximum_regression: {name}: is no share of samples, so two models cannot be paired on it; "
+                f"gate.maximum_regression: {name}: is no mean over samples, so two models cannot be paired on it; "
                 f"gate.minimum can bound it. Allowed: {', '.join(paired)}"
             )
         elif name not in paired:
@@ -34,7 +34,7 @@ def unknown_metrics(params: Params) -> Iterator[str]:
 
 
 def metric_names(params: Params) -> tuple[list[str], list[str]]:
-    """(every metric that metrics.json may hold, those that are a share of samples), as `group/name`."""
+    """(every metric that metrics.json may hold, those on which two models are paired), as `group/name`."""
     kinds = {name: entry_kind(family, name, entry) for family, name, entry in entries(params)}
     families = {name: family for family, name, _ in entries(params)}
     groups = ["clean"]
@@ -45,6 +45,7 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
     every += [f"{group}/{metric}" for group in groups if group != "clean" for metric in OF_CLASSES]
     every += ["clean/nll", "clean/ece", "clean/adaptive_ece", "clean/brier", "hard_failures"]
     for name, kind in kinds.items():
-        every += [f"{name}/{metric}" for metric in family_of(families[name]).headline]
-        paired += [f"{name}/{PAIRED_METRIC[kind]}"] if kind in PAIRED_METRIC else []
+        headline, metric = family_of(families[name]).headline, PAIRED_METRIC[kind]
+        every += [f"{name}/{found}" for found in headline]
+        paired += [f"{name}/{metric}"] if metric in headline else []
     return every, paired

@@ -41,10 +41,17 @@ def markdown(verdict: Mapping[str, Json]) -> str:
     lines = [f"**{sentence(verdict)}**", "", *failures, *([""] if failures else [])]
     lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(verdict)]
-    champion = verdict.get("champion")
-    if isinstance(champion, Mapping):
-        lines += ["", f"Champion: {champion['model']} version {champion['version']}"]
+    lines += ["", line] if (line := champion_line(verdict)) else []
     return "\n".join(lines) + "\n"
+
+
+def champion_line(verdict: Mapping[str, Json]) -> str:
+    """Who was champion when the gate ran, which may be another one by now; empty where nobody was, or nothing was compared."""
+    champion = verdict.get("champion")
+    if not isinstance(champion, Mapping):
+        return ""
+    again = ", reassessed for this comparison" if champion.get("reassessed") else ""
+    return f"Champion when the gate ran: {champion['model']} version {champion['version']}{again}"
 
 
 def _row(condition: Mapping[str, Json]) -> tuple[str, ...]:

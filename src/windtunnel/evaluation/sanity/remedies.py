@@ -13,34 +13,32 @@ STANDINS = "windtunnel.assessments.attacks.standins"
 Make = Callable[[str, float], dict[str, Json]]
 
 
-def _pgd(epsilon: float, steps: int = 100) -> dict[str, Json]:
+def _pgd(norm: str, epsilon: float, steps: int = 100) -> dict[str, Json]:
     return {
         "library": "torchattacks",
-        "algorithm": "PGD",
+        "algorithm": "PGD" if norm == "Linf" else "PGDL2",
         "budget": {"steps": steps, "step_size": round(epsilon / 10, 8)},
     }
 
 
-# kind: entry under a norm at an epsilon; those of Linf alone where the attack knows no other.
-KINDS: dict[str, Make] = {
+KINDS: dict[str, Make] = {  # kind: entry under a norm at an epsilon
     "more_steps": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "APGD", "params": {"n_restarts": 3},
                                          "budget": {"steps": 200}},
     "other_loss": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "APGD", "params": {"loss": "dlr", "n_restarts": 3},
                                          "budget": {"steps": 100}},
     "black_box": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 2000}},
-    "bpda": lambda norm, epsilon: {**_pgd(epsilon), "invoker": f"{STANDINS}:bpda"},
-    "transfer": lambda norm, epsilon: {**_pgd(epsilon, 20), "invoker": f"{STANDINS}:transfer"},
-    "eot": lambda norm, epsilon: {"library": "torchattacks", "algorithm": "EOTPGD", "params": {"eot_iter": 20},
-                                  "budget": {"steps": 20, "step_size": round(epsilon / 8, 8)}},
+    "bpda": lambda norm, epsilon: {**_pgd(norm, epsilon), "invoker": f"{STANDINS}:bpda"},
+    "transfer": lambda norm, epsilon: {**_pgd(norm, epsilon, 20), "invoker": f"{STANDINS}:transfer"},
+    "eot": lambda norm, epsilon: {**_pgd(norm, epsilon, 20), "eot": 20},
 }  # fmt: skip
-LINF_ALONE = frozenset({"bpda", "transfer", "eot"})
 MASKED = ("black_box", "bpda", "transfer")
 REMEDIES: dict[str, tuple[str, ...]] = {
     "A2": ("eot",), "A12": MASKED, "A13": MASKED, "A14": MASKED, "A24": MASKED,
     "C1": ("other_loss", *MASKED), "C3": MASKED, "C4": ("more_steps",), "C5": MASKED, "C6": MASKED, "C7": MASKED, "C8": MASKED,
     "C9": MASKED, "C11": MASKED, "C12": ("more_steps",), "C13": ("eot", "black_box"), "C14": ("other_loss",), "C15": ("eot",),
     "C18": ("more_steps",), "C20": ("black_box",), "C23": MASKED,
-    "D1": ("more_steps",), "D2": ("more_steps",), "D3": ("more_steps",), "D4": ("more_steps",), "D6": ("more_steps",),
+    "D1": ("more_steps",), "D2": ("more_steps",), "D3": ("more_steps",), "D4": ("more_steps",), "D5": ("more_steps",),
+    "D6": ("more_steps",), "D13": ("more_steps",),
     "D12": MASKED, "D14": ("more_steps", "black_box"),
 }  # fmt: skip
 
@@ -59,7 +57,7 @@ def stronger(flagged: Iterable[Row], attacks: Mapping[str, AttackEntry], budget:
         for region, those in _by_budget(names or list(attacks), attacks, budget).items():
             for kind in REMEDIES.get(str(row["id"]), ()):
                 name = f"{kind}_{region[0].lower()}_{region[1]:.4g}".replace(".", "_")
-                if name in attacks or (kind in LINF_ALONE and region[0] != "Linf"):
+                if name in attacks:
                     continue
                 entry = found.setdefault(name, _entry(kind, region, budget))
                 on = entry["on"]

@@ -18,7 +18,8 @@ ACCURACY = ("adversarial_accuracy", "certified_accuracy", "corrupted_accuracy", 
 
 # Of the classes of `certified` and `worst_case`; every class's own rate is in reports/summary/metadata.json.
 OF_CLASSES = (
-    "weakest_class_accuracy", "weakest_class_accuracy_ci_low", "weakest_class_accuracy_ci_high", "class_gap",
+    "weakest_class_accuracy", "weakest_class_accuracy_ci_low", "weakest_class_accuracy_ci_high",
+    "class_gap", "class_gap_ci_low", "class_gap_ci_high",
 )  # fmt: skip
 
 

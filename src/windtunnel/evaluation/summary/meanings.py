@@ -3,10 +3,10 @@
 MEANING: dict[str, str] = {
     "worst_case_per_class": "share of each class's samples that no assessment broke, with its interval",
     "worst_case_weakest_class_accuracy": "the lowest of these",
-    "worst_case_class_gap": "the highest of these minus the lowest; wide by chance alone where classes have few samples",
+    "worst_case_class_gap": "the highest of these minus the lowest; an interval that begins at 0 says that it may be chance",
     "certified_per_class": "share of each class's samples that are verified, with its interval",
     "certified_weakest_class_accuracy": "the lowest of these",
-    "certified_class_gap": "the highest of these minus the lowest; wide by chance alone where classes have few samples",
+    "certified_class_gap": "the highest of these minus the lowest; an interval that begins at 0 says that it may be chance",
     "lra": "accuracy on the samples as the generative model reconstructs them (LRA)",
     "lga": "accuracy on images that the generative model draws (LGA)",
     "llna_reconstruction": "accuracy under random noise on the codes of the samples (LLNA)",

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
-from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record
+from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record, Shares
 from windtunnel.evaluation.summary.evidence import rows_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+
+V = TypeVar("V")
+A = TypeVar("A")
 
 
 def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> Record:
@@ -27,39 +31,54 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
     blocks: dict[str, dict[str, Json]] = {
         name: entry.model_dump(mode="json", exclude={"visualisers"}) for _, name, entry in entries(params)
     }
-    settings: dict[str, Json] = {
-        a.name: {"entry": blocks[a.name], "library_version": a.metadata.library_version}
-        for a in assessments
-        if a.kind in PAIRED_METRIC
+    own: dict[str, Json] = {
+        a.name: {"entry": blocks[a.name], "library_version": a.metadata.library_version} for a in assessments
     }
+    # Corruptions decide nothing of the worst case.
+    settings: dict[str, Json] = {a.name: own[a.name] for a in assessments if a.kind in _HELD}
     right = clean.tensor("clean_predictions") == clean.tensor("targets")
     worst = summary.tensor("verdicts") == Verdict.ATTACK_FAILED
     certified = summary.tensor("certified_verdicts") == Verdict.VERIFIED
-    found = {"clean/accuracy": Outcomes(_digest(samples), _row(right))}
+    found: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(_digest(samples), _row(right))}
     for metric, held in (("certified", certified), ("worst_case", worst)):
         if f"{metric}_accuracy" in summary.metrics:
             found[f"{metric}/accuracy"] = Outcomes(_digest(samples, budget, settings), _row(held))
-    for artifacts, name, held in _counted(assessments):
-        row = [NOT_ASSESSED] * len(right)
-        for place, outcome in zip(rows_of(artifacts, clean.sample_names).tolist(), _row(held), strict=True):
-            row[place] = outcome
-        # An attack on what others left depends on the settings of those others too.
-        scope = settings if blocks[artifacts.name].get("on") else settings[artifacts.name]
-        found[f"{artifacts.name}/{name}"] = Outcomes(_digest(samples, budget, scope), "".join(row))
+    for artifacts in assessments:
+        if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
+            continue
+        places, name = rows_of(artifacts, clean.sample_names).tolist(), f"{artifacts.name}/{metric}"
+        if artifacts.kind in _HELD:
+            # An attack on what others left depends on the settings of those others too.
+            scope = settings if blocks[artifacts.name].get("on") else own[artifacts.name]
+            row = _spread(_row(_HELD[artifacts.kind](artifacts)), places, len(right), NOT_ASSESSED)
+            found[name] = Outcomes(_digest(samples, budget, scope), "".join(row))
+        else:
+            images = _right_images(artifacts)
+            counts = _spread(images.sum(0).tolist(), places, len(right), None)
+            found[name] = Shares(_digest(samples, own[artifacts.name]), tuple(counts), len(images))
     return Record(clean.metadata.provenance.model_digest, tuple(clean.sample_names), found)
 
 
-def _counted(assessments: Sequence[Artifacts]) -> Iterator[tuple[Artifacts, str, Tensor]]:
-    for artifacts in assessments:
-        kind = artifacts.kind
-        if PAIRED_METRIC.get(kind) in artifacts.metrics:
-            yield artifacts, PAIRED_METRIC[kind], _HELD[kind](artifacts)
+def _spread(values: Sequence[V], places: Sequence[int], n: int, absent: A) -> list[V | A]:
+    """The values at their places among n samples."""
+    row: list[V | A] = [absent] * n
+    for place, value in zip(places, values, strict=True):
+        row[place] = value
+    return row
+
+
+def _right_images(artifacts: Artifacts) -> Tensor:
+    """Bool (P, N): of the P perturbed images of each sample, which are classified rightly."""
+    key = "corruption_predictions" if "corruption_predictions" in artifacts.data else "perturbed_predictions"
+    targets = artifacts.tensor("targets")
+    return (artifacts.tensor(key) == targets).reshape(-1, len(targets))
 
 
 def _unbroken(artifacts: Artifacts) -> Tensor:
     """As `adversarial_accuracy` counts: right on the clean input and not broken."""
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
-    return right & (artifacts.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED)
+    verdicts = artifacts.tensor("verdicts")
+    return right & (verdicts != Verdict.ATTACK_SUCCEEDED) & (verdicts != Verdict.ERROR)
 
 
 def _verified(artifacts: Artifacts) -> Tensor:

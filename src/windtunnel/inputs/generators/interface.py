@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from windtunnel.core.watched import limited
+
+TIME_LIMIT = "generators.time_limit"
 
 
 @runtime_checkable
@@ -29,7 +34,8 @@ class Generators:
     """A generative model that fits the data, seen through the data's value range.
 
     model: in its own value range `span`; `inputs_span` is what the classifier's inputs span, [0, 1] for images. decay: the
-    standard deviation of the codes that are drawn.
+    standard deviation of the codes that are drawn. time_limit: seconds for an answer, in `windtunnel check`; a stage waits
+    ten times as long.
     """
 
     model: GenerativeModel
@@ -39,6 +45,7 @@ class Generators:
     digest: str
     source: str
     decay: float = 1.0
+    time_limit: float = 60.0
 
     @property
     def latent_dim(self) -> int:
@@ -56,12 +63,18 @@ class Generators:
 
     def decode(self, latents: Tensor, classes: Tensor) -> Tensor:
         """Inputs of the classifier (N, ...) for codes (N, n_L) of `classes` (N,); differentiable in the codes."""
-        return _moved(self.model.decode(latents, classes), self.span, self.inputs_span)
+        with self.asked():
+            return _moved(self.model.decode(latents, classes), self.span, self.inputs_span)
 
     def encode(self, inputs: Tensor, classes: Tensor) -> Tensor:
         """Codes (N, n_L) by the model's own encoder. Raises AttributeError where it has none."""
         encoder: Callable[[Tensor, Tensor], Tensor] = self.model.encode  # type: ignore[attr-defined]  # optional
-        return encoder(_moved(inputs, self.inputs_span, self.span), classes)
+        with self.asked():
+            return encoder(_moved(inputs, self.inputs_span, self.span), classes)
+
+    def asked(self) -> AbstractContextManager[None]:
+        """While the model is asked: an answer that never comes ends `check` or the stage, by one line."""
+        return limited("generators: the model", self.time_limit, TIME_LIMIT)
 
     def to(self, device: torch.device) -> Generators:
         """Move the weights, in place; a model that is no torch module stays where it is."""

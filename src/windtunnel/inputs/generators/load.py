@@ -19,10 +19,11 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.references import FOREIGN, first_line, resolve, users_code
 from windtunnel.inputs.generators.builtin import BUILTIN
-from windtunnel.inputs.generators.interface import GenerativeModel, Generators
+from windtunnel.inputs.generators.interface import TIME_LIMIT, GenerativeModel, Generators
 from windtunnel.inputs.generators.training import train_generators
 from windtunnel.inputs.models.load import pick_device
 from windtunnel.params.latent import Generators as GeneratorsBlock
+from windtunnel.params.server import configured_time_limit
 
 FACTS, WEIGHTS = "generators.json", "weights.pt"
 PROBES = 4  # codes of each class that a model of the user's is tried on
@@ -54,6 +55,12 @@ def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, de
     write_json(facts, directory / FACTS)
 
 
+def generators_in(resolved: Json) -> GeneratorsBlock:
+    """The block as it was resolved, with how long its model may take, which decides no result."""
+    assert isinstance(resolved, dict)
+    return GeneratorsBlock.model_validate({**resolved, **configured_time_limit("generators")})
+
+
 def load_generators(
     directory: Path, device: torch.device, dataset: Dataset, block: GeneratorsBlock | None = None
 ) -> Generators | None:
@@ -76,7 +83,7 @@ def load_generators(
     if block is None or block.source != "function":
         raise UserError(f"{directory / FACTS}: names a function, and generators of params.yaml does not; run dvc repro")
     weights = directory / WEIGHTS if "original" in facts else None
-    return replace(_own(_function(block), dict(block.kwargs), weights, span, device, dataset), decay=decay)
+    return replace(_own(block, weights, span, device, dataset), decay=decay)
 
 
 def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str, dataset: Dataset) -> None:
@@ -92,7 +99,7 @@ def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str,
         if path and not path.is_file():
             raise UserError(f"generators.path: {path}: no such file")
         span = list(block.value_range) if block.value_range else None
-        _own(_function(block), dict(block.kwargs), path, span, pick_device(device), dataset)
+        _own(block, path, span, pick_device(device), dataset)
 
 
 def labelled(train: Dataset | None) -> Dataset:
@@ -111,17 +118,13 @@ def _function(block: GeneratorsBlock) -> str:
 
 
 def _own(
-    reference: str,
-    kwargs: dict[str, object],
-    weights: Path | None,
-    span: list[float] | None,
-    device: torch.device,
-    dataset: Dataset,
+    block: GeneratorsBlock, weights: Path | None, span: list[float] | None, device: torch.device, dataset: Dataset
 ) -> Generators:
     """The user's model, its weights loaded, tried on the data."""
+    reference = _function(block)
     function = resolve(reference, "generators.function")
-    with users_code(f"generators.function: {reference}"):
-        model = function(**kwargs)
+    with users_code(f"generators.function: {reference}", block.time_limit, TIME_LIMIT):
+        model = function(**block.kwargs)
     if not isinstance(model, GenerativeModel):
         lacking = [name for name in ("decode", "latent_dim") if not hasattr(model, name)]
         raise UserError(
@@ -138,11 +141,16 @@ def _own(
                 f"generators.path: does not load into what {reference} returned ({first_line(error)})"
             ) from error
     pair = (span[0], span[1]) if span else None
-    return fit(model, f"function {reference}", pair, device, dataset)
+    return fit(model, f"function {reference}", pair, device, dataset, block.time_limit)
 
 
 def fit(
-    model: GenerativeModel, source: str, span: tuple[float, float] | None, device: torch.device, dataset: Dataset
+    model: GenerativeModel,
+    source: str,
+    span: tuple[float, float] | None,
+    device: torch.device,
+    dataset: Dataset,
+    time_limit: float = 60.0,
 ) -> Generators:
     """Try a generative model on the data: every class, the shape, the range, finite images, the encoder's dimension.
 
@@ -152,7 +160,15 @@ def fit(
         model = cast(GenerativeModel, model.requires_grad_(False).eval().to(device))
     low, high = span if span is not None else getattr(model, "value_range", (0.0, 1.0))
     digest = module_digest(model) if isinstance(model, nn.Module) else source
-    found = Generators(model, dataset.num_classes, (float(low), float(high)), dataset.value_range, digest, source)
+    found = Generators(
+        model,
+        dataset.num_classes,
+        (float(low), float(high)),
+        dataset.value_range,
+        digest,
+        source,
+        time_limit=time_limit,
+    )
     names = dataset.class_names
     missing = [names[i] for i in range(len(names)) if i not in getattr(model, "classes", range(len(names)))]
     if missing:
@@ -162,7 +178,7 @@ def fit(
     latents = torch.randn(PROBES * len(names), model.latent_dim, generator=torch.Generator().manual_seed(0)).to(device)
     classes = torch.arange(len(names), device=device).repeat(PROBES)
     advice = f"codes have shape (N, latent_dim), and latent_dim is {model.latent_dim}"
-    with torch.no_grad():
+    with torch.no_grad(), found.asked():
         images = _tried(lambda: model.decode(latents, classes), f"generators: {source} does not decode", advice)
     shape = tuple(dataset.inputs.shape[1:])
     if tuple(images.shape) != (len(latents), *shape):

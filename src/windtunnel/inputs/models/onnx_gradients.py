@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import onnx
 import torch
-from onnx import numpy_helper
+from onnx import numpy_helper, version_converter
 from torch import Tensor, nn
 
 from windtunnel.core.contracts import Caveat, Json
@@ -24,6 +24,7 @@ from windtunnel.inputs.models.backends import OnnxModule, declared_shape, in_sha
 
 LIMIT = 1e-4  # of the logits' largest spread, as graphs for a verifier are held to
 _ROWS = 256
+_OLDEST = 9  # opset
 
 
 class NotConverted(ValueError):
@@ -140,9 +141,8 @@ def converted(path: Path, batch: int | None) -> Converted:
     """
     with _no_torchvision():
         import onnx2torch
-    graph, opset = onnx.load(str(path)), {}
-    for entry in graph.opset_import:
-        opset[entry.domain] = entry.version
+    graph = _of_a_known_opset(onnx.load(str(path)))
+    opset = {entry.domain: entry.version for entry in graph.opset_import}
     unknown = {
         node.op_type for node in graph.graph.node if not _known(node.op_type, node.domain, opset.get(node.domain, 1))
     }
@@ -158,6 +158,17 @@ def converted(path: Path, batch: int | None) -> Converted:
     dtype = {onnx.TensorProto.DOUBLE: torch.float64, onnx.TensorProto.FLOAT16: torch.float16}.get(kind, torch.float32)
     declared = [size.dim_value for size in graph.graph.input[0].type.tensor_type.shape.dim]
     return Converted(network, batch, dtype, declared_shape(declared))
+
+
+def _of_a_known_opset(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph, raised to the oldest opset that onnx2torch has converters for where it is older: torch writes 7 and 8 too."""
+    if all(entry.version >= _OLDEST for entry in graph.opset_import if entry.domain in {"", "ai.onnx"}):
+        return graph
+    try:
+        raised: onnx.ModelProto = version_converter.convert_version(graph, _OLDEST)
+    except Exception as error:  # the converter's own errors, for operators that changed their meaning
+        raise NotConverted(f"onnx {version('onnx')} cannot raise it to opset {_OLDEST}: {first_line(error)}") from error
+    return raised
 
 
 def _known(operator: str, domain: str, opset: int) -> bool:

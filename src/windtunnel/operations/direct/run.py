@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,14 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from windtunnel.assessments.run import compute, task_on
-from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
-from windtunnel.core.batches import progress_bar
+from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import Layout
-from windtunnel.core.plugins import families
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
 from windtunnel.inputs.data.load import convert
@@ -28,21 +23,13 @@ from windtunnel.inputs.data.sources import Raw
 from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.inputs.models.load import fit, pick_device
 from windtunnel.inputs.models.loaders import FUNCTION, TORCH, Loaded
+from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
 from windtunnel.operations.direct.result import Result
 from windtunnel.operations.direct.words import Given, budget_block, entries_of, epsilon_of
-from windtunnel.operations.resolve import facts
-from windtunnel.operations.stages.clean import write_clean
-from windtunnel.operations.stages.sanity import write_sanity
-from windtunnel.operations.stages.summary import write_summary
 from windtunnel.params.data import Data
-from windtunnel.params.entry import Entry
-from windtunnel.params.load import entries
-from windtunnel.params.resolved import Resolved, Work
-from windtunnel.params.schema import Params
 
 # Images (n, C, H, W) or (n, H, W) in [0, 1], or uint8; tabular (n, F). Labels (n,).
 Array = Tensor | np.ndarray | Sequence[Any]
-_HERE = "given:directly"  # where params.yaml says which function of the user's gives the model and the data
 
 
 def assess(
@@ -83,15 +70,17 @@ def assess(
         {
             "seed": seed,
             "device": device,
-            "data": {"source": "function", "function": _HERE, "class_names": _class_names(model, x, y, class_names)},
-            "model": {"source": "function", "function": _HERE},
+            "data": {"source": "function", "function": GIVEN, "class_names": _class_names(model, x, y, class_names)},
+            "model": {"source": "function", "function": GIVEN},
             "budget": allowed,
             "sanity": {"profile": sanity or "stored"},
             **{family: entries_of(family, words, epsilon_of(allowed)) for family, words in given.items()},
         },
         "windtunnel.assess",
     )
-    return _run(params, model, _datasets(params.data, seed, x, y, train), checked=sanity is not None)
+    dataset, split = _datasets(params.data, seed, x, y, train)
+    subject = subject_of(_classifier(model, params.device, dataset), dataset, seed)
+    return assess_subject(params, subject, split, checked=sanity is not None)
 
 
 def attack(
@@ -205,48 +194,6 @@ def _classifier(model: nn.Module | Callable[[np.ndarray], object], device: str, 
         return fit(Loaded(PredictFunction(model), FUNCTION, name, f"function {name}"), where, dataset)
     own = copy.deepcopy(model)  # the caller's module stays in its mode, on its device, with its gradients
     return fit(Loaded(own, TORCH, module_digest(own), type(model).__name__), where, dataset)
-
-
-def _run(
-    params: Params,
-    model: nn.Module | Callable[[np.ndarray], object],
-    datasets: tuple[Dataset, Dataset | None],
-    *,
-    checked: bool,
-) -> Result:
-    dataset, train = datasets
-    subject = subject_of(_classifier(model, params.device, dataset), dataset, params.seed)
-    folder = tempfile.TemporaryDirectory(prefix="windtunnel-")
-    place = Layout(Path(folder.name))
-    work = [(family, name, _resolved(params, family, name, entry)) for family, name, entry in entries(params)]
-    tasks = [
-        (families()[family], task_on(families()[family], resolved, subject, place)) for family, _, resolved in work
-    ]
-    for family, task in tasks:
-        family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-    write_clean(params.clean, subject, place, time.time())
-    with progress_bar() as progress:
-        bar = progress.add_task("assess", total=len(tasks))
-        for family, task in tasks:
-            started = time.time()
-            write_artifacts(compute(family, task), place.robustness / task.name, task.subject, started=started)
-            progress.advance(bar)
-    if checked:
-        write_sanity(params, subject, place, time.time(), train)
-    write_summary(params, subject, place, time.time())
-    return Result(params, place, folder)
-
-
-def _resolved(params: Params, family: str, name: str, entry: Entry) -> Resolved:
-    """An entry as `resolve` writes it, with its defaults and its budget. Raises UserError for what needs a pipeline's results."""
-    if facts.of_family(family).builds_on(entry):
-        raise UserError(
-            f"{family}.{name}: builds on results of other entries, which only the pipeline keeps; use dvc repro"
-        )
-    block = facts.with_budget(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
-    inputs = {"model": params.model.model_dump(mode="json")}
-    work = Work(entry=block, inputs=inputs, seed=params.seed, device=params.device)
-    return Resolved(stage=families()[family].stage, family=family, name=name, work=work)
 
 
 def read(directory: Path | str) -> Result:

@@ -55,7 +55,7 @@ class Resolver:
         own_generators = {"generators.path": p.generators.path} if p.generators.path else {}
         yield self._stage(
             "generators",
-            {"generators": _plain(p.generators)},
+            {"generators": _plain(p.generators, "time_limit")},
             frozenset(),
             facts.generator_code(p.generators),
             own_generators,
@@ -165,7 +165,7 @@ class Resolver:
         if stage == "prepare" and (seen := facts.view_model(self.params.model)):
             inputs["model"] = _plain(seen, *(key for key in _NOT_CALLED if key != "path"))
         if family and family_of(family).generators:
-            inputs["generators"] = _plain(self.params.generators)
+            inputs["generators"] = _plain(self.params.generators, "time_limit")
         work = Work(
             entry=dict(entry),
             inputs=inputs,

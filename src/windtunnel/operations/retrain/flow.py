@@ -86,7 +86,7 @@ def retrain(
     registry.versions()  # before hours are spent
     _prepare(params, pipeline)
     inputs = inputs_digest(params)
-    known = [version for version in registry.versions(INPUTS, inputs) if OUTCOME in version.tags]
+    known = [version for version in registry.versions(INPUTS, inputs) if version.tags.get(OUTCOME) in {*Status}]
     champion = fetch_champion(registry)
     if known and not force:
         return _as_remembered(known[0], champion)

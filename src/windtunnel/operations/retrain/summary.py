@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from windtunnel.evaluation.gate.table import markdown
 from windtunnel.operations.retrain.flow import Retrained, Status
 from windtunnel.operations.tracking.registry import Version
 
 _WORDS = {
-    Status.PROMOTED: "{version} is the champion now",
     Status.KEPT: "{champion}: {version} was not promoted",
     Status.UNSOUND: "{champion}: the evaluation of {version} is unsound",
     Status.SAME_MODEL: "{champion}: the retraining gave the same weights",
@@ -15,14 +16,22 @@ _WORDS = {
 
 
 def headline(result: Retrained) -> str:
-    """The end in one sentence."""
-    champion = f"{result.champion} stays the champion" if result.champion else "there is still no champion"
-    words = _WORDS[result.status].format(version=result.version, champion=champion)
-    if not result.remembered:
-        return words
+    """The end in one sentence: who is in service now, and what became of the model."""
     if result.status is Status.PROMOTED:
-        words = f"{result.version} was promoted then"
-    return f"nothing changed since {result.version} was assessed; {words}"
+        words = _promoted(result)
+    else:
+        champion = f"{result.champion} stays the champion" if result.champion else "there is still no champion"
+        words = _WORDS[result.status].format(version=result.version, champion=champion)
+    return f"nothing changed since {result.version} was assessed; {words}" if result.remembered else words
+
+
+def _promoted(result: Retrained) -> str:
+    if result.remembered:
+        in_service = result.champion and result.champion.number == result.version.number
+        return f"it was promoted, and {'still is the champion' if in_service else f'{result.champion} is the champion now'}"
+    before = (result.verdict or {}).get("champion")
+    replaced = f", in place of version {before['version']}" if isinstance(before, Mapping) else ": the first one"
+    return f"{result.version} is the champion now{replaced}"
 
 
 def summary_markdown(result: Retrained) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.files import write_json
-from windtunnel.core.layout import DATA, GENERATORS
+from windtunnel.core.layout import DATA, HERE, Layout
 from windtunnel.inputs.data.load import read_assessed, read_train
-from windtunnel.inputs.generators.load import load_generators, make_generators
+from windtunnel.inputs.generators.load import generators_in, load_generators, make_generators
 from windtunnel.inputs.generators.quality import quality
 from windtunnel.inputs.models.load import pick_device
 from windtunnel.params.latent import Generators
@@ -14,11 +15,16 @@ from windtunnel.params.resolved import read_resolved
 
 def main() -> None:
     """Write reports/generators; with `generators.source: none` only that there is nothing."""
-    resolved, train = read_resolved("generators"), read_train(DATA)
-    work = resolved.work
-    block = Generators.model_validate(work.entry["generators"])
-    make_generators(block, train, resolved.seed, work.device, GENERATORS)
-    device = pick_device(work.device)
-    generators = load_generators(GENERATORS, device, read_assessed(DATA), block)
-    facts = quality(generators, train, resolved.seed, device) if generators else {}
-    write_json(facts, GENERATORS / "quality.json")
+    resolved = read_resolved("generators")
+    block = generators_in(resolved.work.entry["generators"])
+    write_generators(block, read_assessed(DATA), read_train(DATA), resolved.seed, resolved.work.device, HERE)
+
+
+def write_generators(
+    block: Generators, assessed: Dataset, train: Dataset | None, seed: int, device: str, place: Layout
+) -> None:
+    """Make the generative models of the training split, and measure them on it."""
+    make_generators(block, train, seed, device, place.generators)
+    where = pick_device(device)
+    generators = load_generators(place.generators, where, assessed, block)
+    write_json(quality(generators, train, seed, where) if generators else {}, place.generators / "quality.json")

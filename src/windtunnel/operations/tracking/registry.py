@@ -91,12 +91,14 @@ class Registry:
         return sorted(found, key=lambda v: int(v.number), reverse=True)
 
     def record(self, version: Version) -> Record:
-        """The outcomes of a version's own assessment, as a gate reads them."""
-        with self._asked(), tempfile.TemporaryDirectory() as folder:
-            kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS).as_posix()
-            path = Path(self.client.download_artifacts(version.run_id, kept, folder))
-            found = read_record(path)
+        """The outcomes of a version's own assessment, as a gate reads them; without any where its run holds none (any more)."""
         origin: dict[str, Json] = {"model": version.model, "version": version.number, "run_id": version.run_id}
+        kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS)
+        with self._asked(), tempfile.TemporaryDirectory() as folder:
+            there = {file.path for file in self.client.list_artifacts(version.run_id, kept.parent.as_posix())}
+            if kept.as_posix() not in there:  # the gate then asks for a reassessment, and a retraining makes it
+                return Record(version.tags.get("windtunnel.model_digest", ""), (), {}, origin)
+            found = read_record(Path(self.client.download_artifacts(version.run_id, kept.as_posix(), folder)))
         return Record(found.model_digest, found.samples, found.outcomes, origin)
 
     def register(self, state: State, model: Path, gate: Mapping[str, Json], reasons: list[str]) -> Version:

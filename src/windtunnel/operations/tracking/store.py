@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 _EXPERIMENT = {
     "mlflow.experimentKind": "custom_model_development",
     "mlflow.note.content": (
-        "Robustness assessments by windtunnel. Every parent run is one state of the pipeline: one model, one data set, one budget. "
-        "Its nested runs are the assessments. `certified/accuracy` <= true robust accuracy <= `worst_case/accuracy` <= "
-        "`clean/accuracy`. Read `sanity.status` first: where it says fail, the numbers must not be believed. "
+        "Robustness assessments by windtunnel. A run is one state of the pipeline: one model, one data set, one budget. "
+        "Its nested runs are the assessments; a sweep is a run above its states. "
+        "`certified/accuracy` <= true robust accuracy <= `worst_case/accuracy` <= `clean/accuracy`. "
+        "Read `sanity.status` first: where it says fail, the numbers must not be believed. "
         "`windtunnel ui` opens this list with the right columns."
     ),
 }

@@ -15,7 +15,7 @@ from windtunnel.evaluation.summary.headline import ACCURACY
 from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
 from windtunnel.reporting.compare.runs import Run
 
-_FIRST = ("worst_case/accuracy", "certified/accuracy", "clean/accuracy", "hard_failures")
+_GROUPS = ("worst_case", "certified", "clean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,19 @@ def _keys(blocks: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
-    """The names of metrics in the order in which they are read: the sandwich, the accuracy of each assessment, the rest."""
+    """The names of metrics in the order in which they are read.
+
+    Whether the numbers may be believed, the sandwich, the accuracy of each assessment, what else is known of the
+    sandwich, the rest; within these as in metrics.json.
+    """
 
     def place(key: str) -> tuple[int, int]:
-        if key in _FIRST:
-            return 0, _FIRST.index(key)
-        return (1 if key.rsplit("/", 1)[-1] in ACCURACY else 2), 0
+        group, _, metric = key.partition("/")
+        if key == "hard_failures":
+            return 0, 0
+        if group in _GROUPS:
+            return (1 if metric == "accuracy" else 3), _GROUPS.index(group)
+        return (2 if metric in ACCURACY else 4), 0
 
     return sorted(_keys(blocks), key=place)
 

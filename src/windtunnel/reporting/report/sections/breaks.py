@@ -8,15 +8,12 @@ from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.rows import Row, rows_in
+from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import ACCURACY
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.known import known_against_epsilon
 from windtunnel.reporting.report.words import class_name, interval, number, percent, region_words
-
-_MOST_CLASSES = 20
-_ENDS = {"worst_case": "worst case", "certified": "certified"}
 
 
 def damage_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
@@ -59,7 +56,7 @@ def _classes(found: Found) -> Iterator[Chart]:
     if len(rows) < 2:
         return
     rows.sort(key=lambda row: row.shares[0])
-    shown, total = rows[:_MOST_CLASSES], len(rows)
+    shown, total = rows[:MOST_CLASSES], len(rows)
     key = (("clean", "not broken"), ("broken", "broken"), ("wrong", "misclassified"))
     left_out = f"; the {len(shown)} weakest of {total} classes" if len(shown) < total else ""
     alt = f"Worst case per class; the weakest is {rows[0].label} with {rows[0].shares[0]:.1%} not broken."
@@ -72,23 +69,17 @@ def _classes(found: Found) -> Iterator[Chart]:
 def _class_table(found: Found) -> Iterator[Table]:
     """Each class's worst case and certified accuracy with their intervals, the weakest first, and the gap in the caption."""
     metrics = found.summary.metrics if found.summary else {}
-    ends = [end for end in _ENDS if f"{end}_class_gap" in metrics]
+    ends, classes = weakest_first(metrics)
     if not ends:
         return
-    of = [[row for row in rows_in(metrics, f"{end}_per_class") if "accuracy" in row] for end in ends]
-    gaps = [_gap(_ENDS[end], number(metrics, f"{end}_class_gap"), rows) for end, rows in zip(ends, of, strict=True)]
-    classes = sorted(zip(*of, strict=True), key=lambda row: number(row[0], "accuracy"))  # a class's row of each end
-    shown = classes[:_MOST_CLASSES]
+    shown = classes[:MOST_CLASSES]
     left_out = f" The {len(shown)} weakest of {len(classes)} classes." if len(shown) < len(classes) else ""
     rows = tuple((str(row[0]["class"]), str(row[0]["n"]), *(percent(end, "accuracy") for end in row)) for row in shown)
-    caption = f"Per class at the first budget, with 95 % intervals. {' '.join(gaps)}{left_out}"
-    yield Table(caption, ("class", "samples", *(_ENDS[end] for end in ends)), rows)
-
-
-def _gap(words: str, gap: float, rows: Sequence[Row]) -> str:
-    """The gap in a sentence, and whether the intervals of the two classes leave it open that there is none."""
-    weakest, best = (pick(rows, key=lambda row: number(row, "accuracy")) for pick in (min, max))
-    ends = interval(weakest, "accuracy"), interval(best, "accuracy")
-    overlap = ends[0] is not None and ends[1] is not None and ends[0][1] >= ends[1][0]
-    chance = "; their intervals overlap, so it may be chance" if gap and overlap else ""
-    return f"Gap between the best and the weakest class, {words}: {100 * gap:.1f} points{chance}."
+    gaps = " ".join(
+        f"Gap between the best and the weakest class, {ENDS[end]}: {gap_words(metrics, end)}." for end in ends
+    )
+    yield Table(
+        f"Per class at the first budget, with 95 % intervals. {gaps}{left_out}",
+        ("class", "samples", *(ENDS[end] for end in ends)),
+        rows,
+    )

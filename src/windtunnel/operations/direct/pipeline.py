@@ -1,0 +1,70 @@
+"""The pipeline from a model and samples that are in memory to a result, in a folder of its own: the stages' own functions."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from windtunnel.assessments.run import compute, task_on
+from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.batches import progress_bar
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.layout import Layout
+from windtunnel.core.plugins import families
+from windtunnel.core.subject import Subject
+from windtunnel.operations.direct.result import Result
+from windtunnel.operations.resolve import facts
+from windtunnel.operations.stages.clean import write_clean
+from windtunnel.operations.stages.generators import write_generators
+from windtunnel.operations.stages.sanity import write_sanity
+from windtunnel.operations.stages.summary import write_summary
+from windtunnel.params.entry import Entry
+from windtunnel.params.load import entries
+from windtunnel.params.resolved import Resolved, Work
+from windtunnel.params.schema import Params
+
+GIVEN = "given:directly"  # what params say of data or a model that nobody has to fetch
+
+
+def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, checked: bool = True) -> Result:
+    """Every entry of `params` on `subject`, in the order in which `dvc repro` runs them; nothing is read or written elsewhere.
+
+    train: the training split, for the generative models and the checks of leakage. checked: whether the sanity checks run.
+    Raises UserError for what an entry cannot run on, before anything is computed.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="windtunnel-")
+    place = Layout(Path(folder.name))
+    tasks = []
+    for of, name, entry in entries(params):
+        resolved = _resolved(params, of, name, entry)
+        resolved.write(place.resolved)  # for the entries that build on it
+        tasks.append((families()[of], task_on(families()[of], resolved, subject, place)))
+    for family, task in tasks:
+        family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
+    write_clean(params.clean, subject, place, time.time())
+    if any(family.generators for family, _ in tasks):
+        write_generators(params.generators, subject.dataset, train, params.seed, params.device, place)
+    with progress_bar() as progress:
+        bar = progress.add_task("assess", total=len(tasks))
+        for family, task in tasks:
+            started = time.time()
+            found = write_artifacts(compute(family, task), place.robustness / task.name, task.subject, started=started)
+            if family.finish:
+                family.finish()(found, place)
+            progress.advance(bar)
+    if checked:
+        write_sanity(params, subject, place, time.time(), train)
+    write_summary(params, subject, place, time.time())
+    return Result(params, place, folder)
+
+
+def _resolved(params: Params, family: str, name: str, entry: Entry) -> Resolved:
+    """An entry as `resolve` writes it, with its defaults and its budget."""
+    record = families()[family]
+    block = facts.with_budget(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
+    inputs = {"model": params.model.model_dump(mode="json")}
+    if record.generators:
+        inputs["generators"] = params.generators.model_dump(mode="json")
+    work = Work(entry=block, inputs=inputs, seed=params.seed, device=params.device)
+    return Resolved(stage=record.stage, family=family, name=name, work=work)
