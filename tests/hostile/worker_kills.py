@@ -21,12 +21,13 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from windtunnel.core.executors import VARIABLE
 
-BATCHES, NODES = 60, 3
+BATCHES, NODES, STARTS = 60, 3, 5
 ORPHANS_END_IN = 60.0  # seconds: Ray notices that a driver is gone, and ends its actors
 DRIVER = """
 import os, sys, time
@@ -75,18 +76,12 @@ def worker_kills(
     workers: int, drivers: int, seed: int, folder: Path, pause: float = 1.0, batches: int = BATCHES
 ) -> Tally:
     """Kill so many. The tally holds a line for everything that was not as it should be."""
-    from ray.cluster_utils import Cluster
-
     draw, tally = random.Random(seed), Tally()
     (folder / "driver.py").write_text(DRIVER.format(batches=batches))
     subprocess.run(_command(0), cwd=folder, env=_environment("here", ""), check=True)
     expected = (folder / "result.pt").read_bytes()
-    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    cluster = _cluster()
     try:
-        for _ in range(NODES - 1):
-            cluster.add_node(**node)
-        cluster.wait_for_nodes()
         due = ["worker"] * workers + ["driver"] * drivers
         draw.shuffle(due)
         while due:
@@ -96,6 +91,27 @@ def worker_kills(
     finally:
         cluster.shutdown()
     return tally
+
+
+def _cluster() -> Any:
+    """A Ray cluster of three nodes of one processor each. Ray gives a node 30 s to start, which a busy machine may exceed."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    for attempt in range(STARTS):
+        cluster = None
+        try:
+            cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+            for _ in range(NODES - 1):
+                cluster.add_node(**node)
+            cluster.wait_for_nodes(timeout=300)
+            return cluster
+        except Exception:  # Ray raises just that
+            if cluster:
+                cluster.shutdown()
+            if attempt == STARTS - 1:
+                raise
+    return None
 
 
 def _command(pause: float) -> list[str]:
