@@ -133,7 +133,7 @@ def _one_job(folder: Path, address: str, draw: random.Random, due: list[str], ta
         with contextlib.suppress(subprocess.TimeoutExpired):
             driver.wait(draw.uniform(0.5, 4.0) * max(pause, 0.5))
             break
-        actors = _actors()
+        actors = _actors(address)
         if not due or not actors or not (folder / "log").exists():
             continue
         kind = due.pop()
@@ -164,8 +164,8 @@ def _started(folder: Path, address: str, draw: random.Random, pause: float) -> s
         return subprocess.Popen(_command(pause), cwd=folder, env=environment, stdout=said, stderr=said)
 
 
-def _actors() -> list[int]:
-    """The processes of our actors; this machine's other clusters have none of this name."""
+def _actors(address: str) -> list[int]:
+    """The processes of the actors of this cluster: children of its raylets."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
