@@ -7,7 +7,9 @@ this process, over `workers` processes, with --ray over as many Ray actors, and 
 thread each. The places take turns, `repeats` times, and a ratio is the median of those within a turn: what others do on the
 machine meanwhile hits all places alike. Workers start before the first turn; what that takes is a column of its own.
 Wanted: at least 1.7 times with 2 workers on 2 cores, and at most 1.1 times the time with one. No ratio where any tensor differs.
-A machine that others load has no processors to spare: then the table says so, and its ratios are no measurement of the executors.
+A machine that others load has no processors to spare: then the table says so, and its ratios of time are no measurement of the
+executors. Processor time is one all the same, in brackets: how much less of it the busiest process needs than this one alone (as many
+times as fast on free processors, at best), and how much more all of them need together (what handing over costs).
 
 MNIST and a LeNet5 where ../shared (WINDTUNNEL_SHARED) is; else digits, repeated, and a CNN.
 """
@@ -15,10 +17,12 @@ MNIST and a LeNet5 where ../shared (WINDTUNNEL_SHARED) is; else digits, repeated
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import psutil
 import torch
@@ -60,12 +64,33 @@ def jobs(it: Subject, epsilon: float) -> Iterator[tuple[str, Subject, Callable[[
     )
 
 
-def timed(where: str, work: Callable[[], AssessmentResult]) -> tuple[float, AssessmentResult]:
-    """(seconds, result) of `work` under an executor."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """seconds: of the clock. busiest, together: seconds of a processor, of the busiest process and of all."""
+
+    seconds: float
+    busiest: float
+    together: float
+
+
+def processor_times() -> dict[int, float]:
+    """Seconds of a processor so far, of this process and all below it."""
+    found = {}
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = times.user + times.system
+    return found
+
+
+def timed(where: str, work: Callable[[], AssessmentResult]) -> tuple[Taken, AssessmentResult]:
+    """What `work` takes under an executor, and its result."""
     os.environ[VARIABLE] = where
-    started = time.perf_counter()
+    before, started = processor_times(), time.perf_counter()
     result = work()
-    return time.perf_counter() - started, result
+    seconds, after = time.perf_counter() - started, processor_times()
+    used = [value - before.get(pid, 0.0) for pid, value in after.items()]
+    return Taken(seconds, max(used), sum(used)), result
 
 
 def equal(one: AssessmentResult, other: AssessmentResult) -> bool:
@@ -92,24 +117,24 @@ def start(where: str, workers: int) -> float:
 def compare(
     title: str, it: Subject, places: list[str], repeats: int, work: Callable[[Subject], AssessmentResult]
 ) -> None:
-    """A line per place: the median time, and the median of the ratios to this process within a turn."""
-    taken = {place: list[float]() for place in ("here", *places)}
+    """A line per place: the medians of its time and of its ratios to this process within a turn."""
+    taken = {place: list[Taken]() for place in ("here", *places)}
     same = True
     for _ in range(repeats):
-        seconds, here = timed("here", lambda: work(it))
-        taken["here"].append(seconds)
+        one, here = timed("here", lambda: work(it))
+        taken["here"].append(one)
         for place in places:
-            seconds, there = timed(place, lambda: work(it))
-            taken[place].append(seconds)
+            one, there = timed(place, lambda: work(it))
+            taken[place].append(one)
             same = same and equal(here, there)
-    print(f"| {title}, {len(it.dataset)} samples | {statistics.median(taken['here']):.1f} s |", end="")
     for place in places:
-        ratio = statistics.median(h / t for h, t in zip(taken["here"], taken[place], strict=True))
-        print(
-            f" {statistics.median(taken[place]):.1f} s, {f'{ratio:.2f}x' if same else 'NO RATIO: other bytes'} |",
-            end="",
-        )
-    print(flush=True)
+        pairs = list(zip(taken["here"], taken[place], strict=True))
+        here, there = (statistics.median(t.seconds for t in taken[key]) for key in ("here", place))
+        ratio = statistics.median(h.seconds / t.seconds for h, t in pairs)
+        busiest = statistics.median(h.together / t.busiest for h, t in pairs)
+        more = statistics.median(t.together / h.together - 1 for h, t in pairs)
+        words = f"{ratio:.2f}x ({busiest:.2f}x, {more:+.1%})" if same else "NO RATIO: other bytes"
+        print(f"| {title}, {len(it.dataset)} samples | {place} | {here:.1f} s | {there:.1f} s | {words} |", flush=True)
 
 
 def main() -> None:
@@ -127,14 +152,16 @@ def main() -> None:
     _, it, epsilons = subjects(options.n)[0]
     kinds = ["processes", "ray"] if options.ray else ["processes"]
     places = [f"{kind}:{number}" for number in (options.workers, 1) for kind in kinds]
-    print(f"| work | here | {' | '.join(places)} |\n|{' --- |' * (len(places) + 2)}")
+    print(
+        "| work | where | here | there | ratio (processor time: busiest, together) |\n| --- | --- | --- | --- | --- |"
+    )
     # A crew is kept while its kind has the same size: the sizes come one after the other.
     for number in (options.workers, 1):
         now = [place for place in places if place.endswith(f":{number}")]
         began = [f"{place} {start(place, number):.1f} s" for place in now]
-        print(f"| *workers started: {', '.join(began)}* |", flush=True)
+        print(f"| *started: {', '.join(began)}* | | | | |", flush=True)
         for title, some, work in jobs(it, epsilons[-1]):
-            compare(f"{title} ({', '.join(now)})", some, now, options.repeats, work)
+            compare(title, some, now, options.repeats, work)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ def test_random_kills_on_a_ray_cluster_leave_nothing_behind(tmp_path):
 
     workers, drivers = map(int, KILLS.split())
     reduced = workers + drivers < 10
-    tally = worker_kills(
-        workers, drivers, 1, tmp_path, pause=0.4 if reduced else 1.0, batches=16 if reduced else BATCHES
-    )
+    tally = worker_kills(workers, drivers, 1, tmp_path, batches=16 if reduced else BATCHES)
     assert not tally.failures
     assert tally.kills == {"worker": workers, "driver": drivers}
