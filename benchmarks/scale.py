@@ -1,6 +1,7 @@
 """Executors: work in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
     python benchmarks/scale.py [--workers 2] [--n 2000] [--repeats 3] [--ray]
+    python benchmarks/scale.py --memory [--sizes 1000 10000 100000] [--large 2000] [--inputs 1000]    # see scale_memory
 
 PGD of 20 steps, EvoBA, crown and a suite of corruptions on n samples (a half, a quarter and a tenth of them for the last three): in
 this process, over `workers` processes, with --ray over as many Ray actors, and over one of either (what handing over costs), one
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from benchmarks import scale_memory
 from benchmarks.attacks import subjects
 from windtunnel.assessments.attacks.assess import assess as assess_attack
 from windtunnel.assessments.corruptions.assess import assess_suite
@@ -144,7 +146,16 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ray", action="store_true")
+    parser.add_argument(
+        "--memory", action="store_true", help="time and memory of every stage against the number of samples"
+    )
+    parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 10_000, 100_000])
+    parser.add_argument("--large", type=int, default=2000, help="images of 3x224x224, with --memory")
+    parser.add_argument("--inputs", default="all", help="storage.inputs, with --memory")
     options = parser.parse_args()
+    if options.memory:
+        scale_memory.main(options.sizes, options.large, f"storage: {{inputs: {options.inputs}}}")
+        return
     torch.set_num_threads(1)
     busy, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     print(f"{cores} processors, of which {busy:.1f} were busy with other work before: ", end="")
