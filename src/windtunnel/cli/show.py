@@ -67,14 +67,10 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     rows = {n: _shown(ROBUSTNESS / n, checks) for n in ["clean", *order]}
     gate = read_block(GATE) if GATE.is_file() else None
     if as_json:
-        everything: Json = {
-            "format": "windtunnel.show/1",
-            "summary": summary,
-            "assessments": {**rows},
-            "checks": [dict(c) for c in checks],
-            "gate": gate,
-        }
-        click.echo(json.dumps(everything, indent=1))
+        from windtunnel.reporting.answers import ShowAnswer
+
+        content = {"summary": summary, "assessments": rows, "checks": [dict(c) for c in checks], "gate": gate}
+        click.echo(ShowAnswer.model_validate(content).text())
         return
     for failure in _list(_block(summary, "kwargs").get("hard_failures")):
         console.print(f"[bold red]NOT VALID[/bold red] {escape(str(failure))}", soft_wrap=True)
