@@ -29,6 +29,7 @@ from rich.progress import (
 from rich.text import Text
 from torch import Tensor
 
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import load_tensors, save_tensors
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import UserError
@@ -252,9 +253,17 @@ def run_batches(
     incidents: Incidents | None = None,
 ) -> dict[str, Tensor]:
     """As `each_batch`, all results joined along the first axis, in batch order; an empty dictionary for no batches."""
-    found = each_batch(batches, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
-    parts = [part for _, part in found]
-    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
+    todo = list(batches)
+    n, filled = sum(len(batch.indices) for batch in todo), 0
+    joined: dict[str, Tensor] = {}
+    for batch, part in each_batch(todo, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents):
+        rows = slice(filled, filled + len(batch.indices))
+        for key, value in part.items():
+            if key not in joined:
+                joined[key] = scratch.empty((n, *value.shape[1:]), value.dtype)
+            joined[key][rows] = value
+        filled = rows.stop
+    return joined
 
 
 class _Told(Progress):

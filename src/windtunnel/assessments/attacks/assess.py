@@ -24,13 +24,16 @@ from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_
 from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
-from windtunnel.core.contracts import Algorithm, Json, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import Algorithm, Json, Norm, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.distances import DISTANCE
 from windtunnel.core.files import plain_json
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
+from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -62,9 +65,13 @@ def assess(
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
-    state = _State.start(subject, attack.aims, attack.before)
+    state = _State.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
-    data = {**_data(subject, state, attack.aims), **_tried_on(others or {}, subject, state)}
+    data = {
+        **_data(subject, state, attack.aims),
+        **_without_images(subject, state, attack.before),
+        **_tried_on(others or {}, subject, state),
+    }
     return AssessmentResult(
         name=name,
         semantics=attack.semantics,
@@ -99,6 +106,7 @@ def assess(
             "entry": entry_digest(entry, budget),
         },
         draws=sum(int(str(run.settings.effective.get("n_restarts", 1))) for run in attack.runs),
+        pictured=None if attack.before.pictured.all() else attack.before.pictured,
     )
 
 
@@ -168,7 +176,7 @@ class _Attack:
 
     def first_calls(self) -> dict[str, Json]:
         """How the library is called for the first batch, without calling it; by run where there are several."""
-        living = _State.start(self.subject, self.aims, self.before).living
+        living = _State.start(self.subject, self.aims, self.before, self.budget.norm).living
         batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
         return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 
@@ -260,16 +268,16 @@ class _State:
     incidents: Incidents
 
     @classmethod
-    def start(cls, subject: Subject, aims: Tensor | None, before: Prior) -> _State:
+    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> _State:
         n = len(subject.dataset)
         attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
         return cls(
             attacked=attacked,
             succeeded=before.broken | reached_without_attack(subject, aims),
-            perturbed=torch.where(before.broken.view(-1, 1, 1, 1), before.perturbed, subject.dataset.inputs),
+            perturbed=scratch.copy_of(before.perturbed),
             logits=torch.where(before.broken[:, None], before.logits, subject.clean_logits),
-            distances=torch.where(before.broken, before.distances, 0.0),
+            distances=before.distances[norm].clone(),
             broken_by=torch.where(subject.clean_correct, NOBODY, MISCLASSIFIED),
             forwards=torch.zeros(n),
             backwards=torch.zeros(n),
@@ -324,6 +332,18 @@ def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     if aims is not None:
         data["target_classes"] = aims
     return data
+
+
+def _without_images(subject: Subject, state: _State, before: Prior) -> Tensors:
+    """The distances of all examples where some images are not known: of these as the earlier attack measured them."""
+    if before.pictured.all():
+        return {}
+    measured = {norm: measure(state.perturbed, subject.dataset.inputs) for norm, measure in DISTANCE.items()}
+    return {
+        DISTANCES: {
+            norm.value: torch.where(before.pictured, size, before.distances[norm]) for norm, size in measured.items()
+        }
+    }
 
 
 def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _State) -> Tensors:

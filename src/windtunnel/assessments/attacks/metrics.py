@@ -11,6 +11,7 @@ from torch import Tensor
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
+from windtunnel.core.storage import distances_of
 
 
 def attack_metrics(
@@ -27,8 +28,8 @@ def attack_metrics(
     distance_<norm>_*: over successes on attacked samples. Confidence is of the predicted class.
     """
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
-    clean, perturbed, targets = table["clean_inputs"], table["perturbed_inputs"], table["targets"]
-    attacked, predictions, aims = table["attacked"], table["perturbed_predictions"], table.get("target_classes")
+    targets, attacked = table["targets"], table["attacked"]
+    predictions, aims = table["perturbed_predictions"], table.get("target_classes")
     n, succeeded = len(targets), table["verdicts"] == Verdict.ATTACK_SUCCEEDED
     right = table["clean_predictions"] == targets
     wins = succeeded & attacked
@@ -43,8 +44,8 @@ def attack_metrics(
         "n_attacked": int(attacked.sum()),
         "n_succeeded": int(wins.sum()),
     }
-    for name, measure in DISTANCE.items():
-        metrics |= _spread(f"distance_{name.value}", measure(perturbed, clean)[wins])
+    for name in DISTANCE:
+        metrics |= _spread(f"distance_{name.value}", distances_of(data, name)[wins])
     declared = table["perturbation_distance"]
     metrics |= {f"{key}_distance": value for key, value in _summary(declared[wins]).items()}
     if algorithm.minimum_norm:

@@ -16,8 +16,11 @@ from windtunnel.assessments.corruptions.corrupt import Job, run_job, there_and_b
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
 from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
 from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
+from windtunnel.core.chunks import put_rows, row_parts
+from windtunnel.core.classifier import FORWARD_BATCH
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
@@ -76,8 +79,8 @@ def assess_suite(
         pairs=pairs,
         predictions=torch.stack(mildest.predictions),
         clean=subject.clean_predictions,
-        quantised=subject.classifier.predict(_floats(pixels)),
-        resized=subject.classifier.predict(_floats(there_and_back(pixels, entry.upsample))) if entry.upsample else None,
+        quantised=_predicted(subject, pixels),
+        resized=_predicted(subject, pixels, entry.upsample) if entry.upsample else None,
         targets=subject.dataset.targets,
         minimal=mildest.severity,
     )
@@ -100,7 +103,7 @@ class Mildest:
         """Nothing corrupted yet."""
         unbroken = torch.full((len(subject.dataset),), NEVER)
         nobody = torch.zeros(len(unbroken), dtype=torch.bool)
-        return cls([], unbroken, subject.dataset.inputs.clone(), subject.clean_predictions.clone(), nobody)
+        return cls([], unbroken, scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone(), nobody)
 
     def add(self, corrupted: Corrupted, targets: Tensor) -> None:
         """Remember one corruption; a sample that is not broken yet is shown under the latest one."""
@@ -108,14 +111,29 @@ class Mildest:
         self.lost |= corrupted.lost
         breaks = (corrupted.predictions != targets) & (corrupted.severity < self.severity)
         shows = breaks | (self.severity == NEVER)
-        self.inputs[shows], self.shown[shows] = corrupted.inputs[shows], corrupted.predictions[shows]
+        rows = shows.nonzero().flatten()
+        put_rows(self.inputs, rows, corrupted.inputs, rows)
+        self.shown[shows] = corrupted.predictions[shows]
         self.severity[breaks] = corrupted.severity
 
 
 def _eight_bits(inputs: Tensor) -> np.ndarray:
     """Float images (N, C, H, W) in [0, 1] as uint8 (N, H, W, C)."""
-    rounded: np.ndarray = (inputs * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    return rounded
+    n, channels, height, width = inputs.shape
+    rounded = scratch.empty((n, height, width, channels), torch.uint8)
+    for part in row_parts(inputs):
+        rounded[part] = (inputs[part] * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+    found: np.ndarray = rounded.numpy()
+    return found
+
+
+def _predicted(subject: Subject, pixels: np.ndarray, upsample: int | None = None) -> Tensor:
+    """Predictions of uint8 images (N, H, W, C), resized to `upsample` and back where it is given; int64 (N,)."""
+    found = []
+    for start in range(0, len(pixels), FORWARD_BATCH):
+        part = pixels[start : start + FORWARD_BATCH]
+        found.append(subject.classifier.predict(_floats(there_and_back(part, upsample) if upsample else part)))
+    return torch.cat(found)
 
 
 def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
@@ -184,7 +202,7 @@ def _corrupt_all(
     n, units = len(pixels), _Units(entry, pairs, pixels, subject)
     side = entry.upsample or max(pixels.shape[1:3])
     # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
-    inputs = torch.empty(subject.dataset.inputs.shape)
+    inputs = scratch.empty(subject.dataset.inputs.shape)
     predictions, filled = torch.empty(n, dtype=torch.int64), 0
     found = each_batch(
         units.batches, units, name=name, checkpoint=checkpoint, without=units.untouched, incidents=incidents,

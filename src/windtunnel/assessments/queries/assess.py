@@ -19,6 +19,7 @@ from windtunnel.assessments.queries.oracle import Goal, Oracle
 from windtunnel.assessments.queries.search import Search, State, Task, search_images
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
 from windtunnel.assessments.queries.streams import stream_seeds
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, run_batches
 from windtunnel.core.classifier import argmax_or_invalid
@@ -196,7 +197,7 @@ def _untouched(task: Task, rows: Tensor) -> State:
 
 
 def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, found: State, lost: Tensor) -> Tensors:
-    inputs, logits = subject.dataset.inputs.clone(), subject.clean_logits.clone()
+    inputs, logits = scratch.copy_of(subject.dataset.inputs), subject.clean_logits.clone()
     queries = torch.ones(len(inputs), dtype=torch.int64)
     predictions = subject.clean_predictions.clone()
     # A sample that is wrong already is a success without an attack, as for `attacks`.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json, Norm, Verdict
-from windtunnel.core.distances import DISTANCE
+from windtunnel.core.storage import distances_of
 
 CURVE_POINTS = 100
 
@@ -28,13 +28,13 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     """
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
     clean, attacked, queries = table["clean_inputs"], table["attacked"], table["queries"]
-    right, n = table["clean_predictions"] == table["targets"], len(clean)
+    right, n = table["clean_predictions"] == table["targets"], len(queries)
     succeeded = table["verdicts"] == Verdict.ATTACK_SUCCEEDED
     wins, fails = attacked & succeeded, attacked & ~succeeded
     lists = {
         "queries": queries[wins],
-        "l0_dists": DISTANCE[Norm.L0](table["perturbed_inputs"], clean)[wins].long(),
-        "l2_dists": DISTANCE[Norm.L2](table["perturbed_inputs"], clean)[wins],
+        "l0_dists": distances_of(data, Norm.L0)[wins].long(),
+        "l2_dists": distances_of(data, Norm.L2)[wins],
     }
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
