@@ -2,6 +2,7 @@
 
 import pytest
 
+from windtunnel.core.gate import Decision, GateResult
 from windtunnel.operations.retrain.flow import Retrained, Status
 from windtunnel.operations.retrain.summary import headline, summary_markdown
 from windtunnel.operations.tracking.registry import Version
@@ -11,7 +12,7 @@ OF_ONE = {"model": "net", "version": "1", "run_id": "run1"}
 
 
 def verdict(champion=None, decision="passed"):
-    return {"decision": decision, "exit_code": 0, "conditions": [], "hard_failures": [], "champion": champion}
+    return GateResult(Decision(decision), (), (), champion)
 
 
 @pytest.mark.parametrize(("result", "said"), [
