@@ -42,6 +42,8 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 
 _OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "other_classes", "output_bounds", "radius"}
+# Of a time budget: one operation of torch or of a library cannot be interrupted, and what was found is still to be written.
+_KEPT_BACK = 0.05
 
 
 def assess(
@@ -66,7 +68,7 @@ def assess(
         return otherwise
     region = entry.budget.over(budget)
     assert region.epsilon is not None
-    deadline = time.monotonic() + (entry.time_budget or float("inf"))
+    deadline = time.monotonic() + (entry.time_budget or float("inf")) * (1 - _KEPT_BACK)
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
     ledger, steps = Ledger.of(subject), steps_of(row, entry)
