@@ -19,7 +19,7 @@ from windtunnel.cli.show import show
 from windtunnel.core.files import write_json
 from windtunnel.core.findings import FindingRecord, Status
 from windtunnel.operations import moment
-from windtunnel.reporting.answers import ANSWERS, compare_answer
+from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.junit import cases_of_checks, write_junit
@@ -76,8 +76,11 @@ def answer(command, *arguments, code=0):
 
 
 def test_each_command_answers_with_its_format(run):
-    verdict, checks = answer(gate, code=10), answer(sanity)
-    assert [a["format"] for a in (verdict, checks)] == ["windtunnel.gate/1", "windtunnel.sanity/1"]
+    verdict, checks, shown = answer(gate, code=10), answer(sanity), answer(show)
+    assert [a["format"] for a in (verdict, checks, shown)] == [
+        "windtunnel.gate/1", "windtunnel.sanity/1", "windtunnel.show/1"
+    ]  # fmt: skip
+    assert ShowAnswer.model_validate(shown).assessments.keys() >= {"clean"}
     assert verdict["decision"] == "failed"
     assert verdict["conditions"][1]["reason"] == "0.2 below the floor"
     assert checks["asked_now"][0]["reason"] == "not committed: x"

@@ -93,16 +93,14 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
 def _everything(
     summary: Metadata, rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], gate: GateResult | None
 ) -> str:
-    return json.dumps(
-        {
-            "format": "windtunnel.show/1",
-            "summary": summary.model_dump(mode="json"),
-            "assessments": {name: metadata.model_dump(mode="json") for name, metadata in rows.items()},
-            "checks": [check.model_dump(mode="json") for check in checks],
-            "gate": gate_json(gate) if gate else None,
-        },
-        indent=1,
-    )
+    from windtunnel.reporting.answers import ShowAnswer
+
+    return ShowAnswer(
+        summary=summary.model_dump(mode="json"),
+        assessments={name: metadata.model_dump(mode="json") for name, metadata in rows.items()},
+        checks=[*checks],
+        gate=gate_json(gate) if gate else None,
+    ).text()
 
 
 def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Console) -> None:

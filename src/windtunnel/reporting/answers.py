@@ -23,6 +23,16 @@ class Answer(BaseModel):
         return self.model_dump_json(indent=2)
 
 
+class ShowAnswer(Answer):
+    """`windtunnel show --json`: each metadata.json with the caveats of the sanity checks."""
+
+    format: Literal["windtunnel.show/1"] = "windtunnel.show/1"
+    summary: dict[str, object]
+    assessments: dict[str, dict[str, object]] = Field(description="by name, the clean evaluation first")
+    checks: list[FindingRecord] = Field(description="a row per sanity check, as in reports/sanity/metadata.json")
+    gate: dict[str, object] | None = Field(description="gate.json; null where the gate has not run")
+
+
 class GateAnswer(Answer):
     """`windtunnel gate --json`; the exit code is the same as without."""
 
@@ -110,7 +120,7 @@ class CompareAnswer(Answer):
     against: list[AgainstAnswer]
 
 
-ANSWERS: tuple[type[Answer], ...] = (GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
+ANSWERS: tuple[type[Answer], ...] = (ShowAnswer, GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
 
 
 def gate_answer(verdict: GateResult) -> GateAnswer:

@@ -25,8 +25,9 @@ def headline(result: Retrained) -> str:
 
 def _promoted(result: Retrained) -> str:
     if result.remembered:
-        in_service = result.champion and result.champion.number == result.version.number
-        return f"it was promoted, and {'still is the champion' if in_service else f'{result.champion} is the champion now'}"
+        if result.champion and result.champion.number == result.version.number:
+            return "it was promoted, and still is the champion"
+        return f"it was promoted, and {result.champion or 'nobody'} is the champion now"
     before = result.verdict.champion if result.verdict else None
     replaced = f", in place of version {before['version']}" if before else ": the first one"
     return f"{result.version} is the champion now{replaced}"
