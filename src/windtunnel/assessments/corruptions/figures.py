@@ -68,6 +68,7 @@ class SeverityCurveVisualiser(Visualiser):
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = _FAMILY
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Accuracy against severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -98,6 +99,7 @@ class CorruptionHeatmapVisualiser(Visualiser):
     cmap: str = "cividis"
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = _FAMILY
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Accuracy per corruption and severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -129,6 +131,7 @@ class CorruptionSheetVisualiser(Visualiser):
     columns: int = 8
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = _FAMILY
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "One sample under every corruption"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:

@@ -41,6 +41,7 @@ _MODELS = (
 class LatentMetricsVisualiser(LatentVisualiser):
     """The metrics with their intervals: accuracies, accuracy against latent noise, sorted minimum perturbations."""
 
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Latent-space metrics"
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -111,6 +112,7 @@ class LatentGridVisualiser(LatentVisualiser):
     scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
     embeds_clean_input: ClassVar[bool] = True
     embeds_perturbation_map: ClassVar[bool] = True
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Nearest examples in latent space"
 
     def __post_init__(self) -> None:
