@@ -113,10 +113,18 @@ def test_a_change_of_one_entry_of_its_family_runs_that_entry_and_what_reads_it(c
     assert not {"flip@sideways", "attack@fgsm", "attack@signs", "clean", "train"} & set(ran)
 
 
-def test_without_the_package_its_name_is_unknown(clone):
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        ("", "flips: 'flips' is not a key here"),
+        ("flips:", "attacks.signs.library: 'signs' is not a library of attacks"),
+    ],
+)
+def test_without_the_package_its_names_are_unknown(clone, left_out, said):
+    clone.write_params(PARAMS.partition("flips:\n")[0] + "tracking: {}\ngate: {}\n" if left_out else PARAMS)
     environment = {**os.environ, "PYTHONPATH": str(clone.folder / "src")}
     done = subprocess.run(
         [sys.executable, "-m", "windtunnel", "check"], cwd=clone.folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "flips" in done.stderr
+    assert said in done.stderr
