@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.core.artifacts import Artifacts, plain_tensors
 
 _SIDES = {"reconstruction": "clean", "generation": "corrupted"}  # the colour of each
 _ACROSS = 8
@@ -156,7 +156,7 @@ class LatentGridVisualiser(LatentVisualiser):
             stages = [("generated", data["inputs"], data["predictions"])]
             distances, classes = data[f"{prefix}distances"], data["classes"]
         else:
-            data = cast("dict[str, Tensor]", artifacts.data)
+            data = plain_tensors(artifacts.data)
             classes, distances = data["targets"], data[f"{prefix}distances" if prefix else "perturbation_distance"]
             stages = [
                 ("original", data["clean_inputs"], data["clean_predictions"]),
@@ -243,7 +243,7 @@ class LatentDistributionsVisualiser(LatentVisualiser):
         from windtunnel.assessments.latent.noise import shrink
 
         factor = shrink(number(artifacts.metadata.kwargs.extra, "decay_epsilon"))
-        real = cast("dict[str, Tensor]", artifacts.data)
+        real = plain_tensors(artifacts.data)
         drawn_ones = made(artifacts)
         sides = {
             "reconstruction": changes(real["latents"], {**real, "distances": real["perturbation_distance"]}, factor),
