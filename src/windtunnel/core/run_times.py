@@ -7,11 +7,13 @@ file speaks of these very tensors: it is no DVC output, so after a checkout it m
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, RUNTIME_FILE, file_digest, read_json
+from windtunnel.core.files import DATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
+from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.metadata import Record, fitting
 
 RUN_TIMES = "runtime_per_sample"
@@ -39,6 +41,12 @@ def read_runtime(directory: Path) -> Runtime | None:
         return fitting(Runtime, read_json(directory / RUNTIME_FILE), str(directory), "what was measured")
     except UserError:
         return None
+
+
+def write_stage_runtime(stage: str, started: float, place: Layout = HERE) -> None:
+    """Note how long a stage took that leaves no assessment; `started`: time.time() at its start."""
+    seconds = round(time.time() - started, 3)
+    write_json({"started": started, "seconds": seconds}, place.runtime / stage / RUNTIME_FILE)
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:

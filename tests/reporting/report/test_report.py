@@ -165,7 +165,7 @@ def test_figures_that_repeat_the_clean_image_are_kept_on_disk_and_shown_by_the_f
         grids = blocks_of(build_report(reports, Options(layout=layout, figure_scope="per_assessor")), PictureGrid)
         return {c for c in captions if any(grid.caption.startswith(c) for grid in grids)}
 
-    rows = read_artifacts(reports / "robustness" / "pair").plain["visualisers"]
+    rows = read_artifacts(reports / "robustness" / "pair").metadata.model_dump(mode="json")["visualisers"]
     assert {row["file"] for row in rows} == names
     assert [row.get("embeds_clean_input", False) for row in rows] == [True, False]
     assert all(row["embeds_perturbation_map"] for row in rows)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from windtunnel.assessments.depends import Depends
 from windtunnel.params.corruptions import CorruptionEntry
-from windtunnel.params.entry import Entry
 
 
-def _reference(entry: Entry) -> dict[str, str]:
-    reference = cast(CorruptionEntry, entry).reference
+def _reference(entry: CorruptionEntry) -> dict[str, str]:
+    reference = entry.reference
     return {"reference": reference} if reference and Path(reference).is_dir() else {}
 
 

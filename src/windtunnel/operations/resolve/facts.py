@@ -93,7 +93,7 @@ def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]
     return modules, libraries
 
 
-def of_family(family: str) -> Depends:
+def of_family(family: str) -> Depends[Entry]:
     """What a family says of its entries; where it says nothing, as `Depends` has it."""
     said = family_of(family).depends
     return said() if said else Depends()

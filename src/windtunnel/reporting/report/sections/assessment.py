@@ -22,21 +22,13 @@ from windtunnel.reporting.report.words import (
     short,
 )
 
-# What a section shows of each of its assessments. The others of our visualisers show what its own charts compare already,
-# or are for who searches; what is not ours was asked for.
-_ESSENTIAL = frozenset({
-    "ConfusionMatrixVisualiser", "ReliabilityVisualiser", "SuccessAgainstQueriesVisualiser", "DecidedByVisualiser",
-    "CorruptionHeatmapVisualiser", "SeverityCurveVisualiser", "CorruptionSheetVisualiser", "LatentMetricsVisualiser",
-    "LatentGridVisualiser",
-})  # fmt: skip
-
 _FEW_CHARACTERS = 24
 
 
 def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
     """What the section shows of an assessment."""
     for drawn in found.figures.get(artifacts.name, ()):
-        if drawn.visualiser in _ESSENTIAL:
+        if drawn.essential:
             yield from drawn.blocks
     yield from classifier_tables(artifacts)
 
@@ -52,7 +44,7 @@ def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> 
 def _further_figures(artifacts: Artifacts, found: Found, options: Options) -> Iterator[Block]:
     left_out = shown_side_by_side(artifacts, found, options)
     for drawn in found.figures.get(artifacts.name, ()):
-        if drawn.visualiser not in _ESSENTIAL and not (left_out and drawn.repeats):
+        if not drawn.essential and not (left_out and drawn.repeats):
             yield from drawn.blocks
 
 
