@@ -9,10 +9,11 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from windtunnel.cli.init import init
+from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.project import choose, weights
+from windtunnel.operations.project import weights
 from windtunnel.operations.project.choose import Choice, notes, params_text
 from windtunnel.operations.project.graph import graph, graph_text
 from windtunnel.operations.project.samples import Samples
@@ -73,8 +74,8 @@ def test_files_that_params_name_are_dependencies_of_what_reads_them_and_of_resol
     ids=["digits", "photos", "idx", "nothing", "library", "hub", "folder"],
 )
 def test_the_first_params_are_valid_whatever_is_installed(choice, with_companions, monkeypatch):
-    for module in (choose, weights):
-        monkeypatch.setattr(module, "is_installed", lambda library: with_companions)
+    for module in (plugins, weights):
+        monkeypatch.setattr(module, "is_installed", lambda *modules: with_companions)
     text = params_text(choice, Path(".."))
     raw = parse_params(text, "params.yaml")
     params = validate(raw, "params.yaml")
