@@ -71,7 +71,10 @@ def test_every_extra_of_the_package_is_known_to_it():
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     known = {Requirement(companion.requirement).name for companion in COMPANIONS}
-    assert {Requirement(needs[0]).name for extra, needs in extras.items() if extra != "dev"} <= known
+    del extras["dev"]
+    assert {Requirement(needs[0]).name for needs in extras.values()} <= known
+    documented = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2]
+    assert set(re.findall(r"\[(\w+)\]`", documented)) == set(extras)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,13 @@ class LogitsOf(nn.Module):
         return logits
 
 
+def giving_logits(module: nn.Module, output: object) -> nn.Module:
+    """The module for what `output`, an answer of it, needs: `LogitsOf` it where that is an object with `.logits`, else itself."""
+    if not isinstance(output, Tensor) and isinstance(getattr(output, "logits", None), Tensor):
+        return LogitsOf(module).eval()
+    return module
+
+
 class OnnxModule(nn.Module):
     """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32.
 

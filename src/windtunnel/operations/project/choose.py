@@ -65,7 +65,8 @@ def notes(choice: Choice) -> list[str]:
     model, data, lines = choice.model, choice.data, []
     if model is None:
         lines.append(
-            "model: no weights were found; name them under `model` (state_dict, export, onnx, mlflow or function)"
+            "model: no weights were found; name them under `model` (state_dict, export, onnx, torchvision, timm, huggingface, mlflow "
+            "or function)"
         )
     elif model.source == "state_dict" and not choice.factory:
         lines.append(
@@ -73,7 +74,7 @@ def notes(choice: Choice) -> list[str]:
         )
     if data is None:
         lines.append("data: no folder of images by class, idx file or .npz was found; name it under `data`")
-    elif data.source == "folder" and data.side is None and choice.resize is None:
+    elif data.source == "folder" and data.side is None and choice.resize is None and not (model and model.of_library):
         lines.append("data.resize: the images differ in size, or are not there yet; say which size the model takes")
     if model and data and model.classes and data.classes and model.classes != data.classes:
         lines.append(
@@ -107,6 +108,10 @@ def _model(choice: Choice, up: Path) -> list[tuple[str, object]]:
     model = choice.model
     if model is None:
         return [("source", "state_dict"), ("path", TO_NAME), ("factory", f"{TO_NAME}:{TO_NAME}")]
+    if model.of_library and model.source != "huggingface":
+        return [("source", model.source), ("name", str(model.path)), ("weights", "pretrained")]
+    if model.of_library and not model.is_folder:
+        return [("source", model.source), ("name", str(model.path))]
     factory = [("factory", choice.factory or f"{TO_NAME}:{TO_NAME}")] if model.source == "state_dict" else []
     return [("source", model.source), ("path", _below(up, model.path)), *factory]
 

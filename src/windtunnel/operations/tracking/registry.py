@@ -214,6 +214,7 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
     import numpy as np
     import torch
 
+    from windtunnel.inputs.models.backends import giving_logits
     from windtunnel.inputs.models.loaders import loader_of
     from windtunnel.inputs.models.trust import trust_of
     from windtunnel.params.load import load_params
@@ -230,8 +231,11 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
             graph = onnx.load(str(loaded.onnx_path))
             info = mlflow.onnx.log_model(graph, name="model", pip_requirements=["onnxruntime"])
         else:
+            module = loaded.module.eval()
+            with torch.no_grad():  # a program's outputs are tensors, and `model.source: mlflow` expects logits of it
+                module = giving_logits(module, module(torch.from_numpy(example)))
             info = mlflow.pytorch.log_model(
-                loaded.module.eval(),
+                module,
                 name="model", input_example=example, serialization_format="pt2",
                 pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
             )  # fmt: skip
