@@ -1,6 +1,7 @@
 """Executors: an attack in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
     python benchmarks/scale.py [--workers 2] [--n 2000] [--ray]
+    python benchmarks/scale.py --memory [--sizes 1000 10000 100000] [--large 2000] [--inputs 1000]    # see scale_memory
 
 PGD of 20 steps on n samples: in this process, over `workers` processes, with --ray over as many Ray actors, and over one of
 either (what handing over costs), one thread each; and in this process with as many threads. Starting the workers counts.
@@ -19,6 +20,7 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks import scale_memory
 from benchmarks.attacks import subjects
 from windtunnel.assessments.attacks.assess import assess as assess_attack
 from windtunnel.core.artifacts import AssessmentResult
@@ -63,7 +65,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--ray", action="store_true")
+    parser.add_argument(
+        "--memory", action="store_true", help="time and memory of every stage against the number of samples"
+    )
+    parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 10_000, 100_000])
+    parser.add_argument("--large", type=int, default=2000, help="images of 3x224x224, with --memory")
+    parser.add_argument("--inputs", default="all", help="storage.inputs, with --memory")
     options = parser.parse_args()
+    if options.memory:
+        scale_memory.main(options.sizes, options.large, f"storage: {{inputs: {options.inputs}}}")
+        return
     name, it, epsilons = subjects(options.n)[0]
     allowed = Budget(norm="Linf", epsilon=epsilons[-1])
     kinds = ["processes", "ray"] if options.ray else ["processes"]

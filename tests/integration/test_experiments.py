@@ -239,6 +239,11 @@ def test_at_1400_pixels_a_person_sees_epsilon_sanity_and_decision_of_each_run(ui
             (cell,) = wait_for(browser, lambda h=header: browser.find_elements("css selector", h), column)
             assert cell.rect["x"] + cell.rect["width"] <= 1400
         wait_for(browser, lambda: "passed" in text_of(browser), "what the gate decided")
+        # The sweep is open: its states stand below it, a step further in, and nobody has to unfold it.
+        names = ["sweep: budget.epsilon 0.05, 0.2", "Linf 0.2", "Linf 0.05"]
+        places = [browser.find_element("xpath", f"//a[starts-with(text(), '{name}')]").rect for name in names]
+        assert places[0]["y"] < min(places[1]["y"], places[2]["y"])
+        assert places[0]["x"] < min(places[1]["x"], places[2]["x"])
         look(browser, "runs-1400")
     finally:
         browser.set_window_size(1900, 1400)
@@ -260,7 +265,7 @@ def test_the_run_of_a_sweep_links_its_states_and_shows_its_figure(project, ui, b
     experiment = parents[0].info.experiment_id
     (sweep,) = client.search_runs([experiment], filter_string="tags.`windtunnel.role` = 'sweep'")
     assert sweep.info.run_name == "sweep: budget.epsilon 0.05, 0.2"
-    assert {p.data.tags["windtunnel.sweep_run"] for p in parents} == {sweep.info.run_id}
+    assert {p.data.tags["mlflow.parentRunId"] for p in parents} == {sweep.info.run_id}
     root = ui.split("/#", 1)[0]
     browser.get(f"{root}/#/experiments/{experiment}/runs/{sweep.info.run_id}?workflowType=machine_learning")
     wait_for(browser, lambda: "sweep: budget.epsilon 0.05, 0.2" in text_of(browser), "the name of the sweep")

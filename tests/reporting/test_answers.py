@@ -17,6 +17,7 @@ from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
 from windtunnel.cli.show import show
 from windtunnel.core.files import write_json
+from windtunnel.core.findings import FindingRecord, Status
 from windtunnel.operations import moment
 from windtunnel.reporting.answers import ANSWERS, compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
@@ -64,7 +65,7 @@ def run(tmp_path, monkeypatch):
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
     write_json(VERDICT, Path("reports/gate.json"))
-    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: {"status": "warn", "reason": "not committed: x"}})
+    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: moment.Asked(Status.WARN, "not committed: x")})
     return tmp_path
 
 
@@ -88,7 +89,7 @@ def test_one_record_has_one_count_wherever_it_is_shown(run):
     line = "1 pass, 1 warn, 1 fail, 2 not run"
     assert line in CliRunner().invoke(sanity, []).output.replace("\n", " ")
     assert line in CliRunner().invoke(show, []).output.replace("\n", " ")
-    (text, *_) = sanity_section(tuple(CHECKS), None).blocks
+    (text, *_) = sanity_section(tuple(FindingRecord(**row) for row in CHECKS), None).blocks
     assert line in text.text
 
 
@@ -176,6 +177,6 @@ def test_junit_has_a_case_per_condition_and_per_hard_check(run):
 
 
 def test_a_reason_with_markup_stays_whole(tmp_path):
-    rows = [{**ROW, "reason": 'a < b & "c" ]]> \n é'}]
+    rows = [FindingRecord(**{**ROW, "reason": 'a < b & "c" ]]> \n é'})]
     write_junit("x", cases_of_checks(rows), tmp_path / "x.xml")
     assert 'a < b & "c" ]]>' in ElementTree.parse(tmp_path / "x.xml").getroot().find(".//failure").text

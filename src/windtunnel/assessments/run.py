@@ -20,6 +20,7 @@ from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
 from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.narration import say
 from windtunnel.core.plugins import Family
+from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
@@ -88,7 +89,7 @@ def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
     """The result of an entry, as it is written. Its preflight is not asked."""
     result: AssessmentResult = family.run()(task)
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
-    return replace(result, family=family.name, kwargs=shown)
+    return keep_images(replace(result, family=family.name, kwargs=shown), task.entry.kept_inputs)
 
 
 def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequence[FigureRecord]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from windtunnel.core.executors import VARIABLE, executor
 from windtunnel.core.narration import narrated
 from windtunnel.operations.stages.run import run_stage, stage_of
 
 
 @click.command()
 @click.argument("words", metavar="STAGE [NAME]", nargs=-1, required=True)
-def stage(words: tuple[str, ...]) -> None:
+@click.option(
+    "--executor",
+    "where",
+    metavar="WHERE",
+    help="here, processes:4, ray or ray:8: where its work is done, in place of WINDTUNNEL_EXECUTOR",
+)
+def stage(words: tuple[str, ...], where: str | None) -> None:
     """Run STAGE in the current directory; of a family of assessments, the entry NAME; what it reads must be there.
 
     `dvc.yaml` calls it for every stage, and `dvc repro` in the right order.
@@ -19,7 +28,11 @@ def stage(words: tuple[str, ...]) -> None:
     Examples:
       python -m windtunnel stage resolve
       python -m windtunnel stage attack pgd
+      python -m windtunnel stage attack pgd --executor processes:4
     """  # noqa: D301
+    if where is not None:
+        os.environ[VARIABLE] = where
+        executor()  # a wrong word is refused before anything is read
     chosen, name = stage_of(*words)
     with narrated(chosen, name):
         run_stage(chosen, name)

@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -15,11 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from windtunnel.core import scratch
+from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import (
     VERDICT_CODES,
     AssessmentKind,
     Caveat,
     Json,
+    Norm,
     Objective,
     PerturbationBudget,
     Randomness,
@@ -40,6 +44,7 @@ from windtunnel.core.metadata import FigureRecord, Metadata, Metrics, SemanticsR
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
 from windtunnel.core.run_times import RUN_TIMES, measured_run_times, run_time_metrics
+from windtunnel.core.storage import IMAGES, KEPT, distances_of, of_samples
 from windtunnel.core.subject import Subject
 
 REQUIRED_KEYS = ("clean_inputs", "targets", "clean_predictions", "verdicts")
@@ -57,6 +62,7 @@ class AssessmentResult:
     omitted; `library_package` is the distribution whose version is recorded; `kwargs` are the assessor's own options and
     `call_kwargs` what the library was called with (tensors are summarised on writing); `family` is the key of params.yaml
     that the entry stands under, empty for what is no entry; `draws`: of how many random runs the numbers are the worst case.
+    `pictured`: bool (N,), whose images are known at all: those that an earlier assessment dropped are not; None for all.
     """
 
     name: str
@@ -70,6 +76,7 @@ class AssessmentResult:
     provenance: Mapping[str, Json] = field(default_factory=dict)
     family: str = ""
     draws: int = 1
+    pictured: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,14 @@ class Artifacts:
     """One assessment directory, read back: `data` as in robustness_data.pt, `metadata` as in metadata.json.
 
     Where the seconds a sample took are known, `data` has them: robustness_data.pt holds their key alone (`core.run_times`).
+    numbers: of its samples in the assessment that they were taken from (`pictured`); None where they are all of one.
     """
 
     name: str
     directory: Path
     data: Tensors
     metadata: Metadata
+    numbers: tuple[int, ...] | None = None
 
     def tensor(self, key: str) -> Tensor:
         """The tensor under `key`. Raises KeyError where the assessment has none."""
@@ -124,7 +133,29 @@ class Artifacts:
     def shown_names(self) -> list[str]:
         """What a figure calls the N samples: their names, or numbers from 1 where `show_sample_names` is false."""
         names = self.sample_names
-        return names if self.metadata.kwargs.show_sample_names else [f"sample {i + 1}" for i in range(len(names))]
+        if self.metadata.kwargs.show_sample_names:
+            return names
+        return [f"sample {i + 1}" for i in (self.numbers or range(len(names)))]
+
+    @property
+    def kept(self) -> Tensor:
+        """The samples whose images are here, int64, ascending: row i of `clean_inputs` is of sample `kept[i]`."""
+        return self.tensor(KEPT) if KEPT in self.data else torch.arange(len(self.tensor("targets")))
+
+    @cached_property
+    def pictured(self) -> Artifacts:
+        """The same of those samples alone whose images were kept, for whoever looks at them; itself where all were."""
+        if KEPT not in self.data:
+            return self
+        rows = self.kept
+        names = tuple(self.sample_names[i] for i in rows.tolist())
+        kwargs = self.metadata.kwargs.model_copy(update={"sample_names": names})
+        metadata = self.metadata.model_copy(update={"kwargs": kwargs})
+        return replace(self, data=of_samples(self.data, rows), metadata=metadata, numbers=tuple(rows.tolist()))
+
+    def distances(self, norm: Norm) -> Tensor:
+        """How far each perturbed input lies from its clean one; float32 (N,), NaN where there is none."""
+        return distances_of(self.data, norm)
 
     @property
     def class_names(self) -> list[str]:
@@ -305,6 +336,14 @@ def read_artifacts(directory: Path, *, run_times: bool = True) -> Artifacts:
     return Artifacts(metadata.name, directory, with_run_times(data, directory) if run_times else data, metadata)
 
 
+def same_samples(artifacts: Artifacts, inputs: Tensor) -> bool:
+    """Whether an assessment is of the samples `inputs` (N, ...), as far as it kept their images."""
+    images, rows = artifacts.tensor("clean_inputs"), artifacts.kept
+    if KEPT not in artifacts.data:
+        return same_values(images, inputs)
+    return len(artifacts.tensor("targets")) == len(inputs) and torch.equal(images, inputs[rows])
+
+
 def without_run_times(data: Tensors) -> Tensors:
     """`data` as robustness_data.pt holds them: of the seconds a sample took the key, all NaN."""
     seconds = data.get(RUN_TIMES)
@@ -318,15 +357,25 @@ def with_run_times(data: Tensors, directory: Path) -> Tensors:
 
 
 def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> None:
-    """Raise UserError unless the four required keys are there and every per-sample tensor has N rows."""
+    """Raise UserError unless the four required keys are there, and every per-sample tensor has N rows, images as many as are kept."""
     missing = [key for key in REQUIRED_KEYS if key not in data]
     if missing:
         raise UserError(f"{where}: {DATA_FILE} lacks {', '.join(missing)}")
-    clean = data["clean_inputs"]
-    n = len(clean)
+    n, kept = len(data["targets"]), data.get(KEPT)
+    if kept is not None and not _is_choice(kept, n):
+        raise UserError(f"{where}: {DATA_FILE}: kept is no ascending list of some of the {n} samples")
+    pictured = n if kept is None else len(kept)
     for key in (*REQUIRED_KEYS, "perturbed_inputs", "perturbed_predictions", "perturbation_distance"):
-        if key in data and len(data[key]) != n:
-            raise UserError(f"{where}: {DATA_FILE} has {len(data[key])} rows of {key} for {n} samples")
+        wanted = pictured if key in IMAGES else n
+        if key in data and len(data[key]) != wanted:
+            samples = f"{n} samples" if wanted == n else f"{wanted} samples whose images are kept"
+            raise UserError(f"{where}: {DATA_FILE} has {len(data[key])} rows of {key} for {samples}")
+
+
+def _is_choice(kept: Tensor | dict[str, Tensor], n: int) -> bool:
+    if not isinstance(kept, Tensor) or kept.dtype != torch.int64 or kept.ndim != 1:
+        return False
+    return not len(kept) or bool((kept.diff() > 0).all() and kept[0] >= 0 and kept[-1] < n)
 
 
 def save_tensors(data: Tensors, path: Path) -> None:
@@ -350,20 +399,32 @@ def save_tensors(data: Tensors, path: Path) -> None:
         shutil.rmtree(temporary.parent, ignore_errors=True)
 
 
-def load_tensors(path: Path, *, mapped: bool = False) -> Tensors:
+def load_tensors(path: Path, *, whole: bool = True) -> Tensors:
     """Read what `save_tensors` wrote, with weights_only. Raises UserError where missing or damaged.
 
-    `mapped`: leave the values on disk until they are used, for a few rows of a large file.
+    The values stay on disk until they are used, and the system may forget them again: a large file needs no memory. `whole`: read
+    it through once, against its checksums; without, for a few rows of a large file, damage inside the values is not seen.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        if whole:
+            _check_sums(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch raises many kinds for a damaged file; all mean the same to the user
         raise UserError(f"{path}: cannot be read ({type(error).__name__}): damaged or not a tensor file") from error
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: holds a {type(loaded).__name__}, not a dictionary of tensors")
     return loaded
+
+
+def _check_sums(path: Path) -> None:
+    """Raise BadZipFile where a value is not the one that was written: torch does not look where it maps a file."""
+    with zipfile.ZipFile(path) as archive:
+        for part in archive.infolist():
+            with archive.open(part) as values:
+                while values.read(2**20):
+                    pass
 
 
 def _own_storage(tensor: Tensor, seen: set[int]) -> Tensor:
@@ -373,6 +434,6 @@ def _own_storage(tensor: Tensor, seen: set[int]) -> Tensor:
     """
     plain = tensor.detach().cpu().contiguous()
     if plain.data_ptr() in seen or plain.untyped_storage().nbytes() != plain.nbytes:
-        plain = plain.clone()
+        plain = scratch.copy_of(plain)
     seen.add(plain.data_ptr())
     return plain

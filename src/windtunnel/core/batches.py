@@ -8,24 +8,41 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 from torch import Tensor
 
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import load_tensors, save_tensors
+from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import executor
+from windtunnel.core.executors import Lost, executor, is_inside_a_unit
+from windtunnel.core.narration import say
 from windtunnel.core.seeds import derive_seed
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
 KEEP_EVERY = 1.0  # seconds: what takes less is sooner done again than written
-TELL_EVERY = 20.0  # seconds between lines of progress where there is no terminal
+TELL_EVERY = 60.0  # seconds between lines of progress where there is no terminal
 KEEP_AT_MOST = 4  # batches that wait in memory to be written
+KEPT_TEXT = "what is finished is kept, and the same command, forced (dvc repro -f -s), does only the rest"
+_HALVED = "halved"  # in a result: the memory did not hold the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,12 @@ class Batch:
     number: int
     indices: Tensor
     seed: int
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two batches of half its samples, each with a seed of its own."""
+        first, second = self.indices.split((len(self.indices) + 1) // 2)
+        seeds = [derive_seed(self.seed, "half", half) for half in (0, 1)]
+        return Batch(self.number, first, seeds[0]), Batch(self.number, second, seeds[1])
 
 
 def batches_of(indices: Tensor, batch_size: int, run_seed: int, name: str) -> list[Batch]:
@@ -54,7 +77,11 @@ class Checkpoint:
     def __init__(self, name: str, resolved: str, identity: object, root: Path | None = None) -> None:
         text = json.dumps([name, resolved, identity], sort_keys=True, default=str)
         self.directory = (root or CHECKPOINTS) / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
-        self._keeps = bool(resolved)
+        self._keeps, self._kept = bool(resolved), False
+
+    def keep(self) -> None:
+        """The assessment is not whole: `clear` leaves what there is, for whoever tries the rest."""
+        self._kept = True
 
     def get(self, number: int) -> dict[str, Tensor] | None:
         """The result of batch `number`, or None where it is not there or was damaged by a kill."""
@@ -76,8 +103,33 @@ class Checkpoint:
             save_tensors(dict(result), self.directory / f"{number:06d}.pt")
 
     def clear(self) -> None:
-        """Forget everything: the assessment is on disk."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """Forget everything: the assessment is on disk. But not where it is not whole (`keep`)."""
+        if not self._kept:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class Incidents:
+    """What did not go as it should: rows (of the data set) without a result, by reason, and rows worked on in halves."""
+
+    lost: dict[str, list[int]] = field(default_factory=dict)
+    halved: list[int] = field(default_factory=list)
+
+    @property
+    def rows_lost(self) -> Tensor:
+        """The rows without a result, int64, ascending."""
+        return torch.tensor(sorted(row for rows in self.lost.values() for row in rows), dtype=torch.int64)
+
+    def caveats(self, ids: Sequence[str]) -> list[Caveat]:
+        """A line for each, with the samples it concerns."""
+        found = [
+            Caveat("batch_failed", f"{len(rows)} samples have no result: {reason}.", tuple(ids[i] for i in rows))
+            for reason, rows in self.lost.items()
+        ]
+        if self.halved:
+            text = "Memory was short: batches were worked on in halves, whose random draws are others than those of the whole."
+            found.append(Caveat("batch_halved", text, tuple(ids[i] for i in self.halved)))
+        return found
 
 
 def each_batch(
@@ -86,34 +138,104 @@ def each_batch(
     *,
     name: str,
     checkpoint: Checkpoint | None = None,
+    without: Callable[[Batch], dict[str, Tensor]] | None = None,
+    incidents: Incidents | None = None,
+    processes: int = 1,
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
     """Do `work` on every batch, with a progress bar; each batch beside its result, in order, which is not kept here.
 
-    `work` returns tensors with one row per sample of its batch; it is done wherever `executor` says, and gives the same there.
-    A run that is killed loses `KEEP_EVERY` seconds at most.
+    `work` returns tensors with one row per sample of its batch; it is done wherever `executor` says (where nothing is asked for
+    in so many `processes`), and gives the same there. A batch that the memory does not hold is worked on in halves.
+    A run that is killed loses what is in work, and `KEEP_EVERY` seconds at most.
+    without: what stands for the result of a batch whose workers died or hung; `incidents` then says why. Raises UserError
+    for such a batch where there is no such thing, when all others are done and kept.
     """
     todo = list(batches)
+    said = Incidents() if incidents is None else incidents
+    there = {b.number for b in todo if checkpoint and checkpoint.has(b.number)}
+    fresh = _finished([b for b in todo if b.number not in there], work, name, checkpoint, processes)
+    ready: dict[int, dict[str, Tensor] | Lost] = {}  # by number, what came before its turn
+    with closing(fresh), progress_bar() as progress:
+        before = sum(len(b.indices) for b in todo if b.number in there)
+        task = progress.add_task(name, total=sum(len(b.indices) for b in todo), completed=before)
+        for batch in todo:
+            part: dict[str, Tensor] | Lost | None = None
+            if checkpoint and batch.number in there:
+                part = checkpoint.get(batch.number)
+            if part is None and batch.number in there:  # it was damaged by a kill
+                part = _Fitting(work)(batch)
+            while part is None:
+                if (part := ready.pop(batch.number, None)) is None:
+                    done, found = next(fresh)
+                    ready[done.number] = found
+                    progress.advance(task, len(done.indices))
+            if isinstance(part, Lost):
+                said.lost.setdefault(part.reason, []).extend(batch.indices.tolist())
+                if without is None:
+                    continue
+                part = without(batch)
+            elif part.pop(_HALVED, None) is not None:
+                said.halved += batch.indices.tolist()
+            yield batch, part
+        if not said.lost:
+            next(fresh, None)  # its end: closed before it, it would write what nobody needs any more
+    if said.lost:
+        if checkpoint is not None:
+            checkpoint.keep()
+        if without is None:
+            raise UserError(
+                f"{name}: {len(said.rows_lost)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}"
+            )
+        say(f"{name}: {len(said.rows_lost)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")
+
+
+def _finished(
+    batches: Sequence[Batch],
+    work: Callable[[Batch], dict[str, Tensor]],
+    name: str,
+    checkpoint: Checkpoint | None,
+    processes: int,
+) -> Generator[tuple[Batch, dict[str, Tensor] | Lost], None, None]:
+    """Every batch beside its result, as they come; kept at once, whatever is still missing before it."""
     fresh: list[Callable[[], None]] = []
     kept = time.monotonic()
+    results = executor(processes).results(_Fitting(work), batches, name)
     try:
-        with progress_bar() as progress:
-            task = progress.add_task(name, total=sum(len(b.indices) for b in todo))
-            there = {b.number for b in todo if checkpoint and checkpoint.has(b.number)}
-            new = executor().results(work, (b for b in todo if b.number not in there), name)
-            for batch in todo:
-                part = checkpoint.get(batch.number) if checkpoint and batch.number in there else None
-                if part is None:
-                    part = next(new) if batch.number not in there else work(batch)  # it was there, but damaged
-                    if checkpoint:
-                        fresh.append(functools.partial(checkpoint.put, batch.number, part))
+        with closing(results):
+            for place, part in results:
+                if checkpoint and not isinstance(part, Lost):
+                    fresh.append(functools.partial(checkpoint.put, batches[place].number, dict(part)))
                 if len(fresh) >= KEEP_AT_MOST or time.monotonic() - kept > KEEP_EVERY:
                     _write(fresh)
                     kept = time.monotonic()
-                yield batch, part
-                progress.advance(task, len(batch.indices))
+                yield batches[place], part
     except BaseException:
         _write(fresh)
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """`work`, in halves where the memory does not hold a batch: always the same ones, and their results say so."""
+
+    work: Callable[[Batch], dict[str, Tensor]]
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        try:
+            return self.work(batch)
+        except (RuntimeError, MemoryError) as error:
+            if len(batch.indices) < 2 or not out_of_memory(error):
+                raise
+        parts = [self(half) for half in batch.halves()]
+        found = {key: torch.cat([part[key] for part in parts]) for key in parts[0].keys() - {_HALVED}}
+        return {**found, _HALVED: torch.ones(len(batch.indices), dtype=torch.bool)}
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory is short; on the CPU torch raises a plain RuntimeError for it."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        words in str(error) for words in ("allocate memory", "bad_alloc")
+    )
 
 
 def _write(waiting: list[Callable[[], None]]) -> None:
@@ -127,30 +249,60 @@ def run_batches(
     *,
     name: str,
     checkpoint: Checkpoint | None = None,
+    without: Callable[[Batch], dict[str, Tensor]] | None = None,
+    incidents: Incidents | None = None,
 ) -> dict[str, Tensor]:
     """As `each_batch`, all results joined along the first axis, in batch order; an empty dictionary for no batches."""
-    parts = [part for _, part in each_batch(batches, work, name=name, checkpoint=checkpoint)]
-    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]} if parts else {}
+    todo = list(batches)
+    n, filled = sum(len(batch.indices) for batch in todo), 0
+    joined: dict[str, Tensor] = {}
+    for batch, part in each_batch(todo, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents):
+        rows = slice(filled, filled + len(batch.indices))
+        for key, value in part.items():
+            if key not in joined:
+                joined[key] = scratch.empty((n, *value.shape[1:]), value.dtype)
+            joined[key][rows] = value
+        filled = rows.stop
+    return joined
 
 
 class _Told(Progress):
-    """A bar on a terminal; elsewhere (a log, a scheduler) a line now and then, for work that takes long."""
+    """A bar on a terminal; elsewhere (a log, a scheduler) a line a minute, for work that takes long."""
 
-    _told: float | None = None
+    _began = _told = 0.0
+    _before = 0.0
+
+    def add_task(self, description: str, *, total: float, completed: float = 0) -> TaskID:  # type: ignore[override]
+        """As rich's; the clock of the lines starts."""
+        self._began = self._told = time.perf_counter()
+        self._before = completed
+        return super().add_task(description, total=total, completed=int(completed))
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
         """As rich's, and the line where one is due."""
         super().advance(task_id, advance)
-        if not self.disable:
+        now = time.perf_counter()
+        if not self.disable or is_inside_a_unit() or now - self._told < TELL_EVERY:
             return
-        task, now = self._tasks[task_id], time.perf_counter()
-        self._told = now if self._told is None else self._told
-        if now - self._told > TELL_EVERY:
-            self._told = now
-            print(f"{task.description}: {task.completed:.0f} of {task.total or 0:.0f}", file=sys.stderr, flush=True)
+        self._told, task = now, self._tasks[task_id]
+        total, rate = task.total or 0.0, (task.completed - self._before) / (now - self._began)
+        left = timedelta(seconds=round((total - task.completed) / rate)) if rate else "an unknown time"
+        line = f"{task.description}: {task.completed:.0f} of {total:.0f}, {rate:.3g}/s, {left} left"
+        print(line, file=sys.stderr, flush=True)
+
+
+class _Rate(ProgressColumn):
+    """Samples a second, over all workers."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.3g}/s" if task.speed else "", style="progress.data.speed")
 
 
 def progress_bar() -> Progress:
-    """The one progress bar of the project: name, bar, samples done, time left; a line now and then where there is no terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return _Told(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True))
+    """The one progress bar of the project: name, bar, samples done, rate, time left; a line a minute where there is no terminal.
+
+    Silent inside a unit, whose progress is that of the whole.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    silent = is_inside_a_unit() or not sys.stderr.isatty()
+    return _Told(*columns, transient=True, disable=silent, console=Console(stderr=True))

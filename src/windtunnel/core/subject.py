@@ -46,9 +46,9 @@ class Subject:
     def choose(self, n: int | None, how: str, seed: int) -> Subject:
         """`n` of the samples, chosen `first`, `random` or `stratified` (an entry's `samples`)."""
         of = len(self.dataset)
+        if n is None or n >= of:
+            return self
         found = self.subset(select(of, n, how, seed, self.dataset.targets))
-        if len(found.dataset) == of:
-            return found
         drawn: dict[str, Json] = {} if how == "first" else {"seed": seed}
         chosen = {"of": of, "n": len(found.dataset), "selection": how, **drawn}
         return replace(found, dataset=replace(found.dataset, chosen=chosen))

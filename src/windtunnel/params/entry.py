@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.params.numbers import Number
@@ -75,8 +75,24 @@ class Samples(Block):
     seed: int | None = Field(None, description="of random and stratified; the run's seed where absent")
 
 
+def _all_or_number(value: object) -> object:
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError(f"{value!r} is neither 'all' nor a number of samples from 1")
+
+
+class Storage(Block):
+    """What a result keeps on disk of the images; everything is computed before they are dropped."""
+
+    inputs: Annotated[int | Literal["all"], BeforeValidator(_all_or_number)] = Field(
+        "all", description="all, or for how many samples (evenly spaced) clean and perturbed inputs are kept"
+    )
+
+
 class Entry(Block):
     """One named assessment."""
+
+    drops_images: ClassVar[bool] = True  # whether `storage.inputs` has a say in it
 
     library: str = Field(description="the library that runs it")
     algorithm: str = Field(description="the library's own name for the algorithm")
@@ -84,10 +100,16 @@ class Entry(Block):
     budget: BudgetOverride = BudgetOverride()
     samples: Samples = Samples()
     batch_size: PositiveInt = Field(128, description="samples that are worked on together")
+    storage: Storage | None = Field(None, description="of this entry alone; the global storage where absent")
     show_sample_names: bool = Field(True, description="figures name the samples; else they number them")
     visualisers: list[str | dict[str, dict[str, Value]]] | None = Field(
         None, description="names, or {name: {option: value}}; the kind's defaults where absent"
     )
+
+    @property
+    def kept_inputs(self) -> int | Literal["all"]:
+        """Of how many samples the images are kept."""
+        return self.storage.inputs if self.storage and self.drops_images else "all"
 
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the visualisers of an entry that names none: those of its family, unless it knows better."""

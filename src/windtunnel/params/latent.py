@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -149,6 +149,9 @@ class LatentSamples(Samples):
 class LatentEntry(Entry):
     """Latent-space metrics (Buzhinsky, Nerinovsky, Tripakis 2021, arXiv 2003.01993)."""
 
+    drops_images: ClassVar[bool] = False  # decoded images are what its numbers are computed from
+
+    storage: None = Field(None, description="latent keeps all its images: its numbers are computed from them")
     library: str = "windtunnel"
     algorithm: str = "latent_pgd"
     generated: PositiveInt = Field(100, description="generated images that are searched, by class frequency")

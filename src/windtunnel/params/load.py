@@ -94,7 +94,8 @@ def _expanded_size(raw: object, sizes: dict[int, int] | None = None) -> int:
 
 def check_whole(path: Path, raw: Mapping[str, object]) -> None:
     """Raise UserError where a key is left out: for us each has a default, but DVC runs no stage without it."""
-    absent = {key: field.default for key, field in Params.model_fields.items() if key not in raw and key != "tracking"}
+    unasked = {"storage", "tracking"}  # no stage has them among its `params:`
+    absent = {key: field.default for key, field in Params.model_fields.items() if key not in raw and key not in unasked}
     if absent:
         lines = (f"{key}: {value if isinstance(value, int | str) else '{}'}" for key, value in absent.items())
         raise UserError(f"{path}: DVC needs every key, also those without an entry. Add the lines: {' | '.join(lines)}")

@@ -14,7 +14,7 @@ from windtunnel.core.plugins import families
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
-from windtunnel.params.entry import Block, Budget
+from windtunnel.params.entry import Block, Budget, Storage
 from windtunnel.params.latent import Generators, LatentEntry
 from windtunnel.params.model import Model
 from windtunnel.params.outcome import Clean, Gate, Report, Sanity, Tracking
@@ -65,6 +65,7 @@ class Params(Block):
     model: Model
     budget: Budget
     budgets: dict[str, Budget] = Field(default_factory=dict, description="named budgets: budget: ${budgets.tight}")
+    storage: Storage = Storage()
     clean: Clean = Clean()
     attacks: dict[Name, AttackEntry] = Field(default_factory=dict)
     queries: dict[Name, QueryEntry] = Field(default_factory=dict)

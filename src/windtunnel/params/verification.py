@@ -9,19 +9,6 @@ from pydantic import Field, PositiveInt, model_validator
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.numbers import Number
 
-Step = Literal[
-    "quick-attack",
-    "attack",
-    "ibp",
-    "forward",
-    "crown-ibp",
-    "forward+backward",
-    "crown",
-    "alpha-crown",
-    "branch-and-bound",
-    "marabou",
-]
-
 
 class Radius(Block):
     """The largest certified epsilon of each sample, by bisection."""
@@ -79,7 +66,7 @@ class VerificationEntry(Entry):
     output_bounds: bool = Field(
         False, description="Marabou: bound every logit by bisection; hundreds of queries a sample"
     )
-    steps: tuple[Step, ...] = Field(
+    steps: tuple[str, ...] = Field(
         ("quick-attack", "ibp", "crown", "attack", "branch-and-bound", "marabou"),
         description="cascade: which methods, cheapest first",
     )

@@ -1,11 +1,7 @@
 """Corruptions: all nineteen, the library's own bytes, the same whatever runs beside them."""
 
-import multiprocessing
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
-from itertools import islice
 from unittest.mock import patch
 
 import numpy as np
@@ -14,7 +10,6 @@ import torch
 
 from windtunnel.assessments.corruptions.corrupt import Job, corrupt_image, run_job
 from windtunnel.assessments.corruptions.preflight import preflight
-from windtunnel.assessments.corruptions.processes import AHEAD, run_jobs
 from windtunnel.assessments.corruptions.shims import shim_imagecorruptions
 from windtunnel.assessments.corruptions.table import ALL, COMMON, DETERMINISTIC, SUITES, corruptions_of
 from windtunnel.core.errors import UserError
@@ -121,37 +116,6 @@ def test_grey_images_come_back_grey_and_small_ones_in_their_size():
     found = run_job(Job("gaussian_noise", 1, grey, (0,), 32))
     assert found.shape == (1, 8, 8, 1)
     assert found.dtype == np.uint8
-
-
-def test_the_processes_that_corrupt_do_not_wait_for_torch():
-    loaded = "import sys, windtunnel.assessments.corruptions.processes, stages.corrupt; print('torch' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "False"
-
-
-def some_jobs(n):
-    return (Job("brightness", 1, picture()[None], (i,), None) for i in range(n))
-
-
-def test_a_process_that_dies_is_one_clear_line():
-    results = run_jobs(some_jobs(100), 2)
-    next(results)
-    multiprocessing.active_children()[0].kill()
-    with pytest.raises(UserError, match=r"died \(brightness at severity 1\).*workers: 1"):
-        list(results)
-
-
-def test_only_a_few_jobs_are_in_flight():
-    taken = []
-
-    def jobs():
-        for job in some_jobs(100):
-            taken.append(job)
-            yield job
-
-    results = run_jobs(jobs(), 2)
-    list(islice(results, 3))
-    assert len(taken) <= 3 + AHEAD * 2
-    results.close()
 
 
 def test_an_image_that_the_library_cannot_corrupt_names_the_corruption():

@@ -133,17 +133,13 @@ class Killed(Exception):
 
 def test_a_killed_suite_continues_where_it_stopped_with_the_same_bytes(suite, monkeypatch):
     subject, entry, (whole, _) = suite
-    asked, run_jobs = [], module.run_jobs
+    asked, run_job = [], module.run_job
 
-    def counting(jobs, workers):
-        def counted():
-            for job in jobs:
-                asked.append((job.corruption, job.severity))
-                yield job
+    def counting(job):
+        asked.append((job.corruption, job.severity))
+        return run_job(job)
 
-        return run_jobs(counted(), workers)
-
-    monkeypatch.setattr(module, "run_jobs", counting)
+    monkeypatch.setattr(module, "run_job", counting)
     seen = []
 
     def kill_at_the_third(child):

@@ -20,6 +20,7 @@ from windtunnel.assessments.queries.preflight import preflight
 from windtunnel.assessments.queries.simba import cosines
 from windtunnel.assessments.queries.streams import stream_seeds
 from windtunnel.assessments.queries.table import LIBRARY, OWN
+from windtunnel.core import batches
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.batches import Checkpoint
 from windtunnel.core.classifier import Classifier
@@ -351,7 +352,8 @@ def test_target_is_label_means_not_attacked_and_not_broken(few):
 
 
 def test_a_run_that_was_killed_goes_on_where_it_stood(few, monkeypatch, tmp_path):
-    monkeypatch.setattr(assess_module, "KEEP_EVERY", 0.0)
+    monkeypatch.setattr(assess_module, "UNIT", 4)
+    monkeypatch.setattr(batches, "KEEP_EVERY", 0.0)
     monkeypatch.chdir(tmp_path)
     entry = own("EvoBA", batch_size=21)
     whole = run(entry, few)

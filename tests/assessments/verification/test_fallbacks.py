@@ -1,7 +1,6 @@
 """What cannot be done as asked is done by less, and said so."""
 
-import subprocess
-import sys
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from torch import nn
 from windtunnel.assessments.verification import bounding, lirpa
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.bounding import Bounder
-from windtunnel.assessments.verification.memory import PeakMemory, free_memory
 from windtunnel.assessments.verification.preflight import preflight
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
@@ -78,7 +76,7 @@ def test_out_of_memory_halves_the_batch_and_changes_no_verdict(digits_subject, m
     after = assess("v", entry("crown"), budget(0.04), subject)
     assert torch.equal(before.data["verdicts"], after.data["verdicts"])
     assert not before.caveats
-    assert caveat(after, "smaller_batch").text.startswith("crown was run on 6 samples at a time, not ")
+    assert re.match("crown was run on [456] samples at a time, not ", caveat(after, "smaller_batch").text)
 
 
 def test_a_sample_too_large_for_a_method_goes_to_the_weaker_one(digits_subject, monkeypatch):
@@ -93,7 +91,7 @@ def test_a_sample_too_large_for_every_method_is_an_error_and_the_others_are_kept
     subject = first(digits_subject, 8)
     right = subject.clean_correct.nonzero().flatten()
     calls = iter([True] * 3 + [False] * 50)  # the first sample: crown, crown-ibp, ibp
-    out_of_memory_for(monkeypatch, lambda method, n: n == 1 and next(calls))
+    out_of_memory_for(monkeypatch, lambda method, n: n > 1 or next(calls))
     verdicts = assess("v", entry("crown"), budget(0.01), subject).data["verdicts"]
     assert verdicts[right[0]] == Verdict.ERROR
     assert (verdicts[right[1:]] == Verdict.VERIFIED).sum() > 3
@@ -108,38 +106,15 @@ def test_another_runtime_error_is_not_taken_for_want_of_memory(digits_subject, m
         assess("v", entry("crown"), budget(0.04), first(digits_subject, 2))
 
 
-def test_the_batch_is_what_half_of_the_free_memory_holds(digits_subject, monkeypatch):
-    class TenMegabytes(PeakMemory):
-        def __exit__(self, *error):
-            super().__exit__(*error)
-            self.bytes = 10_000_000
-
-    monkeypatch.setattr(bounding, "PeakMemory", TenMegabytes)
-    monkeypatch.setattr("windtunnel.assessments.verification.memory.free_memory", lambda device: 80_000_000)
+def test_the_batch_follows_the_network_and_never_the_memory_that_is_free(digits_subject, monkeypatch):
     subject = first(digits_subject, 9)
-    bounder = Bounder(subject, budget(0.01).norm, 20)
-    parts = [len(part) for part, _, _ in bounder.bound("crown", torch.arange(9), torch.full((9,), 0.01))]
-    assert parts == [1, 4, 4]
-    assert [c.code for c in bounder.caveats()] == ["smaller_batch"]
-
-
-PEAK = """
-import time, torch
-from windtunnel.assessments.verification.memory import PeakMemory
-with PeakMemory(torch.device("cpu")) as peak:
-    block = torch.ones(40_000_000)
-    total = float(block.sum())
-    time.sleep(0.1)  # the sampler has a thread of its own, which must get its turn on a busy machine
-    del block
-print(peak.bytes)
-"""
-
-
-def test_peak_memory_sees_what_was_allocated_and_freed_again():
-    """In a process of its own: memory that other tests freed is used again, and nothing grows."""
-    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
-    assert 100_000_000 < int(done.stdout) < 400_000_000
-    assert free_memory(torch.device("cpu")) > 1_000_000
+    sizes = []
+    for free in (80_000_000_000, 800_000_000):
+        monkeypatch.setattr("windtunnel.assessments.verification.memory.free_memory", lambda device, free=free: free)
+        bounder = Bounder(subject, budget(0.01).norm, 4)
+        sizes.append([len(part) for part, _, _ in bounder.bound("crown", torch.arange(9), torch.full((9,), 0.01))])
+        assert not bounder.caveats()
+    assert sizes == [[4, 4, 1]] * 2
 
 
 def test_a_version_that_lacks_what_is_called_is_refused_by_name(monkeypatch):

@@ -9,7 +9,7 @@ from zoo import ZOO
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
-from windtunnel.assessments.verification.memory import out_of_memory
+from windtunnel.core.batches import out_of_memory
 from windtunnel.core.contracts import Verdict
 
 CPU = torch.device("cpu")

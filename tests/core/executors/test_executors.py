@@ -14,9 +14,9 @@ import torch
 
 from tests.conftest import classifier_of
 from windtunnel.assessments.attacks.assess import assess
-from windtunnel.core.batches import Checkpoint, batches_of, each_batch, run_batches
+from windtunnel.core.batches import Checkpoint, Incidents, batches_of, each_batch, run_batches
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import LOCAL_FILE, VARIABLE, Here, executor
+from windtunnel.core.executors import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, Here, batch_limit, executor
 from windtunnel.core.executors.processes import Processes
 from windtunnel.core.executors.shipping import require_equal, versions
 from windtunnel.core.subject import subject_of
@@ -140,20 +140,98 @@ def test_a_worker_that_dies_loses_its_batch_alone(monkeypatch, tmp_path, asked):
     assert torch.equal(found["x"], run_batches(batches, drawn, name="it")["x"])
 
 
-def test_a_batch_that_kills_every_worker_is_named_and_the_rest_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv(VARIABLE, "processes:2")
+def dies(batch):
+    if batch.number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return drawn(batch)
 
-    def dies(batch):
-        if batch.number == 5:
-            time.sleep(0.5)  # the others come back first
-            os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_a_batch_that_kills_every_worker_is_named_and_the_rest_is_done_and_kept(monkeypatch, tmp_path, asked):
+    needs(asked)
+    monkeypatch.setenv(VARIABLE, asked)
+    checkpoint, seen = Checkpoint("it", "resolved", [], tmp_path), []
+    found_of_each = each_batch(batches_of(torch.arange(40), 4, 3, "it"), dies, name="it", checkpoint=checkpoint)
+    with pytest.raises(UserError, match=r"it: 4 samples have no result: its worker died .*, 3 times; .*kept") as found:
+        seen.extend(batch.number for batch, _ in found_of_each)
+    assert "\n" not in str(found.value)
+    assert seen == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    checkpoint.clear()  # the assessment is not whole
+    assert [n for n in range(10) if checkpoint.has(n)] == seen
+
+
+def test_what_stands_for_a_lost_batch_takes_its_place(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "processes:2")
+    incidents = Incidents()
+    batches = batches_of(torch.arange(40), 4, 3, "it")
+
+    def without(batch):
+        return {"x": torch.full((4,), torch.nan), "index": batch.indices}
+
+    found = run_batches(batches, dies, name="it", without=without, incidents=incidents)
+    assert torch.equal(found["index"], torch.arange(40))
+    assert found["x"].isnan().nonzero().flatten().tolist() == incidents.rows_lost.tolist() == [20, 21, 22, 23]
+    (caveat,) = incidents.caveats([f"s{i}" for i in range(40)])
+    assert (caveat.code, caveat.samples) == ("batch_failed", ("s20", "s21", "s22", "s23"))
+
+
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_a_batch_that_hangs_is_given_up(monkeypatch, tmp_path, asked):
+    """The limit is far below what it would take; the others come back."""
+    needs(asked)
+    monkeypatch.setenv(VARIABLE, asked)
+    monkeypatch.setenv(LIMIT_VARIABLE, "1.5")
+
+    def hangs(batch):
+        if batch.number == 1:
+            (tmp_path / f"{time.monotonic()}").touch()
+            time.sleep(3600)
         return drawn(batch)
 
-    checkpoint = Checkpoint("it", "resolved", [], tmp_path)
-    with pytest.raises(UserError, match=r"it: its batch [456] was in hand 3 times when a process died.*kept"):
-        for _ in each_batch(batches_of(torch.arange(40), 4, 3, "it"), dies, name="it", checkpoint=checkpoint):
-            pass
-    assert [n for n in range(10) if checkpoint.has(n)][:4] == [0, 1, 2, 3]
+    batches = batches_of(torch.arange(8), 2, 3, "it")
+    with pytest.raises(UserError, match=r"2 samples have no result: its worker gave no answer in 1.5 s, 2 times"):
+        run_batches(batches, hangs, name="it")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "-3"])
+def test_a_limit_that_is_none_is_refused(monkeypatch, given):
+    monkeypatch.setenv(LIMIT_VARIABLE, given)
+    with pytest.raises(UserError, match=f"{LIMIT_VARIABLE}: '{given}' is no number of seconds above 0"):
+        batch_limit()
+
+
+def test_the_limit_of_the_local_file():
+    LOCAL_FILE.write_text("batch_limit: 90\n")
+    assert batch_limit() == 90
+    assert isinstance(executor(), Here)
+
+
+@pytest.mark.parametrize("asked", ["here", "processes:2"])
+def test_a_batch_that_does_not_fit_is_worked_on_in_halves_and_says_so(monkeypatch, asked):
+    monkeypatch.setenv(VARIABLE, asked)
+
+    def small(batch):
+        if len(batch.indices) > 3:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB")
+        return drawn(batch)
+
+    incidents = Incidents()
+    batches = batches_of(torch.arange(13), 10, 3, "it")
+    found = run_batches(batches, small, name="it", incidents=incidents)
+    assert torch.equal(found["index"], torch.arange(13))
+    assert set(found) == {"x", "index"}
+    assert len(found["x"].unique()) == 13  # each half draws its own
+    assert incidents.halved == list(range(10))
+    assert [c.code for c in incidents.caveats([str(i) for i in range(13)])] == ["batch_halved"]
+
+
+def test_a_batch_of_one_that_does_not_fit_is_refused(monkeypatch):
+    def never(batch):
+        raise MemoryError("can't allocate memory")
+
+    with pytest.raises(MemoryError):
+        run_batches(batches_of(torch.arange(2), 2, 3, "it"), never, name="it")
 
 
 def test_a_run_goes_on_elsewhere(monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -611,7 +612,7 @@ def test_a_check_that_breaks_is_not_run_and_never_a_pass() -> None:
         raise ZeroDivisionError("nothing left")
 
     row = replace(CHECKS["A1"], look=explode)
-    finding = run_check(row, None, with_full())
+    finding = run_check(row, SimpleNamespace(partial={}), with_full())
     assert finding.status is Status.NOT_RUN
     assert "nothing left" in finding.reason
 

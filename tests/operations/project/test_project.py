@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from windtunnel.cli.init import init
+from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.project import choose
 from windtunnel.operations.project.choose import Choice, notes, params_text
 from windtunnel.operations.project.graph import graph, graph_text
 from windtunnel.operations.project.samples import Samples
@@ -70,7 +70,7 @@ def test_files_that_params_name_are_dependencies_of_what_reads_them_and_of_resol
     ids=["digits", "photos", "idx", "nothing"],
 )
 def test_the_first_params_are_valid_whatever_is_installed(choice, with_companions, monkeypatch):
-    monkeypatch.setattr(choose, "is_installed", lambda library: with_companions)
+    monkeypatch.setattr(plugins, "is_installed", lambda *modules: with_companions)
     text = params_text(choice, Path(".."))
     raw = parse_params(text, "params.yaml")
     params = validate(raw, "params.yaml")

@@ -7,7 +7,8 @@ import pytest
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.outcomes import read_record
-from windtunnel.operations.retrain.flow import Status, promote_last_run, promote_version
+from windtunnel.operations.retrain.champion import fetch_champion
+from windtunnel.operations.retrain.flow import OUTCOME, Status, promote_last_run, promote_version
 from windtunnel.operations.retrain.summary import summary_markdown
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
 
@@ -121,6 +122,32 @@ def test_promote_registers_the_last_run_once_and_compares_with_the_champion_of_n
     with pytest.raises(UserError, match="did not compare with windtunnel version 1"):
         promote_last_run(registry)
     assert [version.number for version in registry.versions()] == ["1"]
+
+
+def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(project):
+    registry = project.registry
+    assert project.retrain().status is Status.PROMOTED
+    project.data("equal")
+    CHAMPION_FILE.parent.mkdir(exist_ok=True)
+    CHAMPION_FILE.write_text('{"model_digest": ')
+    fetch_champion(registry)
+    whole = read_record(CHAMPION_FILE)
+    assert whole.origin["version"] == "1"
+    # Its run lost the outcomes too: the gate says what to do, and a retraining does it by itself.
+    CHAMPION_FILE.unlink()
+    (kept,) = Path("mlartifacts").rglob("outcomes.json")
+    kept.unlink()
+    fetch_champion(registry)
+    assert read_record(CHAMPION_FILE).outcomes == {}
+    result = project.retrain()
+    assert result.note == "windtunnel version 1 was reassessed under the protocol of today."
+    assert result.status is Status.PROMOTED, summary_markdown(result)
+    assert "Champion when the gate ran: windtunnel version 1, reassessed for this comparison" in summary_markdown(
+        result
+    )
+    # What somebody wrote into a tag by hand is no end of a retraining: it runs again.
+    registry.tag(result.version, OUTCOME, "great")
+    assert not project.retrain().remembered
 
 
 def test_an_unreachable_registry_ends_before_anything_is_computed(project, monkeypatch):

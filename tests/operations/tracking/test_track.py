@@ -42,7 +42,7 @@ def write_state(epsilon: str, accuracy: float) -> None:
         write_json(facts, folder / "metadata.json")
     for folder in ("summary", "data", "model"):
         (Path("reports") / folder).mkdir(exist_ok=True)
-    summary = {"kwargs": {"hard_failures": []}, "metrics": {}, "caveats": [], "provenance": {"model_digest": "0" * 64}}
+    summary = content(name="summary", kwargs={"hard_failures": []}, provenance={"model_digest": "0" * 64})
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"clean": {"accuracy": 0.97}, "worst_case": {"accuracy": accuracy}, "pgd": {"accuracy": accuracy}},
                Path("reports/metrics.json"))  # fmt: skip
@@ -204,7 +204,7 @@ def test_models_are_ranked_by_their_worst_case(project, fresh_database):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_one_run_that_links_its_states_with_a_figure(project, fresh_database):
+def test_a_sweep_is_one_run_above_its_states_with_a_figure(project, fresh_database):
     shutil.copyfile(fresh_database, project / "mlflow.db")
     points = []
     for epsilon, accuracy in (("0.1", 0.4), ("0.2", 0.2)):
@@ -220,13 +220,24 @@ def test_a_sweep_is_one_run_that_links_its_states_with_a_figure(project, fresh_d
     client = connect(uri)
     kept, (found, _) = client.get_run(run), parents(client)
     assert kept.info.run_name == "sweep: budget.epsilon 0.1, 0.2, 0.3"
-    assert {parent.data.tags["windtunnel.sweep_run"] for parent in found} == {run}
+    assert {parent.data.tags["mlflow.parentRunId"] for parent in found} == {run}
     series = {m.step: m.value for m in client.get_metric_history(run, "worst_case/accuracy")}
     assert series == {0: 0.4, 1: 0.2}
     assert [file.path for file in client.list_artifacts(run)] == ["sweep.png"]
     note = kept.data.tags["mlflow.note.content"]
     assert "| 0.1 | 40.0% | - | 97.0% | [Linf 0.1" in note
     assert "| 0.3 | - | - | 97.0% | not logged |" in note
+    # A run has one parent: another sweep that asks for the same states links them.
+    other = client.get_run(record_sweep("other", axes, points[:2], uri, "windtunnel"))
+    assert "| 0.1 | 40.0% | - | 97.0% | [Linf 0.1" in other.data.tags["mlflow.note.content"]
+    assert {parent.data.tags["mlflow.parentRunId"] for parent in parents(client)[0]} == {run}
+    # Ranking and tracking go on as before: nothing is delivered twice, and the best of all states is found.
+    assert track().already
+    (experiment,) = {parent.info.experiment_id for parent in found}
+    best = client.search_runs(
+        [experiment], "tags.`windtunnel.role` = 'parent'", order_by=["metrics.`worst_case/accuracy` DESC"]
+    )
+    assert [state.data.metrics["worst_case/accuracy"] for state in best] == [0.4, 0.2]
 
 
 @pytest.mark.slow

@@ -24,13 +24,16 @@ from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_
 from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Batch, Checkpoint, batches_of, each_batch
+from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, each_batch
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
-from windtunnel.core.contracts import Algorithm, Json, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import Algorithm, Json, Norm, Objective, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.distances import DISTANCE
 from windtunnel.core.files import plain_json
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
+from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -62,9 +65,13 @@ def assess(
     Raises UserError where the prior results are missing, or for targets that cannot be.
     """
     attack = _attack_of(name, entry, budget, subject, prior or {})
-    state = _State.start(subject, attack.aims, attack.before)
+    state = _State.start(subject, attack.aims, attack.before, attack.budget.norm)
     calls = attack.search(state)
-    data = {**_data(subject, state, attack.aims), **_tried_on(others or {}, subject, state)}
+    data = {
+        **_data(subject, state, attack.aims),
+        **_without_images(subject, state, attack.before),
+        **_tried_on(others or {}, subject, state),
+    }
     return AssessmentResult(
         name=name,
         semantics=attack.semantics,
@@ -73,8 +80,9 @@ def assess(
             **attack_metrics(data, attack.budget.norm, attack.algorithm, subject.dataset.num_classes),
             **(transfer_metrics(data, list(others)) if others else {}),
         },
-        caveats=tuple(
-            caveats_of(attack.algorithm, attack.runs, state.beyond, state.repaired, data, subject, attack.before)
+        caveats=(
+            *caveats_of(attack.algorithm, attack.runs, state.beyond, state.repaired, data, subject, attack.before),
+            *state.incidents.caveats(subject.dataset.ids),
         ),
         kwargs={
             **base_kwargs(subject),
@@ -91,14 +99,24 @@ def assess(
                 else {}
             ),
         },
-        call_kwargs=calls[0] if len(calls) == 1 else {f"{i} {attack.runs[i].name}": c for i, c in enumerate(calls)},
+        call_kwargs=_calls(attack.runs, calls),
         library_package=library_of(entry.library, "attacks").package,
         provenance={
             "attack_libraries": sorted({run.row.algorithm.library for run in attack.runs}),
             "entry": entry_digest(entry, budget),
         },
         draws=sum(int(str(run.settings.effective.get("n_restarts", 1))) for run in attack.runs),
+        pictured=None if attack.before.pictured.all() else attack.before.pictured,
     )
+
+
+def called_with(name: str, entry: AttackEntry, budget: Budget, subject: Subject) -> dict[str, Json]:
+    """What `assess` would record as `call_kwargs`; nothing is attacked. Raises UserError as it does."""
+    return _attack_of(name, entry, budget, subject, {}).first_calls()
+
+
+def _calls(runs: Sequence[Run], calls: list[dict[str, Json]]) -> dict[str, Json]:
+    return calls[0] if len(calls) == 1 else {f"{i} {runs[i].name}": call for i, call in enumerate(calls)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +145,10 @@ class _Attack:
                 state.living, self.entry.batch_size, self.subject.seed, f"{self.name}.{run.name}.{index}"
             )
             calls.append(self._first_call(run, batches))
-            work = functools.partial(self._perturbed, run)
-            for batch, found in each_batch(batches, work, name=f"{self.name}.{run.name}", checkpoint=checkpoint):
+            work, name = functools.partial(self._perturbed, run), f"{self.name}.{run.name}"
+            for batch, found in each_batch(
+                batches, work, name=name, checkpoint=checkpoint, without=self._untouched, incidents=state.incidents
+            ):
                 rows, clean, labels = batch.indices, data.inputs[batch.indices], data.targets[batch.indices]
                 aims = None if self.aims is None else self.aims[rows]
                 worth = evaluate(classifier, run.row, run.settings.budget, clean, found["perturbed"], labels, aims)
@@ -148,6 +168,17 @@ class _Attack:
         n = len(batch.indices)
         counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
         return {"perturbed": found, **{key: torch.full((n,), value) for key, value in counts.items()}}
+
+    def _untouched(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost."""
+        nothing = torch.zeros(len(batch.indices))
+        return {"perturbed": self.subject.dataset.inputs[batch.indices], "forwards": nothing, "backwards": nothing}
+
+    def first_calls(self) -> dict[str, Json]:
+        """How the library is called for the first batch, without calling it; by run where there are several."""
+        living = _State.start(self.subject, self.aims, self.before, self.budget.norm).living
+        batches = batches_of(living, self.entry.batch_size, self.subject.seed, self.name)
+        return _calls(self.runs, [self._first_call(run, batches) for run in self.runs])
 
     def _request(self, run: Run, batch: Batch) -> Request:
         data, device = self.subject.dataset, self.subject.classifier.device
@@ -234,18 +265,19 @@ class _State:
     repaired: Tensor
     reached: Tensor
     tried: Tensor
+    incidents: Incidents
 
     @classmethod
-    def start(cls, subject: Subject, aims: Tensor | None, before: Prior) -> _State:
+    def start(cls, subject: Subject, aims: Tensor | None, before: Prior, norm: Norm) -> _State:
         n = len(subject.dataset)
         attacked = subject.clean_correct & ~before.broken & has_aim(subject, aims)
         flags = [torch.zeros(n, dtype=torch.bool) for _ in range(5)]
         return cls(
             attacked=attacked,
             succeeded=before.broken | reached_without_attack(subject, aims),
-            perturbed=torch.where(before.broken.view(-1, 1, 1, 1), before.perturbed, subject.dataset.inputs),
+            perturbed=scratch.copy_of(before.perturbed),
             logits=torch.where(before.broken[:, None], before.logits, subject.clean_logits),
-            distances=torch.where(before.broken, before.distances, 0.0),
+            distances=before.distances[norm].clone(),
             broken_by=torch.where(subject.clean_correct, NOBODY, MISCLASSIFIED),
             forwards=torch.zeros(n),
             backwards=torch.zeros(n),
@@ -253,6 +285,7 @@ class _State:
             repaired=flags[1],
             reached=flags[2],
             tried=flags[3],
+            incidents=Incidents(),
         )
 
     @property
@@ -280,8 +313,12 @@ class _State:
 
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     predictions = argmax_or_invalid(state.logits)
+    verdicts = torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
+    lost = state.incidents.rows_lost
+    failed = lost[~state.succeeded[lost]]  # what another run broke is broken
+    verdicts[failed], state.attacked[failed] = int(Verdict.ERROR), False
     data: Tensors = {
-        **base_data(subject, torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
+        **base_data(subject, verdicts),
         "perturbed_inputs": state.perturbed,
         "perturbed_predictions": predictions,
         "perturbation_distance": state.distances,
@@ -295,6 +332,18 @@ def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     if aims is not None:
         data["target_classes"] = aims
     return data
+
+
+def _without_images(subject: Subject, state: _State, before: Prior) -> Tensors:
+    """The distances of all examples where some images are not known: of these as the earlier attack measured them."""
+    if before.pictured.all():
+        return {}
+    measured = {norm: measure(state.perturbed, subject.dataset.inputs) for norm, measure in DISTANCE.items()}
+    return {
+        DISTANCES: {
+            norm.value: torch.where(before.pictured, size, before.distances[norm]) for norm, size in measured.items()
+        }
+    }
 
 
 def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _State) -> Tensors:

@@ -60,6 +60,7 @@ class ImagePairVisualiser(Visualiser):
         from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
         from windtunnel.assessments.figures.pictures import SIDE, Picture, picture, sheets
 
+        artifacts = artifacts.pictured
         chosen = shown_samples(artifacts, self.max_samples)
         clean, perturbed = artifacts.tensor("clean_inputs"), artifacts.tensor("perturbed_inputs")
         names, rows = artifacts.shown_names, []
@@ -105,6 +106,7 @@ class PerturbationHeatmapVisualiser(Visualiser):
         from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
         from windtunnel.assessments.figures.pictures import SIDE, Picture, sheets
 
+        artifacts = artifacts.pictured
         chosen = shown_samples(artifacts, self.max_samples)
         clean, perturbed = artifacts.tensor("clean_inputs"), artifacts.tensor("perturbed_inputs")
         maps = [signed_map(perturbed[i] - clean[i], self.aggregate_channels) for i in chosen]

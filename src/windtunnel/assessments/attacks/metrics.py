@@ -11,6 +11,7 @@ from torch import Tensor
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
+from windtunnel.core.storage import distances_of
 
 
 def attack_metrics(
@@ -18,7 +19,8 @@ def attack_metrics(
 ) -> dict[str, Json]:
     """Accuracies, success rates with Wilson intervals, distances over successes, cost and confidence.
 
-    adversarial_accuracy: share of all samples that are right on the clean input and not broken within the budget.
+    adversarial_accuracy: share of all samples that are right on the clean input and not broken within the budget; a
+    sample without a result (error) is neither.
     attack_success_rate: over the samples that were attacked, which are those the model got right (and, where an attack
     was run on survivors, those that the others left). success_rate_all_samples: over all samples, misclassified ones
     counted as successes of an untargeted attack, as some peers do. For an attack that finds its own distance,
@@ -26,13 +28,13 @@ def attack_metrics(
     distance_<norm>_*: over successes on attacked samples. Confidence is of the predicted class.
     """
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
-    clean, perturbed, targets = table["clean_inputs"], table["perturbed_inputs"], table["targets"]
-    attacked, predictions, aims = table["attacked"], table["perturbed_predictions"], table.get("target_classes")
+    targets, attacked = table["targets"], table["attacked"]
+    predictions, aims = table["perturbed_predictions"], table.get("target_classes")
     n, succeeded = len(targets), table["verdicts"] == Verdict.ATTACK_SUCCEEDED
     right = table["clean_predictions"] == targets
     wins = succeeded & attacked
     # A targeted attack that misses its target may still have left the sample right.
-    robust = right & ~succeeded
+    robust = right & (table["verdicts"] == Verdict.ATTACK_FAILED)
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
         **binomial_rate(int(robust.sum()), n).metrics("adversarial_accuracy"),
@@ -42,8 +44,8 @@ def attack_metrics(
         "n_attacked": int(attacked.sum()),
         "n_succeeded": int(wins.sum()),
     }
-    for name, measure in DISTANCE.items():
-        metrics |= _spread(f"distance_{name.value}", measure(perturbed, clean)[wins])
+    for name in DISTANCE:
+        metrics |= _spread(f"distance_{name.value}", distances_of(data, name)[wins])
     declared = table["perturbation_distance"]
     metrics |= {f"{key}_distance": value for key, value in _summary(declared[wins]).items()}
     if algorithm.minimum_norm:

@@ -11,12 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.chunks import put_rows, row_parts
 from windtunnel.core.classifier import argmax_or_invalid
-from windtunnel.core.contracts import PerturbationBudget
-from windtunnel.core.distances import distance, within
+from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE
+from windtunnel.core.storage import KEPT
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -24,29 +27,35 @@ from windtunnel.params.entry import Budget
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Examples of earlier attacks for N samples: which are `broken`, by which inputs, logits and distances.
+    """Examples of earlier attacks for N samples: which are `broken`, by which inputs, logits and distances under every norm.
 
-    Rows that are not broken are the clean ones. by: names of the attacks that were asked.
+    Rows that are not broken are the clean ones. by: names of the attacks that were asked. pictured: bool (N,), whose inputs
+    are known; of a sample whose image the earlier attack did not keep, `perturbed` is NaN.
     """
 
     broken: Tensor
     perturbed: Tensor
     logits: Tensor
-    distances: Tensor
+    distances: Mapping[Norm, Tensor]
+    pictured: Tensor
     by: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Changes with the examples, so that a checkpoint of other survivors is not continued."""
         digest = hashlib.sha256(self.broken.numpy().data)
         if self.by:
-            digest.update(self.perturbed.contiguous().numpy().data)
+            for part in row_parts(self.perturbed):
+                digest.update(self.perturbed[part].contiguous().numpy().data)
         return digest.hexdigest()
 
 
 def entry_digest(entry: AttackEntry, budget: Budget) -> str:
     """sha256 of everything in params that decides what an attack does: kept in its provenance as `entry`."""
     text = json.dumps(
-        [entry.model_dump(mode="json", exclude={"visualisers", "show_sample_names"}), str(entry.budget.over(budget))],
+        [
+            entry.model_dump(mode="json", exclude={"visualisers", "show_sample_names", "storage"}),
+            str(entry.budget.over(budget)),
+        ],
         sort_keys=True,
     )
     return hashlib.sha256(text.encode()).hexdigest()
@@ -81,12 +90,13 @@ def prior_of(
     Raises UserError where a result is missing or of another model, and for a targeted attack, whose objective the others did not have.
     """
     inputs = subject.dataset.inputs
-    broken = torch.zeros(len(inputs), dtype=torch.bool)
+    broken, pictured = (torch.full((len(inputs),), flag) for flag in (False, True))
+    distances = {norm: torch.zeros(len(inputs)) for norm in DISTANCE}
     if entry.on is None:
-        return Prior(broken, inputs, subject.clean_logits, torch.zeros(len(inputs)))
+        return Prior(broken, inputs, subject.clean_logits, distances, pictured)
     if entry.target_classes is not None:
         raise UserError(f"{where}.on: survivors of untargeted attacks mean nothing to a targeted one; remove one")
-    perturbed = inputs.clone()
+    perturbed, logits = scratch.copy_of(inputs), subject.clean_logits.clone()
     place = {sample: i for i, sample in enumerate(subject.dataset.ids)}
     for name in entry.on.survivors_of:
         if name not in results:
@@ -104,18 +114,32 @@ def prior_of(
         if not rows:
             continue
         mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
-        examples, clean = found.tensor("perturbed_inputs")[theirs], inputs[mine]
-        distances = distance(budget.norm, examples, clean)
-        inside = (
-            within(distances, budget.epsilon)
-            if budget.epsilon is not None
-            else torch.ones_like(distances, dtype=torch.bool)
-        )
-        wrong = subject.classifier.predict(examples) != subject.dataset.targets[mine]
+        examples, answers = found.tensor("perturbed_inputs"), _answers(subject, found, theirs)
+        # Of an image that is not there, its distance under the other norms cannot be measured later.
+        norms = list(DISTANCE) if KEPT in found.data else [budget.norm]
+        measured = {norm: found.distances(norm)[theirs] for norm in norms}
+        wrong = argmax_or_invalid(answers) != subject.dataset.targets[mine]
+        inside = torch.ones_like(wrong) if budget.epsilon is None else within(measured[budget.norm], budget.epsilon)
         new = wrong & inside & subject.clean_correct[mine] & ~broken[mine]
-        perturbed[mine[new]] = examples[new]
-        broken[mine[new]] = True
-    logits = subject.clean_logits.clone()
-    logits[broken] = subject.classifier.logits(perturbed[broken])
-    assert bool((argmax_or_invalid(logits[broken]) != subject.dataset.targets[broken]).all())
-    return Prior(broken, perturbed, logits, distance(budget.norm, perturbed, inputs), tuple(entry.on.survivors_of))
+        image = torch.full((len(found.sample_names),), -1)
+        image[found.kept] = torch.arange(len(examples))
+        attacked, their_images = mine[new], image[theirs[new]]
+        there = their_images >= 0
+        put_rows(perturbed, attacked[there], examples, their_images[there])
+        perturbed[attacked[~there]] = torch.nan
+        broken[attacked], logits[attacked], pictured[attacked] = True, answers[new], there
+        for norm, sizes in measured.items():
+            distances[norm][attacked] = sizes[new]
+    shown = broken & pictured
+    logits[shown] = subject.classifier.logits(perturbed[shown])
+    return Prior(broken, perturbed, logits, distances, pictured, tuple(entry.on.survivors_of))
+
+
+def _answers(subject: Subject, found: Artifacts, rows: Tensor) -> Tensor:
+    """Logits of the examples at `rows`, (n, K): the model is asked where the image was kept, else what it said then counts."""
+    examples = found.tensor("perturbed_inputs")
+    if KEPT not in found.data:
+        return subject.classifier.logits(scratch.rows_of(examples, rows))
+    answers = found.tensor("perturbed_logits").clone()
+    answers[found.kept] = subject.classifier.logits(examples)
+    return answers[rows]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.artifacts import read_artifacts, same_samples
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CLEAN, DATA, MODEL
 from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
@@ -38,7 +36,7 @@ def load_subject(data: Path, model: Path, clean: Path, device: str, seed: int, t
     """
     dataset = read_assessed(data)
     artifacts = read_artifacts(clean)
-    if not torch.equal(artifacts.tensor("clean_inputs"), dataset.inputs):
+    if not same_samples(artifacts, dataset.inputs):
         raise UserError(f"{clean}: is of other samples than {data}; run dvc repro")
     classifier = load_classifier(model, device, dataset, trust)
     if artifacts.metadata.provenance.model_digest != classifier.digest:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import cast
 
 import numpy as np
@@ -11,22 +12,28 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.corruptions.corrupt import Job, there_and_back
+from windtunnel.assessments.corruptions.corrupt import Job, run_job, there_and_back
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, accuracy_metrics, suite_metrics
-from windtunnel.assessments.corruptions.processes import CHUNK, run_jobs
 from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
 from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Checkpoint, progress_bar
+from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
+from windtunnel.core.chunks import put_rows, row_parts
+from windtunnel.core.classifier import FORWARD_BATCH
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.corruptions import CorruptionEntry
 
+# Pixels to corrupt that are worth the seconds in which other processes start (about 15 s of work).
+WORTH_PROCESSES = 2**24
+_NOTHING = -2  # where a batch was lost, a prediction until the corruption is whole
+
 
 @dataclass(frozen=True, slots=True)
 class Corrupted:
-    """The samples under one corruption: inputs float32 (N, C, H, W), predictions int64 (N,).
+    """The samples under one corruption: inputs float32 (N, C, H, W), predictions int64 (N,), lost bool (N,) without a result.
 
     The next corruption overwrites `inputs`.
     """
@@ -35,6 +42,7 @@ class Corrupted:
     severity: int
     inputs: Tensor
     predictions: Tensor
+    lost: Tensor
 
     @property
     def name(self) -> str:
@@ -48,13 +56,13 @@ def assess_suite(
     """Run a suite; `keep` gets the result of each corruption and severity as it is done, so that only one is in memory:
     the next one overwrites its images.
 
-    A killed suite continues after the last (corruption, severity) that was finished. Extra keys of the suite's
+    A killed suite continues after the batches that were finished. Extra keys of the suite's
     robustness_data.pt: `corruption_predictions` int64 (P, N) in the order of kwargs.corruptions, `quantised_predictions`
     int64 (N,) (severity 0: 8-bit rounding alone), `resized_predictions` int64 (N,) with `upsample` (rounded, resized and
     resized back), `minimal_severity` int64 (N,), 6 for a sample that no severity breaks, and with a windtunnel suite as
     reference `reference_wrong` bool (P + 1, N), its clean errors last. `perturbed_inputs` are each sample under the
     mildest corruption that breaks it, or under the last one.
-    Raises UserError where the reference does not fit the samples, a corruption fails, or a worker process dies.
+    Raises UserError where the reference does not fit the samples, or a corruption fails.
     """
     where = f"corruptions.{name}"
     pairs = [(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities]
@@ -62,7 +70,8 @@ def assess_suite(
     pixels = _eight_bits(subject.dataset.inputs)
     mildest = Mildest.of(subject)
     checkpoint = _checkpoint(name, entry, pairs, subject)
-    for corrupted in _corrupt_all(name, entry, pairs, pixels, subject, checkpoint):
+    incidents = Incidents()
+    for corrupted in _corrupt_all(name, entry, pairs, pixels, subject, checkpoint, incidents):
         mildest.add(corrupted, subject.dataset.targets)
         keep(_child(corrupted, entry, subject))
     checkpoint.clear()
@@ -70,12 +79,13 @@ def assess_suite(
         pairs=pairs,
         predictions=torch.stack(mildest.predictions),
         clean=subject.clean_predictions,
-        quantised=subject.classifier.predict(_floats(pixels)),
-        resized=subject.classifier.predict(_floats(there_and_back(pixels, entry.upsample))) if entry.upsample else None,
+        quantised=_predicted(subject, pixels),
+        resized=_predicted(subject, pixels, entry.upsample) if entry.upsample else None,
         targets=subject.dataset.targets,
         minimal=mildest.severity,
     )
-    return _suite_result(name, entry, suite, mildest, subject, reference)
+    result = _suite_result(name, entry, suite, mildest, subject, reference)
+    return replace(result, caveats=(*result.caveats, *incidents.caveats(subject.dataset.ids)))
 
 
 @dataclass(slots=True)
@@ -86,26 +96,44 @@ class Mildest:
     severity: Tensor
     inputs: Tensor
     shown: Tensor
+    lost: Tensor
 
     @classmethod
     def of(cls, subject: Subject) -> Mildest:
         """Nothing corrupted yet."""
         unbroken = torch.full((len(subject.dataset),), NEVER)
-        return cls([], unbroken, subject.dataset.inputs.clone(), subject.clean_predictions.clone())
+        nobody = torch.zeros(len(unbroken), dtype=torch.bool)
+        return cls([], unbroken, scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone(), nobody)
 
     def add(self, corrupted: Corrupted, targets: Tensor) -> None:
         """Remember one corruption; a sample that is not broken yet is shown under the latest one."""
         self.predictions.append(corrupted.predictions)
+        self.lost |= corrupted.lost
         breaks = (corrupted.predictions != targets) & (corrupted.severity < self.severity)
         shows = breaks | (self.severity == NEVER)
-        self.inputs[shows], self.shown[shows] = corrupted.inputs[shows], corrupted.predictions[shows]
+        rows = shows.nonzero().flatten()
+        put_rows(self.inputs, rows, corrupted.inputs, rows)
+        self.shown[shows] = corrupted.predictions[shows]
         self.severity[breaks] = corrupted.severity
 
 
 def _eight_bits(inputs: Tensor) -> np.ndarray:
     """Float images (N, C, H, W) in [0, 1] as uint8 (N, H, W, C)."""
-    rounded: np.ndarray = (inputs * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    return rounded
+    n, channels, height, width = inputs.shape
+    rounded = scratch.empty((n, height, width, channels), torch.uint8)
+    for part in row_parts(inputs):
+        rounded[part] = (inputs[part] * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+    found: np.ndarray = rounded.numpy()
+    return found
+
+
+def _predicted(subject: Subject, pixels: np.ndarray, upsample: int | None = None) -> Tensor:
+    """Predictions of uint8 images (N, H, W, C), resized to `upsample` and back where it is given; int64 (N,)."""
+    found = []
+    for start in range(0, len(pixels), FORWARD_BATCH):
+        part = pixels[start : start + FORWARD_BATCH]
+        found.append(subject.classifier.predict(_floats(there_and_back(part, upsample) if upsample else part)))
+    return torch.cat(found)
 
 
 def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
@@ -122,6 +150,46 @@ def _checkpoint(name: str, entry: CorruptionEntry, pairs: Sequence[Pair], subjec
     return Checkpoint(name, subject.resolved, identity)
 
 
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """Units of work: a batch of samples under one (corruption, severity), for every one of them in turn."""
+
+    entry: CorruptionEntry
+    pairs: Sequence[Pair]
+    pixels: np.ndarray
+    subject: Subject
+
+    @property
+    def batches(self) -> list[Batch]:
+        """All of them, numbered through."""
+        parts = torch.arange(len(self.pixels)).split(self.entry.batch_size)
+        # The seeds are those of the images.
+        return [Batch(number, rows, 0) for number, rows in enumerate(rows for _ in self.pairs for rows in parts)]
+
+    def pair(self, batch: Batch) -> int:
+        """Index of the (corruption, severity) that a batch is under."""
+        return batch.number // ceil(len(self.pixels) / self.entry.batch_size)
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """The corrupted pixels, uint8 (n, H, W, C), and what the model makes of them, int64 (n,)."""
+        corruption, severity = self.pairs[self.pair(batch)]
+        rows, ids, run_seed = batch.indices, self.subject.dataset.ids, self.subject.seed
+        # The seed of an image depends on its id, so that neither its place nor its neighbours matter.
+        seeds = tuple(derive_seed(run_seed, "corruption", ids[i], corruption, severity) for i in rows.tolist())
+        job = Job(corruption, severity, self.pixels[rows.numpy()], seeds, self.entry.upsample)
+        corrupted = run_job(job)
+        predictions = self.subject.classifier.predict(_floats(corrupted))
+        return {"pixels": torch.from_numpy(corrupted), "predictions": predictions}
+
+    def untouched(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost: the samples as they are, and no prediction."""
+        rows = batch.indices
+        return {
+            "pixels": torch.from_numpy(self.pixels[rows.numpy()]),
+            "predictions": torch.full((len(rows),), _NOTHING),
+        }
+
+
 def _corrupt_all(
     name: str,
     entry: CorruptionEntry,
@@ -129,47 +197,26 @@ def _corrupt_all(
     pixels: np.ndarray,
     subject: Subject,
     checkpoint: Checkpoint,
+    incidents: Incidents,
 ) -> Iterator[Corrupted]:
-    n, width = len(pixels), entry.batch_size
+    n, units = len(pixels), _Units(entry, pairs, pixels, subject)
     side = entry.upsample or max(pixels.shape[1:3])
-    few = max(1, CHUNK // side**2)
-    missing = [number for number in range(len(pairs)) if checkpoint.get(number) is None]
-    batches = [range(start, min(start + width, n)) for start in range(0, n, width)]
-    chunks = [[batch[i : i + few] for i in range(0, len(batch), few)] for batch in batches]
-    jobs = (
-        _job(*pairs[number], pixels, chunk, entry, subject) for number in missing for batch in chunks for chunk in batch
-    )
-    results = run_jobs(jobs, entry.workers)
     # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
-    corrupted, inputs = np.empty_like(pixels), torch.empty(subject.dataset.inputs.shape)
-    with progress_bar() as progress:
-        task = progress.add_task(name, total=len(pairs) * n)
-        for number, (corruption, severity) in enumerate(pairs):
-            part = checkpoint.get(number)
-            if part is None:
-                predictions = torch.empty(n, dtype=torch.int64)
-                for batch, rows in zip(chunks, batches, strict=True):
-                    here = slice(rows.start, rows.stop)
-                    np.concatenate([next(results) for _ in batch], out=corrupted[here])
-                    _floats(corrupted[here], inputs[here])
-                    # The processes corrupt what comes next while the model works.
-                    predictions[here] = subject.classifier.predict(inputs[here])
-                    progress.advance(task, len(rows))
-                checkpoint.put(number, {"pixels": torch.from_numpy(corrupted), "predictions": predictions})
-            else:
-                _floats(part["pixels"].numpy(), inputs)
-                predictions = part["predictions"]
-                progress.advance(task, n)
-            yield Corrupted(corruption, severity, inputs, predictions)
-
-
-def _job(
-    corruption: str, severity: int, pixels: np.ndarray, rows: range, entry: CorruptionEntry, subject: Subject
-) -> Job:
-    """The seed of an image depends on its id, so that neither its place nor its neighbours matter."""
-    ids = subject.dataset.ids[rows.start : rows.stop]
-    seeds = tuple(derive_seed(subject.seed, "corruption", sample, corruption, severity) for sample in ids)
-    return Job(corruption, severity, pixels[rows.start : rows.stop], seeds, entry.upsample)
+    inputs = scratch.empty(subject.dataset.inputs.shape)
+    predictions, filled = torch.empty(n, dtype=torch.int64), 0
+    found = each_batch(
+        units.batches, units, name=name, checkpoint=checkpoint, without=units.untouched, incidents=incidents,
+        processes=entry.workers if len(pairs) * n * side**2 > WORTH_PROCESSES else 1,
+    )  # fmt: skip
+    for batch, part in found:
+        rows = slice(filled, filled + len(batch.indices))
+        _floats(part["pixels"].numpy(), inputs[rows])
+        predictions[rows], filled = part["predictions"], rows.stop
+        if filled == n:
+            lost = predictions == _NOTHING
+            predictions[lost] = -1  # a prediction of nothing, as of a model that gives NaN
+            yield Corrupted(*pairs[units.pair(batch)], inputs, predictions, lost)
+            predictions, filled = torch.empty(n, dtype=torch.int64), 0
 
 
 def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> AssessmentResult:
@@ -179,7 +226,7 @@ def _child(corrupted: Corrupted, entry: CorruptionEntry, subject: Subject) -> As
         name=corrupted.name,
         semantics=Semantics(row, PerturbationDistribution(corrupted.corruption, corrupted.severity)),
         data={
-            **base_data(subject, _verdicts(corrupted.predictions == targets)),
+            **base_data(subject, _verdicts(corrupted.predictions == targets, corrupted.lost)),
             "perturbed_inputs": corrupted.inputs,
             "perturbed_predictions": corrupted.predictions,
         },
@@ -201,7 +248,7 @@ def _suite_result(
 ) -> AssessmentResult:
     interval = _interval(entry)
     data: Tensors = {
-        **base_data(subject, _verdicts(suite.minimal == NEVER)),
+        **base_data(subject, _verdicts(suite.minimal == NEVER, mildest.lost)),
         "perturbed_inputs": mildest.inputs,
         "perturbed_predictions": mildest.shown,
         "corruption_predictions": suite.predictions,
@@ -263,8 +310,12 @@ def _options(entry: CorruptionEntry) -> dict[str, Json]:
     return {"ci_method": entry.ci_method, "ci_level": entry.ci_level, "upsample": entry.upsample}
 
 
-def _verdicts(correct: Tensor) -> Tensor:
-    return torch.where(correct, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION))
+def _verdicts(correct: Tensor, without_result: Tensor) -> Tensor:
+    """A sample without a result is neither; its prediction of nothing counts as wrong in every rate."""
+    right, wrong, error = (
+        int(v) for v in (Verdict.CORRECT_UNDER_PERTURBATION, Verdict.MISCLASSIFIED_UNDER_PERTURBATION, Verdict.ERROR)
+    )
+    return torch.where(without_result, error, torch.where(correct, right, wrong))
 
 
 def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -> tuple[Caveat, ...]:

@@ -15,4 +15,4 @@ def _reference(entry: Entry) -> dict[str, str]:
     return {"reference": reference} if reference and Path(reference).is_dir() else {}
 
 
-DEPENDS = Depends(lambda entry, params: frozenset(), own_budget=lambda entry: True, files=_reference)
+DEPENDS = Depends(own_budget=lambda entry: True, files=_reference)

@@ -24,7 +24,7 @@ _NEVER = 6  # what `minimal_severity` holds where none breaks the sample
 _NO_SUITE = "A single corruption: there is no suite to compare."
 
 
-def _pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
+def _pairs(artifacts: Artifacts) -> tuple[tuple[str, int], ...]:
     """(corruption, severity) of a suite in the order of its rows. Raises NothingToDraw for a single corruption."""
     if not (pairs := corruption_pairs(artifacts.metadata.kwargs)):
         raise NothingToDraw(_NO_SUITE)
@@ -140,20 +140,24 @@ class CorruptionSheetVisualiser(Visualiser):
         pairs, images, i = _pairs(artifacts), artifacts.tensor("clean_inputs"), self.sample
         if images.ndim != 4:
             raise NothingToDraw(NOT_IMAGES)
+        shown = (artifacts.kept == i).nonzero().flatten()
+        if not len(shown):
+            raise NothingToDraw(f"The images of sample {i} were not kept (storage.inputs).")
+        row = int(shown[0])  # of the images; the corruptions kept those of the same samples
         worst, name = max(s for _, s in pairs), artifacts.shown_names[i]
         target, names = answer(artifacts, "targets", i), artifacts.class_names
-        tiles = [picture(images[i], f"{name}, clean", f"clean: {target}")]
+        tiles = [picture(images[row], f"{name}, clean", f"clean: {target}")]
         for corruption in [c for c, s in pairs if s == worst]:
             file = artifacts.directory / f"{corruption}-{worst}" / DATA_FILE
             if file.is_file():
-                data = load_tensors(file, mapped=True)
+                data = load_tensors(file, whole=False)
                 inputs, answers = data["perturbed_inputs"], data["perturbed_predictions"]
                 assert not isinstance(inputs, dict)
                 assert not isinstance(answers, dict)
                 said = names[int(answers[i])]
                 words = said if said == target else f"{target} → {said}"
                 tiles.append(
-                    picture(inputs[i], f"under {corruption}: {words}", f"{corruption.replace('_', ' ')}: {words}")
+                    picture(inputs[row], f"under {corruption}: {words}", f"{corruption.replace('_', ' ')}: {words}")
                 )
         rows = tuple(("", tuple(tiles[start : start + self.columns])) for start in range(0, len(tiles), self.columns))
         return [PictureGrid(f"{artifacts.name}: {name} under every corruption at severity {worst}", (), rows)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.artifacts import Artifacts, read_artifacts, same_samples
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import METADATA_FILE
@@ -82,10 +82,8 @@ def reference_of(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], data
     if entry.reference == ALEXNET:
         return alexnet(pairs)
     suite = _read_suite(where, entry.reference)
-    same = suite.sample_names == list(dataset.ids) and all(
-        torch.equal(suite.tensor(key), mine) for key, mine in (("clean_inputs", dataset.inputs), ("targets", dataset.targets))
-    )  # fmt: skip
-    if not same:
+    same_images = suite.sample_names == list(dataset.ids) and same_samples(suite, dataset.inputs)
+    if not same_images or not torch.equal(suite.tensor("targets"), dataset.targets):
         raise UserError(_unfit(where, entry.reference, "it was measured on other samples or other targets"))
     rows = [_pairs_of(suite).index(pair) for pair in pairs]
     predictions = torch.cat([suite.tensor("corruption_predictions")[rows], suite.tensor("clean_predictions")[None]])
@@ -127,7 +125,7 @@ def _read_suite(where: str, directory: str) -> Artifacts:
 
 
 def _pairs_of(suite: Artifacts) -> list[Pair]:
-    return corruption_pairs(suite.metadata.kwargs)
+    return [*corruption_pairs(suite.metadata.kwargs)]
 
 
 def _unfit(where: str, reference: str, why: str) -> str:

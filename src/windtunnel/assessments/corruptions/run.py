@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.corruptions.series import write_severity_series
 from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.storage import keep_images
 
 if TYPE_CHECKING:
     from windtunnel.assessments.run import Task
@@ -21,6 +22,7 @@ def run(task: Task[CorruptionEntry]) -> AssessmentResult:
     started = time.time()
 
     def keep(child: AssessmentResult) -> None:
+        child = keep_images(child, task.entry.kept_inputs)
         write_artifacts(child, task.place.robustness / task.name / child.name, task.subject, started=started)
 
     return assess_suite(task.name, task.entry, task.subject, keep)

@@ -34,5 +34,6 @@ FAMILY = Family(
         "lara",
         "laga",
     ),
+    accuracy={"lara": "left in latent space"},
     generators=True,
 )

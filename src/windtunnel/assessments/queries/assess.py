@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,11 +16,12 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.queries.library import attack_counted
 from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.queries.oracle import Goal, Oracle
-from windtunnel.assessments.queries.search import State, Task, search_images
+from windtunnel.assessments.queries.search import Search, State, Task, search_images
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
 from windtunnel.assessments.queries.streams import stream_seeds
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Checkpoint, progress_bar
+from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, run_batches
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
@@ -30,11 +31,13 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.queries import QueryEntry
 
-KEEP_EVERY = 10.0  # seconds between writes of what is finished, for a run that is killed
+# Images of a unit of work, at least: where few fit into a batch of queries, more wait to enter as others leave.
+UNIT = 64
+_FEW = 8  # images of a unit where each is a call of its own
 _KEPT = ("row", "image", "logits", "queries", "succeeded")
 
-# Attacks the images at the given rows and hands over what is done, in any order.
-Runner = Callable[[Task, Tensor, Callable[[State], None]], None]
+# Attacks the images at the given rows, and gives what became of each, in their order.
+Runner = Callable[[Task, Tensor], State]
 
 
 def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> AssessmentResult:
@@ -49,7 +52,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     where = f"queries.{name}"
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "queries")
     aims = targets_for(where, entry.target_classes, subject, name)
-    runner, region, effective = _plan(where, name, entry, budget, subject, aims)
+    runner, together, region, effective = _plan(where, name, entry, budget, subject, aims)
     attacked = subject.clean_correct & has_aim(subject, aims)
     task = Task(
         images=subject.dataset.inputs,
@@ -62,8 +65,18 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     identity = [entry.model_dump(mode="json"), str(region), subject.dataset.digest(), subject.classifier.digest,
                 subject.seed, str(subject.classifier.device), None if aims is None else aims.tolist()]  # fmt: skip
     rows = _hardest_first(attacked.nonzero().flatten(), subject)
-    found = _collect(name, runner, task, rows, Checkpoint(name, subject.resolved, identity))
-    data = _data(subject, task, attacked, aims, found)
+    checkpoint, incidents = Checkpoint(name, subject.resolved, identity), Incidents()
+
+    def work(batch: Batch) -> State:
+        return runner(task, batch.indices)
+
+    def without(batch: Batch) -> State:
+        return _untouched(task, batch.indices)
+
+    batches = batches_of(rows, together, subject.seed, name)
+    found = run_batches(batches, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
+    data = _data(subject, task, attacked, aims, found, incidents.rows_lost)
+    checkpoint.clear()
     return AssessmentResult(
         name=name,
         semantics=Semantics(
@@ -74,7 +87,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         ),
         data=data,
         metrics=query_metrics(data),
-        caveats=tuple(_caveats(algorithm, region, entry, data)),
+        caveats=(*_caveats(algorithm, region, entry, data), *incidents.caveats(subject.dataset.ids)),
         kwargs={
             **base_kwargs(subject),
             "batch_size": entry.batch_size,
@@ -88,33 +101,69 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
 
 def _plan(
     where: str, name: str, entry: QueryEntry, budget: Budget, subject: Subject, aims: Tensor | None
-) -> tuple[Runner, PerturbationBudget, dict[str, object]]:
-    """(how the images are attacked, the region of a success, the effective parameters)."""
+) -> tuple[Runner, int, PerturbationBudget, dict[str, object]]:
+    """(how images are attacked, how many are a unit of work, the region of a success, the effective parameters)."""
     row = library_row(entry)
     if row is None:
         search = search_of(where, entry, tuple(subject.dataset.inputs.shape[1:]))
-        oracle = Oracle(subject.classifier, entry.batch_size)
         capacity = max(1, entry.batch_size // search.width)
-
-        def searched(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
-            search_images(search, oracle, task, rows, capacity, finished)
-
+        runner = _Search(search, Oracle(subject.classifier, entry.batch_size), capacity)
         region = region_of(where, entry, search)
         wanted = {"targets": aims} if aims is not None else {}
         tensors = {"images": subject.dataset.inputs, "labels": subject.dataset.targets, **wanted}
         params = params_of(where, entry).model_dump(mode="json")
-        return searched, region, {**params, "epsilon": region.epsilon, "max_queries": entry.max_queries, **tensors}
+        effective = {**params, "epsilon": region.epsilon, "max_queries": entry.max_queries, **tensors}
+        return runner, max(UNIT, capacity), region, effective
     settings = settle(where, row, entry.params, as_attack(entry).budget.over(budget))
-
-    def request(i: int) -> Request:
-        return _request(name, row, settings, subject, aims, i)
-
-    def counted(task: Task, rows: Tensor, finished: Callable[[State], None]) -> None:
-        for i in rows.tolist():
-            finished(_one(request(i), subject, task, i))
-
+    one_by_one = _OneByOne(name, row, settings, subject, aims)
     # Each image is a call of its own: they differ in their seed alone.
-    return counted, settings.budget, call_of(request(0)).recorded(settings.effective)
+    return one_by_one, _FEW, settings.budget, call_of(one_by_one.request(0)).recorded(settings.effective)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One of our algorithms, on the images of a unit: who shares their batches is fixed with them, and so are the last bits."""
+
+    search: Search
+    oracle: Oracle
+    capacity: int
+
+    def __call__(self, task: Task, rows: Tensor) -> State:
+        found: list[State] = []
+        search_images(self.search, self.oracle, task, rows, self.capacity, found.append)
+        joined = {key: torch.cat([state[key] for state in found]) for key in _KEPT}
+        place = (joined["row"][:, None] == rows[None]).int().argmax(1)  # they are done in any order
+        return {key: value[place.argsort()] for key, value in joined.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _OneByOne:
+    """A library's attack: each image is a call of its own, with the image's own seed."""
+
+    name: str
+    row: AttackRow
+    settings: Settings
+    subject: Subject
+    aims: Tensor | None
+
+    def __call__(self, task: Task, rows: Tensor) -> State:
+        found = [_one(self.request(i), self.subject, task, i) for i in rows.tolist()]
+        return {key: torch.cat([state[key] for state in found]) for key in _KEPT}
+
+    def request(self, i: int) -> Request:
+        """The call for image `i`."""
+        data, device, aims = self.subject.dataset, self.subject.classifier.device, self.aims
+        return Request(
+            row=self.row,
+            arguments=self.settings.arguments,
+            budget=self.settings.budget,
+            inputs=data.inputs[i : i + 1].to(device).contiguous(),
+            labels=data.targets[i : i + 1].to(device),
+            aims=None if aims is None else aims[i : i + 1].to(device),
+            pool=(data.inputs, data.targets),
+            num_classes=self.subject.classifier.num_classes,
+            seed=derive_seed(self.subject.seed, self.name, data.ids[i]),
+        )
 
 
 def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
@@ -123,21 +172,6 @@ def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
     other_classes = logits.scatter(1, targets[:, None], -torch.inf).amax(1)
     margin = logits.gather(1, targets[:, None])[:, 0] - other_classes
     return rows[margin.argsort(descending=True, stable=True)]
-
-
-def _request(name: str, row: AttackRow, settings: Settings, subject: Subject, aims: Tensor | None, i: int) -> Request:
-    data, device = subject.dataset, subject.classifier.device
-    return Request(
-        row=row,
-        arguments=settings.arguments,
-        budget=settings.budget,
-        inputs=data.inputs[i : i + 1].to(device).contiguous(),
-        labels=data.targets[i : i + 1].to(device),
-        aims=None if aims is None else aims[i : i + 1].to(device),
-        pool=(data.inputs, data.targets),
-        num_classes=subject.classifier.num_classes,
-        seed=derive_seed(subject.seed, name, data.ids[i]),
-    )
 
 
 def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
@@ -151,52 +185,31 @@ def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
     }
 
 
-def _collect(name: str, runner: Runner, task: Task, rows: Tensor, checkpoint: Checkpoint) -> list[State]:
-    """Attack `rows`, but for those that a run which was killed has finished; what is kept goes with the assessment."""
-    shards = list(_shards(checkpoint))
-    before = torch.cat([shard["row"] for shard in shards]) if shards else rows[:0]
-    fresh: list[State] = []
-    written = time.monotonic()
-    with progress_bar() as progress:
-        bar = progress.add_task(name, total=len(rows), completed=len(before))
-
-        def finished(state: State) -> None:
-            nonlocal fresh, written
-            fresh.append({key: state[key] for key in _KEPT})
-            progress.advance(bar, len(state["row"]))
-            if time.monotonic() - written > KEEP_EVERY:
-                shards.append(_joined(fresh))
-                checkpoint.put(len(shards) - 1, shards[-1])
-                fresh, written = [], time.monotonic()
-
-        runner(task, rows[~torch.isin(rows, before)], finished)
-    checkpoint.clear()
-    return [*shards, *fresh]
+def _untouched(task: Task, rows: Tensor) -> State:
+    """What stands for images whose attack was lost: where they were, after the one query of the clean image."""
+    return {
+        "row": rows,
+        "image": task.images[rows],
+        "logits": task.logits[rows],
+        "queries": torch.ones_like(rows),
+        "succeeded": torch.zeros(len(rows), dtype=torch.bool),
+    }
 
 
-def _shards(checkpoint: Checkpoint) -> Iterator[State]:
-    number = 0
-    while (shard := checkpoint.get(number)) is not None:
-        yield shard
-        number += 1
-
-
-def _joined(states: list[State]) -> State:
-    return {key: torch.cat([state[key] for state in states]) for key in _KEPT}
-
-
-def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, found: list[State]) -> Tensors:
-    inputs, logits = subject.dataset.inputs.clone(), subject.clean_logits.clone()
+def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, found: State, lost: Tensor) -> Tensors:
+    inputs, logits = scratch.copy_of(subject.dataset.inputs), subject.clean_logits.clone()
     queries = torch.ones(len(inputs), dtype=torch.int64)
     predictions = subject.clean_predictions.clone()
     # A sample that is wrong already is a success without an attack, as for `attacks`.
     succeeded = reached_without_attack(subject, aims)
     if found:
-        done = _joined(found)
-        rows = done["row"]
-        inputs[rows], logits[rows], queries[rows] = done["image"], done["logits"], done["queries"]
-        succeeded[rows], predictions[rows] = done["succeeded"], argmax_or_invalid(done["logits"])
+        rows = found["row"]
+        inputs[rows], logits[rows], queries[rows] = found["image"], found["logits"], found["queries"]
+        succeeded[rows], predictions[rows] = found["succeeded"], argmax_or_invalid(found["logits"])
+    attacked = attacked.clone()
+    attacked[lost] = False
     verdicts = torch.where(succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
+    verdicts[lost] = int(Verdict.ERROR)
     data: Tensors = {
         **base_data(subject, verdicts),
         "perturbed_inputs": inputs,

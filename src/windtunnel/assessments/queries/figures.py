@@ -148,6 +148,7 @@ class QueryGalleryVisualiser(_QueryVisualiser):
         """A column per sample: successes from the cheapest to the dearest, then failures from the nearest to a success."""
         from windtunnel.assessments.figures.pictures import picture, sheets
 
+        artifacts = artifacts.pictured
         clean, perturbed = artifacts.tensor("clean_inputs"), artifacts.tensor("perturbed_inputs")
         if clean.ndim != 4:
             raise NothingToDraw(NOT_IMAGES)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json, Norm, Verdict
-from windtunnel.core.distances import DISTANCE
+from windtunnel.core.storage import distances_of
 
 CURVE_POINTS = 100
 
@@ -23,22 +23,24 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     indices_* (rows of robustness_data.pt). Over successes: queries_succ, l0_dists_succ (each channel counted),
     l2_dists_succ (on [0, 1] pixels), each with mean, median and max; l2_dists_succ_mean_pp is also per value of an image.
     Without a success the lists are empty and what is computed from them is left out.
-    adversarial_accuracy: share of all samples that are right and not broken. queries_total: of all samples.
+    adversarial_accuracy: share of all samples that are right and not broken; what has no result is neither. queries_total: of all samples.
     queries_median_censored: over attacked images, a failure counting as infinitely many; absent where that is the median.
     """
     table = {key: value for key, value in data.items() if isinstance(value, Tensor)}
     clean, attacked, queries = table["clean_inputs"], table["attacked"], table["queries"]
-    right, n = table["clean_predictions"] == table["targets"], len(clean)
+    right, n = table["clean_predictions"] == table["targets"], len(queries)
     succeeded = table["verdicts"] == Verdict.ATTACK_SUCCEEDED
     wins, fails = attacked & succeeded, attacked & ~succeeded
     lists = {
         "queries": queries[wins],
-        "l0_dists": DISTANCE[Norm.L0](table["perturbed_inputs"], clean)[wins].long(),
-        "l2_dists": DISTANCE[Norm.L2](table["perturbed_inputs"], clean)[wins],
+        "l0_dists": distances_of(data, Norm.L0)[wins].long(),
+        "l2_dists": distances_of(data, Norm.L2)[wins],
     }
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), n).metrics("clean_accuracy"),
-        **binomial_rate(int((right & ~succeeded).sum()), n).metrics("adversarial_accuracy"),
+        **binomial_rate(int((right & (table["verdicts"] == Verdict.ATTACK_FAILED)).sum()), n).metrics(
+            "adversarial_accuracy"
+        ),
         **binomial_rate(int(wins.sum()), int(attacked.sum())).metrics("attack_success_rate"),
         "n_samples": n,
         "n_attacked": int(attacked.sum()),

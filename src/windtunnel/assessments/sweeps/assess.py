@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_metrics
-from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM
+from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM, called_with
 from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import progress_bar
+from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, run_batches
 from windtunnel.core.classifier import module_digest
-from windtunnel.core.contracts import Caveat, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import Caveat, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.plugins import library_of
@@ -23,7 +25,7 @@ from windtunnel.params.sweeps import SweepEntry
 
 
 def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> AssessmentResult:
-    """Run `entry` over its epsilon grid.
+    """Run `entry` over its epsilon grid, a batch of samples over all of it a unit of work, so that a killed run continues.
 
     Extra keys of robustness_data.pt: `epsilons` float32 (E,), `sweep_predictions` int64 (E, N), `critical_epsilon`
     float32 (N,) with inf for a sample that never flips, `clean_confidence` float32 (N,). `perturbed_inputs` are at the
@@ -33,26 +35,28 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
     algorithm = find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps")
     assert algorithm.norm is not None
     grid, zero_added = epsilon_grid(entry.epsilons, f"sweeps.{name}")
-    before = module_digest(subject.classifier.module)
-    engine: Engine = (
-        OneGradientFGSM(subject, entry.batch_size, clip=entry.clip)
-        if algorithm is FGSM
-        else AttackAtEpsilon(name, entry, algorithm.norm, subject)
+    over_the_grid = _OverTheGrid(name, entry, algorithm.norm, subject, tuple(grid), one_gradient=algorithm is FGSM)
+    identity = [entry.model_dump(mode="json"), subject.dataset.digest(), subject.classifier.digest, subject.seed]
+    checkpoint = Checkpoint(name, subject.resolved, [*identity, str(subject.classifier.device)])
+    incidents = Incidents()
+    found = run_batches(
+        batches_of(torch.arange(len(subject.dataset)), entry.batch_size, subject.seed, name),
+        over_the_grid,
+        name=name,
+        checkpoint=checkpoint,
+        without=over_the_grid.untouched,
+        incidents=incidents,
     )
-    inputs, predictions = _run_grid(name, engine, grid, subject)
-    at_largest = engine.called_with
+    inputs, predictions, critical = found["inputs"], found["predictions"].T.contiguous(), found["critical"]
     epsilons = torch.tensor(grid, dtype=torch.float32)
-    critical = critical_epsilon(epsilons, predictions)
-    if entry.refine:
-        critical = _bisect(critical, engine, grid, subject, entry.refine)
-    if module_digest(subject.classifier.module) != before:
-        raise UnsoundError(f"sweeps.{name}: the sweep changed the model's weights or buffers; is it in eval mode?")
     targets = subject.dataset.targets
     confidence = subject.clean_logits.softmax(1).amax(1)
     sweep = Sweep(epsilons, predictions, targets, confidence, critical, subject.dataset.num_classes)
     broken = ~sweep.cumulative_correct[-1]
+    verdicts = torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
+    verdicts[incidents.rows_lost] = int(Verdict.ERROR)
     data: Tensors = {
-        **base_data(subject, torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
+        **base_data(subject, verdicts),
         "perturbed_inputs": inputs,
         "perturbed_predictions": subject.classifier.predict(inputs),
         "perturbation_distance": distance(algorithm.norm, inputs, subject.dataset.inputs),
@@ -62,21 +66,64 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
         "clean_confidence": confidence,
     }
     region = PerturbationBudget(algorithm.norm, grid[-1], entry.budget.step_size, entry.budget.steps)
+    checkpoint.clear()
     return AssessmentResult(
         name=name,
         semantics=Semantics(algorithm, region),
         data=data,
         metrics=sweep_metrics(sweep, entry.thresholds.robust, entry.thresholds.moderately_fragile),
-        caveats=tuple(_caveats(sweep, zero_added=zero_added, one_step=algorithm is FGSM)),
+        caveats=(
+            *_caveats(sweep, zero_added=zero_added, one_step=algorithm is FGSM),
+            *incidents.caveats(subject.dataset.ids),
+        ),
         kwargs={
             **base_kwargs(subject),
             "thresholds": entry.thresholds.model_dump(),
             "refine": entry.refine,
             "clip": entry.clip,
         },
-        call_kwargs={**at_largest, "epsilons": grid},
+        call_kwargs={**called_with(name, entry, algorithm.norm, subject, grid[-1]), "epsilons": grid},
         library_package=library_of(entry.library, "attacks").package,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _OverTheGrid:
+    """A unit of work: a batch of samples, at every epsilon."""
+
+    name: str
+    entry: SweepEntry
+    norm: Norm
+    subject: Subject
+    grid: tuple[float, ...]
+    one_gradient: bool
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Inputs (n, ...), predictions int64 (n, E), critical epsilons (n,)."""
+        subject, entry, grid = self.subject.subset(batch.indices), self.entry, list(self.grid)
+        before = module_digest(subject.classifier.module)
+        engine: Engine = (
+            OneGradientFGSM(subject, clip=entry.clip)
+            if self.one_gradient
+            else AttackAtEpsilon(f"{self.name}.{batch.number}", entry, self.norm, subject)
+        )
+        inputs, predictions = _run_grid(self.name, engine, grid, subject)
+        critical = critical_epsilon(torch.tensor(grid, dtype=torch.float32), predictions)
+        if entry.refine:
+            critical = _bisect(critical, engine, grid, subject, entry.refine)
+        if module_digest(subject.classifier.module) != before:
+            raise UnsoundError(
+                f"sweeps.{self.name}: the sweep changed the model's weights or buffers; is it in eval mode?"
+            )
+        return {"inputs": inputs, "predictions": predictions.T.contiguous(), "critical": critical}
+
+    def untouched(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost: the clean inputs, wrong at every epsilon above 0."""
+        clean = self.subject.clean_predictions[batch.indices]
+        predictions = torch.full((len(clean), len(self.grid)), -1)
+        predictions[:, 0] = clean
+        inputs = self.subject.dataset.inputs[batch.indices]
+        return {"inputs": inputs, "predictions": predictions, "critical": torch.full((len(clean),), self.grid[1])}
 
 
 def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
@@ -84,20 +131,19 @@ def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) ->
     targets, everyone = subject.dataset.targets, torch.arange(len(subject.dataset))
     rows, kept = [subject.clean_predictions], subject.dataset.inputs.clone()
     still_right = subject.clean_correct
-    with progress_bar() as progress:
-        for epsilon in progress.track(grid[1:], description=name):
-            perturbed = engine.perturb(everyone, epsilon)
-            predictions = subject.classifier.predict(perturbed)
-            if (predictions < 0).any():
-                bad = int((predictions < 0).nonzero()[0])
-                raise UnsoundError(
-                    f"sweeps.{name}: the model gives NaN for sample {subject.dataset.ids[bad]} at epsilon {epsilon:g}; "
-                    f"a curve over such predictions would mean nothing"
-                )
-            broken = still_right & (predictions != targets)
-            kept[broken] = perturbed[broken]
-            still_right = still_right & ~broken
-            rows.append(predictions)
+    for epsilon in grid[1:]:
+        perturbed = engine.perturb(everyone, epsilon)
+        predictions = subject.classifier.predict(perturbed)
+        if (predictions < 0).any():
+            bad = int((predictions < 0).nonzero()[0])
+            raise UnsoundError(
+                f"sweeps.{name}: the model gives NaN for sample {subject.dataset.ids[bad]} at epsilon {epsilon:g}; "
+                f"a curve over such predictions would mean nothing"
+            )
+        broken = still_right & (predictions != targets)
+        kept[broken] = perturbed[broken]
+        still_right = still_right & ~broken
+        rows.append(predictions)
     kept[still_right] = perturbed[still_right]
     return kept, torch.stack(rows)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.sweeps.table import FGSM
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -16,12 +19,7 @@ from windtunnel.params.sweeps import SweepEntry
 
 
 class Engine(Protocol):
-    """Perturbs the samples at `indices` (int64, n, ascending) by at most `epsilon`: float32 (n, ...) on the CPU.
-
-    called_with: the arguments of the latest call, for metadata.json.
-    """
-
-    called_with: Mapping[str, object]
+    """Perturbs the samples at `indices` (int64, n, ascending) by at most `epsilon`: float32 (n, ...) on the CPU."""
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The perturbed inputs."""
@@ -35,23 +33,15 @@ class OneGradientFGSM:
     Source: Goodfellow, Shlens, Szegedy 2015, arXiv 1412.6572.
     """
 
-    def __init__(self, subject: Subject, batch_size: int, *, clip: bool) -> None:
-        self._inputs = subject.dataset.inputs
-        self.called_with: Mapping[str, object] = {}
-        self._range = subject.dataset.value_range if clip else None
+    def __init__(self, subject: Subject, *, clip: bool) -> None:
+        data, device = subject.dataset, subject.classifier.device
+        self._inputs = data.inputs
+        self._range = data.value_range if clip else None
         # int8 holds the three values of a sign in a quarter of the memory.
-        self._signs = torch.cat(
-            [
-                _gradient_sign(
-                    subject.classifier.module, x.to(subject.classifier.device), y.to(subject.classifier.device)
-                )
-                for x, y in zip(self._inputs.split(batch_size), subject.dataset.targets.split(batch_size), strict=True)
-            ]
-        )
+        self._signs = _gradient_sign(subject.classifier.module, data.inputs.to(device), data.targets.to(device))
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The inputs at `indices` moved by `epsilon` along the stored signs."""
-        self.called_with = {"inputs": self._inputs, "signs": self._signs, "epsilon": epsilon, "clip": self._range}
         # Memory traffic is all that this costs beside the model's passes: no copy that can be spared.
         whole = len(indices) == len(self._inputs)
         inputs, signs = (self._inputs, self._signs) if whole else (self._inputs[indices], self._signs[indices])
@@ -71,22 +61,42 @@ class AttackAtEpsilon:
 
     def __init__(self, name: str, entry: SweepEntry, norm: Norm, subject: Subject) -> None:
         self._name, self._entry, self._norm, self._subject = name, entry, norm, subject
-        self.called_with: Mapping[str, object] = {}
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The attack's result on the samples at `indices` under a budget of `epsilon`."""
         from windtunnel.assessments.attacks.assess import assess
 
-        attack = AttackEntry(
-            library=self._entry.library,
-            algorithm=self._entry.algorithm,
-            params=self._entry.params,
-            budget=BudgetOverride(step_size=self._entry.budget.step_size, steps=self._entry.budget.steps),
-            batch_size=self._entry.batch_size,
-        )
-        budget = Budget(norm=self._norm, epsilon=epsilon)
-        result = assess(f"{self._name}@{epsilon:.9g}", attack, budget, self._subject.subset(indices))
-        self.called_with = result.call_kwargs
-        perturbed = result.data["perturbed_inputs"]
+        attack, budget = attack_at(self._entry, self._norm, epsilon)
+        # Its batches are parts of a unit, which is kept as a whole.
+        subject = replace(self._subject.subset(indices), resolved="")
+        perturbed = assess(f"{self._name}@{epsilon:.9g}", attack, budget, subject).data["perturbed_inputs"]
         assert isinstance(perturbed, Tensor)
         return perturbed
+
+
+def attack_at(entry: SweepEntry, norm: Norm, epsilon: float) -> tuple[AttackEntry, Budget]:
+    """The attack of a sweep at one epsilon, and its budget."""
+    attack = AttackEntry(
+        library=entry.library,
+        algorithm=entry.algorithm,
+        params=entry.params,
+        budget=BudgetOverride(step_size=entry.budget.step_size, steps=entry.budget.steps),
+        batch_size=entry.batch_size,
+    )
+    return attack, Budget(norm=norm, epsilon=epsilon)
+
+
+def called_with(name: str, entry: SweepEntry, norm: Norm, subject: Subject, epsilon: float) -> Mapping[str, object]:
+    """The arguments of the call at `epsilon`, for metadata.json."""
+    data = subject.dataset
+    if find_algorithm(entry.library, entry.algorithm, f"sweeps.{name}", "sweeps") is FGSM:
+        signs = torch.zeros(1, dtype=torch.int8).expand(data.inputs.shape)  # only its shape is told
+        return {
+            "inputs": data.inputs,
+            "signs": signs,
+            "epsilon": epsilon,
+            "clip": data.value_range if entry.clip else None,
+        }
+    from windtunnel.assessments.attacks.assess import called_with as of_attack
+
+    return of_attack(f"{name}@{epsilon:.9g}", *attack_at(entry, norm, epsilon), subject)

@@ -13,7 +13,7 @@ from torch import Tensor
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
-from windtunnel.assessments.verification.examples import known_examples
+from windtunnel.assessments.verification.examples import known_examples, without_images
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
@@ -21,8 +21,10 @@ from windtunnel.assessments.verification.step import step_of
 from windtunnel.assessments.verification.steps import breaks, called_with, proves, run_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.assessments.verification.task import Task
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs, package_version
 from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.chunks import finite_rows
 from windtunnel.core.contracts import (
     Algorithm,
     Caveat,
@@ -40,6 +42,8 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 
 _OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "other_classes", "output_bounds", "radius"}
+# Of a time budget: one operation of torch or of a library cannot be interrupted, and what was found is still to be written.
+_KEPT_BACK = 0.05
 
 
 def assess(
@@ -64,7 +68,7 @@ def assess(
         return otherwise
     region = entry.budget.over(budget)
     assert region.epsilon is not None
-    deadline = time.monotonic() + (entry.time_budget or float("inf"))
+    deadline = time.monotonic() + (entry.time_budget or float("inf")) * (1 - _KEPT_BACK)
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
     ledger, steps = Ledger.of(subject), steps_of(row, entry)
@@ -83,13 +87,20 @@ def assess(
             data["radius_unfinished"] = task.subject.clean_correct.clone()
             text = "The time budget ended the search for certified radii: they are lower than need be."
             ledger.caveats.append(Caveat("radius_cut_short", text))
+    for checkpoint in task.checkpoints:
+        checkpoint.clear()
     names: list[Json] = list(ledger.names)
     return AssessmentResult(
         name=name,
         semantics=Semantics(_as_it_ran(row.algorithm, steps, task), PerturbationBudget(region.norm, region.epsilon)),
         data=data,
         metrics=verification_metrics(data, ledger.names, largest),
-        caveats=(*canonical.caveats, *dict.fromkeys(ledger.caveats), *bounder.caveats()),
+        caveats=(
+            *canonical.caveats,
+            *dict.fromkeys(ledger.caveats),
+            *bounder.caveats(),
+            *without_images(results or {}),
+        ),
         kwargs={
             **base_kwargs(subject),
             "decided_by_names": names,
@@ -135,11 +146,12 @@ def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algori
 
 def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
     subject = ledger.subject
-    found = ledger.examples.flatten(1).isfinite().all(1)
+    found = finite_rows(ledger.examples)
     predictions, distances = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
     if found.any():
-        predictions[found] = subject.classifier.predict(ledger.examples[found])
-        distances[found] = distance(norm, ledger.examples[found], subject.dataset.inputs[found])
+        rows = found.nonzero().flatten()
+        predictions[found] = subject.classifier.predict(scratch.rows_of(ledger.examples, rows))
+        distances[found] = distance(norm, ledger.examples, subject.dataset.inputs)[found]
     return {
         **base_data(subject, ledger.verdicts),
         "perturbed_inputs": ledger.examples,

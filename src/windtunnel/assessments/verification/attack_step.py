@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import (
     QUICK_RESTARTS,
     QUICK_STEPS,
@@ -23,7 +26,10 @@ from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.step import Step
 from windtunnel.assessments.verification.steps import ATTACK_BATCH
 from windtunnel.assessments.verification.task import Task
+from windtunnel.core.batches import Batch, each_batch
+from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
 
 
 class _Round(NamedTuple):
@@ -43,23 +49,49 @@ _ROUNDS = {
 
 def attack(step: str, ledger: Ledger, task: Task) -> None:
     """Break what can be broken of the undecided samples."""
-    for one in _ROUNDS[step]:
-        if not len(ledger.undecided):
+    for number, one in enumerate(_ROUNDS[step]):
+        left = ledger.undecided
+        if not len(left):
             return
-        for part in ledger.undecided.split(ATTACK_BATCH):
-            _attack_batch(step, part, one, ledger, task)
+        work = _Search(task.subject, task.norm, task.epsilon, one, Deadline(task.deadline))
+        batches = [
+            Batch(i, part, derive_seed(task.subject.seed, task.name, step, int(part[0])))
+            for i, part in enumerate(left.split(ATTACK_BATCH))
+        ]
+        checkpoint = task.checkpoint(ledger, step, number, left.tolist())
+        for batch, found in each_batch(
+            batches, work, name=f"{task.name} {step}", checkpoint=checkpoint, without=work.nothing,
+            incidents=task.bounder.incidents,
+        ):  # fmt: skip
+            broken = found["found"]
+            ledger.falsify(batch.indices[broken], found["examples"][broken], step)
+            ledger.seconds[batch.indices] += found["seconds"]
 
 
-def _attack_batch(step: str, part: Tensor, one: _Round, ledger: Ledger, task: Task) -> None:
-    started = time.perf_counter()
-    inputs, targets = task.subject.dataset.inputs[part], task.subject.dataset.targets[part]
-    seed = derive_seed(task.subject.seed, task.name, step, int(part[0]))
-    found, examples = one.search(
-        task.subject.classifier, inputs, targets, task.epsilon, seed, task.norm,
-        steps=one.steps, restarts=one.restarts, deadline=task.deadline,
-    )  # fmt: skip
-    ledger.falsify(part[found], examples[found], step)
-    ledger.seconds[part] += (time.perf_counter() - started) / len(part)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A unit of work: one round of searches on a batch."""
+
+    subject: Subject
+    norm: Norm
+    epsilon: float
+    round: _Round
+    deadline: Deadline
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        started, data, rows = time.perf_counter(), self.subject.dataset, batch.indices
+        found, examples = self.round.search(
+            self.subject.classifier, data.inputs[rows], data.targets[rows], self.epsilon, batch.seed, self.norm,
+            steps=self.round.steps, restarts=self.round.restarts, deadline=self.deadline.here(),
+        )  # fmt: skip
+        seconds = torch.full((len(rows),), (time.perf_counter() - started) / len(rows))
+        return {"found": found, "examples": examples, "seconds": seconds}
+
+    def nothing(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost."""
+        n = len(batch.indices)
+        examples = self.subject.dataset.inputs[batch.indices]
+        return {"found": torch.zeros(n, dtype=torch.bool), "examples": examples, "seconds": torch.zeros(n)}
 
 
 def _call(step: str, task: Task) -> Mapping[str, object]:

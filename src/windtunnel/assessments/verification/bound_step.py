@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import torch
@@ -10,9 +9,9 @@ import torch
 from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
 from windtunnel.assessments.verification.lirpa import call_of_bounds
+from windtunnel.assessments.verification.spread import bound_all
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
-from windtunnel.core.batches import progress_bar
 
 PROBE = 20
 
@@ -25,22 +24,19 @@ def bound(step: str, ledger: Ledger, task: Task) -> None:
     if step in task.probed and len(indices) <= task.bounder.together:
         return
     probe = len(indices) if step not in task.probed else PROBE
-    with progress_bar() as progress:
-        bar = progress.add_task(f"{task.name} {step}", total=len(indices))
-        for rows in (indices[:probe], indices[probe:]):
-            started = time.perf_counter()
-            for part, method, bounds in task.bounder.bound(step, rows, torch.full((len(rows),), task.epsilon)):
-                if bounds is None:
-                    for index in part.tolist():
-                        ledger.fail(index, method)
-                else:
-                    ledger.bound(part, bounds.worst_margin, bounds.lower, bounds.upper)
-                    ledger.verify(part[bounds.verified], method)
-                ledger.seconds[part] += (time.perf_counter() - started) / len(part)
-                progress.advance(bar, len(part))
-                started = time.perf_counter()
-            if not (ledger.decided_by[rows] != NOBODY).any():
-                return
+    for rows in (indices[:probe], indices[probe:]):
+        checkpoint = task.checkpoint(ledger, step, rows.tolist())
+        epsilons = torch.full((len(rows),), task.epsilon)
+        for one in bound_all(task.bounder, step, rows, epsilons, name=f"{task.name} {step}", checkpoint=checkpoint):
+            if one.bounds is None:
+                for index in one.rows.tolist():
+                    ledger.fail(index, one.method)
+            else:
+                ledger.bound(one.rows, one.bounds.worst_margin, one.bounds.lower, one.bounds.upper)
+                ledger.verify(one.rows[one.bounds.verified], one.method)
+            ledger.seconds[one.rows] += one.seconds
+        if not (ledger.decided_by[rows] != NOBODY).any():
+            return
 
 
 def attempt(step: str, trial: Trial) -> None:

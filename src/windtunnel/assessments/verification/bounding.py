@@ -10,13 +10,8 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.limits import memory_limit, time_limit
 from windtunnel.assessments.verification.lirpa import Bounds, bound_batch
-from windtunnel.assessments.verification.memory import (
-    PeakMemory,
-    memory_to_use,
-    out_of_memory,
-    samples_that_fit,
-    samples_that_suit,
-)
+from windtunnel.assessments.verification.memory import memory_to_use, samples_that_suit
+from windtunnel.core.batches import Incidents, out_of_memory
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
@@ -34,12 +29,12 @@ Part = tuple[Tensor, str, Bounds | None]
 
 @dataclass(slots=True)
 class Bounder:
-    """Bounds the samples of a subject under one norm; remembers what fits and what gave way to what.
+    """Bounds the samples of a subject under one norm; remembers what had to be halved, and what gave way to what.
 
     batch_size: the most samples at a time. slack: how far rounding parts the subject's network from the user's, by which
     all bounds are widened. deadline: time.monotonic() at which a bound is interrupted. together: how many samples suit the
-    size of the layers; fewer go together where memory is short. fallbacks: for (method, weaker one, reason) the samples
-    it concerns.
+    size of the layers, never the memory that is free; a batch that does not fit is halved. halved: the smallest batch to which a
+    method came down. fallbacks: for (method, weaker one, reason) the samples it concerns. incidents: batches that were lost.
     """
 
     subject: Subject
@@ -48,9 +43,10 @@ class Bounder:
     slack: float = 0.0
     deadline: float = float("inf")
     fallbacks: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
+    halved: dict[str, int] = field(default_factory=dict)
     together: int = field(init=False)
-    _fits: dict[str, int] = field(default_factory=dict)
-    _unsupported: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+    incidents: Incidents = field(default_factory=Incidents)
 
     def __post_init__(self) -> None:
         classifier, inputs = self.subject.classifier, self.subject.dataset.inputs
@@ -58,65 +54,63 @@ class Bounder:
         self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
 
     def bound(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
-        """(rows, the method that ran, bounds) for parts of `rows` (int64), `epsilons` (n,) one for each of them.
+        """(rows, the method that ran, bounds) for parts of `rows` (int64), `epsilons` (n,) one for each of them; in this process.
 
         The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
         where no method has a bound for the model, OutOfTimeError at the deadline.
         """
-        for members in [slice(None)] if self.norm is Norm.LINF else _alike(epsilons):
+        for members in self.units(rows, epsilons):
             yield from self._bound(method, rows[members], epsilons[members], logits=logits)
+
+    def units(self, rows: Tensor, epsilons: Tensor) -> list[Tensor]:
+        """Places of `rows` that are bounded together."""
+        alike = [torch.arange(len(rows))] if self.norm is Norm.LINF else _alike(epsilons)
+        return [part for members in alike if len(members) for part in members.split(self.together)]
 
     def caveats(self) -> list[Caveat]:
         """What was not done as asked."""
         ids = self.subject.dataset.ids
         found = [
             Caveat("smaller_batch", f"{method} was run on {size} samples at a time, not {self.together}: memory.")
-            for method, size in self._fits.items()
-            if size < self.together
+            for method, size in sorted(self.halved.items())
         ]
-        return found + [
+        found += [
             Caveat("weaker_method", f"{weaker} was used instead of {method}: {reason}.", tuple(ids[i] for i in rows))
             for (method, weaker, reason), rows in self.fallbacks.items()
         ]
+        return [*found, *self.incidents.caveats(ids)]
 
     def _bound(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool) -> Iterator[Part]:
-        while len(rows):
-            if method in self._unsupported:
-                yield from self._give_way(method, rows, epsilons, self._unsupported[method], logits=logits)
+        if method in self.unsupported:
+            yield from self._give_way(method, rows, epsilons, self.unsupported[method], logits=logits)
+            return
+        try:
+            bounds = self._bounded(method, rows, epsilons, logits=logits)
+        except IncompatibleError as error:
+            if method not in WEAKER:
+                raise
+            self.unsupported[method] = str(error)
+            yield from self._bound(method, rows, epsilons, logits=logits)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                yield from self._give_way(method, rows, epsilons, "out of memory on one sample", logits=logits)
                 return
-            # The first sample is alone, and its memory tells how many of the others go together; intervals take no more
-            # than a forward pass.
-            size = self._fits.get(method, self.together if method == "ibp" else 1)
-            part, radii = rows[:size], epsilons[:size]
-            try:
-                bounds = self._measured(method, part, radii, logits=logits)
-            except IncompatibleError as error:
-                if method not in WEAKER:
-                    raise
-                self._unsupported[method] = str(error)
-                continue
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                if len(part) > 1:
-                    self._fits[method] = len(part) // 2
-                    continue
-                yield from self._give_way(method, part, radii, "out of memory on one sample", logits=logits)
-            else:
-                yield part, method, bounds
-            rows, epsilons = rows[size:], epsilons[size:]
+            half = (len(rows) + 1) // 2
+            self.halved[method] = min(self.halved.get(method, half), half)
+            for part, radii in zip(rows.split(half), epsilons.split(half), strict=True):
+                yield from self._bound(method, part, radii, logits=logits)
+        else:
+            yield rows, method, bounds
 
-    def _measured(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool) -> Bounds:
+    def _bounded(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool) -> Bounds:
         data, classifier = self.subject.dataset, self.subject.classifier
         epsilon = epsilons if self.norm is Norm.LINF else float(epsilons[0])
-        arguments = (classifier, data.inputs[rows], data.targets[rows], self.norm, epsilon, method)
         with time_limit(self.deadline), memory_limit(memory_to_use(classifier.device), classifier.device):
-            if method in self._fits:
-                bounds = bound_batch(*arguments, logits=logits)
-            else:
-                with PeakMemory(classifier.device) as peak:
-                    bounds = bound_batch(*arguments, logits=logits)
-                self._fits[method] = min(self.together, samples_that_fit(peak.bytes // len(rows), classifier.device))
+            bounds = bound_batch(
+                classifier, data.inputs[rows], data.targets[rows], self.norm, epsilon, method, logits=logits
+            )
         self._check(method, rows, bounds)
         return bounds.widened(self.slack)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.falsifier import leads
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.contracts import Norm
+from windtunnel.core.chunks import finite_rows, put_rows
+from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE
+from windtunnel.core.storage import KEPT
 from windtunnel.core.subject import Subject
 
 
@@ -28,23 +31,37 @@ def read_examples(where: str, names: Sequence[str], root: Path) -> dict[str, Art
     return {name: read_artifacts(root / name) for name in names}
 
 
+def without_images(results: Mapping[str, Artifacts]) -> Iterator[Caveat]:
+    """What is said of attacks whose examples could not all be used."""
+    for name, result in results.items():
+        if KEPT in result.data:
+            yield Caveat(
+                "examples_not_kept",
+                f"attacks.{name} kept the images of {len(result.kept)} of {len(result.sample_names)} samples "
+                f"(storage.inputs): its other examples falsify nothing here.",
+            )
+
+
 def known_examples(
     subject: Subject, norm: Norm, epsilon: float, results: Mapping[str, Artifacts]
 ) -> tuple[Tensor, Tensor]:
     """(found (N,) bool, examples (N, ...)): points of `results` within the budget at which another class clearly leads.
 
-    Distances are measured and the model is queried again; rows without an example hold the clean input.
+    Distances are measured and the model is queried again, so only examples whose images were kept count; rows without an
+    example hold the clean input.
     """
     data = subject.dataset
-    found, examples = torch.zeros(len(data), dtype=torch.bool), data.inputs.clone()
+    found, examples = torch.zeros(len(data), dtype=torch.bool), scratch.copy_of(data.inputs)
     place = {sample: i for i, sample in enumerate(data.ids)}
     for result in results.values():
+        result = result.pictured
         rows = [(place[sample], i) for i, sample in enumerate(result.sample_names) if sample in place]
         if not rows:
             continue
         mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
-        points = result.tensor("perturbed_inputs")[theirs]
-        good = within(distance(norm, points, data.inputs[mine]), epsilon) & ~found[mine]
-        good &= points.flatten(1).isfinite().all(1) & leads(subject.classifier, points, data.targets[mine])
-        examples[mine[good]], found[mine[good]] = points[good], True
+        points = scratch.rows_of(result.tensor("perturbed_inputs"), theirs)
+        good = within(distance(norm, points, scratch.rows_of(data.inputs, mine)), epsilon) & ~found[mine]
+        good &= finite_rows(points) & leads(subject.classifier, points, data.targets[mine])
+        put_rows(examples, mine[good], points, good.nonzero().flatten())
+        found[mine[good]] = True
     return found, examples

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from windtunnel.core import scratch
+from windtunnel.core.chunks import put_rows
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.subject import Subject
 
@@ -47,7 +49,7 @@ class Ledger:
             verdicts=torch.full((n,), int(Verdict.UNKNOWN)),
             decided_by=torch.full((n,), NOBODY),
             lower_margins=torch.full((n,), torch.nan),
-            examples=torch.full_like(subject.dataset.inputs, torch.nan),
+            examples=scratch.filled(subject.dataset.inputs.shape, torch.nan),
             seconds=torch.zeros(n),
             lower=torch.full((n, k), torch.nan),
             upper=torch.full((n, k), torch.nan),
@@ -55,7 +57,7 @@ class Ledger:
             subdomains=torch.zeros(n, dtype=torch.int64),
         )
         wrong = (~subject.clean_correct).nonzero().flatten()
-        ledger.examples[wrong] = subject.dataset.inputs[wrong]
+        put_rows(ledger.examples, wrong, subject.dataset.inputs, wrong)
         ledger._decide(wrong, Verdict.FALSIFIED, "clean")
         return ledger
 

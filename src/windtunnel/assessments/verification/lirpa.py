@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.verification.canonical.culprit import culprit
 from windtunnel.assessments.verification.falsifier import ROUNDING
-from windtunnel.assessments.verification.memory import out_of_memory
 from windtunnel.assessments.verification.rows import LIRPA_METHOD
 from windtunnel.assessments.verification.shims import shim_auto_lirpa
+from windtunnel.core.batches import out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError

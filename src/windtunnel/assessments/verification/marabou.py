@@ -1,29 +1,28 @@
-"""Marabou: a complete SMT solver, several samples in parallel, each in a process that a time-out really ends."""
+"""Marabou: a complete SMT solver, several samples in parallel, in processes that a time-out really ends."""
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import time
-from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import ROUNDING
-from windtunnel.assessments.verification.solver_process import Answer, Query, solve_query
-from windtunnel.core.batches import progress_bar
+from windtunnel.assessments.verification.solver_process import Answer, Query, Solve
+from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.endings import deaf_children, no_main_module
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.executors import Here, Lost, executor
+from windtunnel.core.executors.processes import Processes
 from windtunnel.core.subject import Subject
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
-_GRACE = 5.0
+GRACE = 5.0
 # Marabou's tolerances are absolute: its preprocessor takes a variable for fixed whose bounds are 1e-5 apart, its simplex
 # compares with 1e-8. All values of the graph it is given are near 1 (see canonical.scale), and a certificate says that
 # no other class comes nearer to the target than this, in units of the logits.
@@ -68,61 +67,59 @@ def queries_of(
 
 
 def solve_all(
-    onnx: Path, queries: Sequence[Query], timeout: float, workers: int, deadline: float, name: str
+    onnx: Path,
+    queries: Sequence[Query],
+    timeout: float,
+    workers: int,
+    deadline: float,
+    name: str,
+    checkpoint: Checkpoint | None = None,
 ) -> list[Answer]:
-    """Answer every query, `workers` at a time. A time-out, a crash or a kill of one solver costs that sample alone.
+    """Answer every query wherever the executor says, else in `workers` processes: a solver that hangs can be ended.
 
-    Samples left, or at work, at `deadline` (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`.
+    A crash or a kill of one solver costs that sample alone, which is tried again. Samples left, or at work, at `deadline`
+    (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`. What is verified or falsified is kept in `checkpoint`.
     """
-    # A server that holds Marabou and no torch: its forks start in milliseconds, and forking torch threads can hang.
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["windtunnel.assessments.verification.solver_server"])
-    waiting, running, answers = list(queries), dict[Connection, tuple[BaseProcess, Query, float]](), list[Answer]()
+    asked = executor()
+    workforce = Processes(workers) if isinstance(asked, Here) else asked
+    kept = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
+    answers = [_answer(index, tensors) for index, tensors in kept.items() if tensors]
+    known = {answer.index for answer in answers}
+    todo = [query for query in queries if query.index not in known]
+    work = Solve(onnx.read_bytes(), timeout, Deadline(deadline))
+
+    def limit(query: Query) -> float:
+        return max(0.0, min(timeout, query.seconds, deadline - time.monotonic())) + GRACE
+
     with progress_bar() as progress:
-        task = progress.add_task(f"{name} Marabou", total=len(waiting))
-        while waiting or running:
-            while waiting and len(running) < workers and time.monotonic() < deadline:
-                query = waiting.pop(0)
-                ours, theirs = context.Pipe(duplex=False)
-                process: BaseProcess = context.Process(
-                    target=solve_query, args=(str(onnx), query, min(timeout, query.seconds), theirs), daemon=True
-                )
-                with no_main_module(), deaf_children():
-                    process.start()
-                theirs.close()
-                running[ours] = (process, query, time.monotonic())
-            if time.monotonic() >= deadline:
-                answers += [Answer(q.index, Verdict.UNKNOWN, 0.0, reason="time budget") for q in waiting]
-                waiting.clear()
-            for connection in [*wait(list(running), timeout=min(0.2, max(0.0, deadline - time.monotonic())))]:
-                assert isinstance(connection, Connection)
-                process, query, started = running.pop(connection)
-                answers.append(_receive(connection, process, query, time.monotonic() - started))
-            now = time.monotonic()
-            for connection, (process, query, started) in list(running.items()):
-                late = now - started > min(timeout, query.seconds) + _GRACE
-                if late or now > deadline:
-                    process.kill()
-                    process.join()
-                    connection.close()
-                    running.pop(connection)
-                    reason = "time-out" if late else "time budget"
-                    answers.append(Answer(query.index, Verdict.UNKNOWN, now - started, reason=reason))
-            progress.update(task, completed=len(answers))
+        task = progress.add_task(f"{name} Marabou", total=len(queries), completed=len(known))
+        for place, found in workforce.results(work, todo, name, limit):
+            answer = _given_up(todo[place], found, timeout, deadline) if isinstance(found, Lost) else found
+            if checkpoint and answer.verdict in {Verdict.VERIFIED, Verdict.FALSIFIED}:
+                checkpoint.put(answer.index, _tensors(answer))
+            answers.append(answer)
+            progress.advance(task)
     return sorted(answers, key=lambda answer: answer.index)
 
 
-def _receive(connection: Connection, process: BaseProcess, query: Query, seconds: float) -> Answer:
-    try:
-        answer: Answer = connection.recv()
-    except (EOFError, OSError):  # killed before, or while it spoke
-        process.join()
-        answer = Answer(
-            query.index, Verdict.ERROR, seconds, reason=f"the solver ended without an answer (exit {process.exitcode})"
-        )
-    process.join()
-    connection.close()
-    return answer
+def _tensors(answer: Answer) -> dict[str, Tensor]:
+    """A decided answer as it is kept."""
+    arrays = {"example": answer.counter_example, "lower": answer.lower, "upper": answer.upper}
+    numbers = torch.tensor([int(answer.verdict), answer.seconds], dtype=torch.float64)
+    return {"numbers": numbers, **{key: torch.from_numpy(a) for key, a in arrays.items() if a is not None}}
+
+
+def _answer(index: int, kept: Mapping[str, Tensor]) -> Answer:
+    verdict, seconds = kept["numbers"].tolist()
+    example, lower, upper = (kept[key].numpy() if key in kept else None for key in ("example", "lower", "upper"))
+    return Answer(index, Verdict(int(verdict)), seconds, example, "", lower, upper)
+
+
+def _given_up(query: Query, lost: Lost, timeout: float, deadline: float) -> Answer:
+    if not lost.hung:
+        return Answer(query.index, Verdict.ERROR, 0.0, reason=f"the solver ended without an answer: {lost.reason}")
+    reason = "time budget" if time.monotonic() > deadline else "time-out"
+    return Answer(query.index, Verdict.UNKNOWN, min(timeout, query.seconds), reason=reason)
 
 
 def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolerance: float = 1e-4) -> None:

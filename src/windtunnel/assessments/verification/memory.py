@@ -1,10 +1,8 @@
-"""How many samples fit into memory at once, found by measuring one of them."""
+"""How many samples suit the caches, and how much memory a computation may take."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 import torch
@@ -13,38 +11,6 @@ from torch import nn
 _SHARE = 0.5  # of the free memory: allocators fragment, and other processes grow
 _ACTIVATIONS, _FEWEST = 200_000, 20  # of all samples of a batch together; the fewest samples worth a batch
 _CGROUP = Path("/sys/fs/cgroup")
-
-
-class PeakMemory:
-    """Measures by how many `bytes` the memory in use grew, at its peak, while the block ran."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.bytes = 0
-        self._device = device
-        self._done = threading.Event()
-        self._before = 0
-        self._sampler = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> PeakMemory:
-        if counts_its_own(self._device):
-            device = torch.get_device_module(self._device)
-            device.reset_peak_memory_stats(self._device)
-            self._before = device.memory_allocated(self._device)
-        else:
-            self._before = _resident()
-            self._sampler.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if counts_its_own(self._device):
-            self.bytes = torch.get_device_module(self._device).max_memory_allocated(self._device) - self._before
-        else:
-            self._done.set()
-            self._sampler.join()
-
-    def _sample(self) -> None:
-        while not self._done.wait(0.001):
-            self.bytes = max(self.bytes, _resident() - self._before)
 
 
 def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
@@ -67,11 +33,6 @@ def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
         for handle in handles:
             handle.remove()
     return max(_FEWEST, _ACTIVATIONS // sum(counts)) if any(counts) else _FEWEST
-
-
-def samples_that_fit(bytes_per_sample: int, device: torch.device) -> int:
-    """How many samples of this size half of the free memory holds; at least 1."""
-    return max(1, memory_to_use(device) // max(1, bytes_per_sample))
 
 
 def memory_to_use(device: torch.device) -> int:
@@ -98,14 +59,3 @@ def _left_in_container() -> int:
         return int(limit) - int(used)
     except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
         return 2**62
-
-
-def _resident() -> int:
-    return int(psutil.Process().memory_info().rss)
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory is short; on the CPU torch raises a plain RuntimeError for it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error) for words in ("allocate memory", "bad_alloc")
-    )

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.bound_step import bound
-from windtunnel.assessments.verification.branch_and_bound.decide import Decided, decide
+from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
+from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import ROUNDING, confirmed
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.limits import time_limit
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
-from windtunnel.core.batches import progress_bar
+from windtunnel.core.batches import Batch, each_batch
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Caveat
+from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.subject import Subject
 from windtunnel.params.verification import BranchAndBound
 
 # An accelerator is busy with several samples at once; on a CPU one after the other is as quick, and lighter.
@@ -60,43 +63,99 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
 
     Raises IncompatibleError for a model that it has no bounds for.
     """
-    subject, entry, deadline = task.subject, task.entry, task.deadline
-    data, lead = subject.dataset, task.lead(SEARCH.tolerance)
-    network = network_of(subject.classifier)
-    params = BranchAndBound.model_validate(entry.params)
-    limits = limits_of(params, network)
-    indices = ledger.undecided
-    exhausted: list[int] = []
-    undecidable: list[int] = []
-    with progress_bar() as progress:
-        bar = progress.add_task(f"{task.name} {step}", total=len(indices))
-        for rows in indices.split(1 if network.device.type == "cpu" else _TOGETHER):
-            if time.monotonic() > deadline:
-                return
-            started = time.monotonic()
-            late = min(deadline, started + float(ledger.seconds_left(rows, entry.timeout).sum()))
-            region = Region.around(data.inputs[rows], task.norm, task.epsilon, network.device)
-            targets = data.targets[rows]
-            goals = torch.full((len(rows),), lead, dtype=torch.float64)
-            found = decide(network, region, targets, goals, _confirms(network, subject.classifier, targets), limits,
-                           _after(late))  # fmt: skip
-            _enter(found, rows, step, ledger, data.inputs)
-            ledger.seconds[rows] += (time.monotonic() - started) / len(rows)
-            if time.monotonic() > late:
-                ledger.timed_out[rows[found.exhausted]] = True
-            else:
-                exhausted += rows[found.exhausted].tolist()
-            settled = found.verified | found.exhausted
-            settled[list(found.examples)] = True
-            undecidable += rows[~settled].tolist()
-            progress.advance(bar, len(rows))
+    data = task.subject.dataset
+    network = network_of(task.subject.classifier)
+    params = BranchAndBound.model_validate(task.entry.params)
+    indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
+    seconds = torch.full((len(data),), torch.inf)
+    seconds[indices] = left.to(seconds)
+    work = _Decide(
+        task.subject, task.norm, task.epsilon, task.lead(SEARCH.tolerance), params, seconds, Deadline(task.deadline)
+    )
+    parts = indices.split(1 if network.device.type == "cpu" else _TOGETHER)
+    exhausted, undecidable = list[int](), list[int]()
+    for batch, found in each_batch(
+        [Batch(number, rows, 0) for number, rows in enumerate(parts)], work, name=f"{task.name} {step}",
+        checkpoint=task.checkpoint(ledger, step, indices.tolist()), without=work.nothing,
+        incidents=task.bounder.incidents,
+    ):  # fmt: skip
+        rows = batch.indices
+        _enter(found, rows, step, ledger)
+        ledger.timed_out[rows[found["late"]]] = True
+        exhausted += rows[found["exhausted"] & ~found["late"]].tolist()
+        undecidable += rows[found["undecidable"]].tolist()
+        for row in rows[found["failed"]].tolist():
+            ledger.fail(row, step)
     for code, text, some in (
-        ("work_limit", f"{step} ended at its limit of {limits.domains} subdomains for a sample", exhausted),
+        ("work_limit", f"{step} ended at its limit of {params.domains} subdomains for a sample", exhausted),
         ("undecided", f"{step}: what is left cannot be split further, or a class draws level", undecidable),
     ):
         if some:
             ids = tuple(data.ids[i] for i in some)
             ledger.caveats.append(Caveat(code, f"{text}: {len(some)} samples are undecided by it.", ids))
+
+
+@dataclass(slots=True)
+class _Decide:
+    """A unit of work: branch and bound of a group of samples. The network is taken apart once in each process."""
+
+    subject: Subject
+    norm: Norm
+    epsilon: float
+    lead: float
+    params: BranchAndBound
+    seconds: Tensor
+    deadline: Deadline
+    _network: Network | None = None
+
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
+        """Without the network, which holds what cannot be sent."""
+        return None, {
+            field.name: None if field.name == "_network" else getattr(self, field.name) for field in fields(self)
+        }
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        started, deadline, found = time.monotonic(), self.deadline.here(), self.nothing(batch)
+        found["failed"][:] = False
+        if started > deadline:
+            found["late"][:] = found["exhausted"][:] = True
+            return found
+        data, rows, classifier = self.subject.dataset, batch.indices, self.subject.classifier
+        if self._network is None:
+            self._network = network_of(classifier)
+        network, targets = self._network, data.targets[rows]
+        late = min(deadline, started + float(self.seconds[rows].sum()))
+        region = Region.around(data.inputs[rows], self.norm, self.epsilon, network.device)
+        goals = torch.full((len(rows),), self.lead, dtype=torch.float64)
+        decided = decide(network, region, targets, goals, _confirms(network, classifier, targets),
+                         limits_of(self.params, network), _after(late))  # fmt: skip
+        for i, point in decided.examples.items():
+            found["examples"][i] = point.float().cpu().view(data.inputs.shape[1:])
+        broken = found["examples"].flatten(1).isfinite().all(1)
+        known = decided.bounds.amin(1).cpu()
+        return {
+            **found,
+            "margins": torch.where(known.isfinite(), known, torch.nan).float(),
+            "verified": decided.verified.cpu(),
+            "domains": decided.domains.cpu(),
+            "exhausted": decided.exhausted.cpu(),
+            "late": decided.exhausted.cpu() & (time.monotonic() > late),
+            "undecidable": ~(decided.verified | decided.exhausted).cpu() & ~broken,
+            "seconds": torch.full((len(rows),), (time.monotonic() - started) / len(rows)),
+        }
+
+    def nothing(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a group of which nothing is known."""
+        n, inputs = len(batch.indices), self.subject.dataset.inputs
+        flags = {key: torch.zeros(n, dtype=torch.bool) for key in ("verified", "exhausted", "late", "undecidable")}
+        return {
+            **flags,
+            "failed": torch.ones(n, dtype=torch.bool),
+            "margins": torch.full((n,), torch.nan),
+            "examples": torch.full((n, *inputs.shape[1:]), torch.nan),
+            "domains": torch.zeros(n, dtype=torch.int64),
+            "seconds": torch.zeros(n),
+        }
 
 
 def _after(late: float) -> Callable[[], bool]:
@@ -118,14 +177,15 @@ def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Call
     return check
 
 
-def _enter(found: Decided, rows: Tensor, step: str, ledger: Ledger, inputs: Tensor) -> None:
+def _enter(found: Mapping[str, Tensor], rows: Tensor, step: str, ledger: Ledger) -> None:
     nothing = torch.full((len(rows), ledger.lower.shape[1]), torch.nan)
-    known = found.bounds.amin(1)
-    ledger.bound(rows, torch.where(known.isfinite(), known, torch.nan).float(), nothing, nothing)
-    ledger.verify(rows[found.verified], step)
-    for i, point in found.examples.items():
-        ledger.falsify(rows[i : i + 1], point.float().cpu().view(1, *inputs.shape[1:]), step)
-    ledger.subdomains[rows] += found.domains
+    ledger.bound(rows, found["margins"], nothing, nothing)
+    ledger.verify(rows[found["verified"]], step)
+    broken = found["examples"].flatten(1).isfinite().all(1)
+    if broken.any():
+        ledger.falsify(rows[broken], found["examples"][broken], step)
+    ledger.subdomains[rows] += found["domains"]
+    ledger.seconds[rows] += found["seconds"]
 
 
 def _attempt(step: str, trial: Trial) -> None:

@@ -1,19 +1,20 @@
-"""What runs in a solver's own process: the queries of one sample to Marabou. Imports no torch, so that it starts quickly."""
+"""What a solver's process runs: the queries of one sample to Marabou. Imports no torch, so that it starts quickly."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.core.contracts import Verdict
 
 # The search for a logit's bound starts this far from its value and doubles until the bound is verified.
@@ -60,23 +61,40 @@ class Answer:
     upper: np.ndarray | None = None
 
 
-def solve_query(onnx: str, query: Query, timeout: float, out: Connection) -> None:
-    """In a process of its own: answer `query` in `timeout` seconds, and send the answer to `out`.
+@dataclass(slots=True)
+class Solve:
+    """A unit of work: one query to Marabou about a graph (an ONNX file), in `timeout` seconds at most."""
 
-    Works in the folder of the graph, which is made for it: Marabou leaves `failedMarabouQuery.ipq` in the current one.
-    """
-    started, graph = time.monotonic(), Path(onnx).resolve()
-    lower = upper = None
-    os.chdir(graph.parent)
-    try:
-        solver = _Solver(str(graph), query, started + timeout)
-        verdict, example, reason = solver.decide()
-        if query.bounds:
-            lower, upper = solver.logit_bounds()
-    except Exception as error:  # whatever Marabou raises is this sample's error, with its reason, and no other's
-        verdict, example, reason = Verdict.ERROR, None, _reason(error)
-    out.send(Answer(query.index, verdict, time.monotonic() - started, example, reason, lower, upper))
-    out.close()
+    graph: bytes
+    timeout: float
+    deadline: Deadline
+
+    def __call__(self, query: Query) -> Answer:
+        """The answer; whatever Marabou raises is this sample's error, with its reason, and no other's.
+
+        Works in a folder of its own: Marabou leaves `failedMarabouQuery.ipq` in the current one.
+        """
+        started, before = time.monotonic(), Path.cwd()
+        ends = min(started + min(self.timeout, query.seconds), self.deadline.here())
+        if ends <= started:
+            return Answer(query.index, Verdict.UNKNOWN, 0.0, reason="time budget")
+        lower = upper = None
+        with tempfile.TemporaryDirectory() as folder:
+            graph = Path(folder, "model.onnx")
+            graph.write_bytes(self.graph)
+            os.chdir(folder)
+            try:
+                solver = _Solver(str(graph), query, ends)
+                verdict, example, reason = solver.decide()
+                if query.bounds:
+                    lower, upper = solver.logit_bounds()
+            except Exception as error:
+                verdict, example, reason = Verdict.ERROR, None, _reason(error)
+            finally:
+                os.chdir(before)
+        if verdict is Verdict.UNKNOWN and time.monotonic() > self.deadline.here():
+            reason = "time budget"
+        return Answer(query.index, verdict, time.monotonic() - started, example, reason, lower, upper)
 
 
 def _reason(error: Exception) -> str:

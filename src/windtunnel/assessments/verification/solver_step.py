@@ -64,14 +64,15 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
         queries = {query.index: query for query in asked}
         shape = tuple(data.inputs.shape[1:])
 
-        def ask(some: list[Query]) -> list[Answer]:
-            return solve_all(onnx, some, entry.solver_timeout, entry.workers, task.deadline, task.name)
+        def ask(some: list[Query], what: str) -> list[Answer]:
+            kept = task.checkpoint(ledger, step, what)  # what is decided stands, whoever else is asked about
+            return solve_all(onnx, some, entry.solver_timeout, entry.workers, task.deadline, task.name, kept)
 
-        answers = ask(asked)
+        answers = ask(asked, "first")
         ties = [a.index for a in answers if (example := a.counter_example) is not None
                 and replay(subject.classifier, onnx, queries[a.index], example, shape)]  # fmt: skip
         if ties:
-            repeated = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties])
+            repeated = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties], "clear lead")
             # Without a clear lead nothing is verified and nothing is broken: the sample stays undecided, at a tie.
             clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in repeated}
             answers = [clear.get(a.index, a) for a in answers]

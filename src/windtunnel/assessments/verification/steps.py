@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,11 +13,14 @@ from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.assessments.verification.rows import VerifierRow
+from windtunnel.assessments.verification.spread import bound_all
 from windtunnel.assessments.verification.step import step_of
 from windtunnel.assessments.verification.task import Task
-from windtunnel.core.contracts import Caveat
+from windtunnel.core.batches import Batch, run_batches
+from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
 
 ATTACK_BATCH = 256
@@ -69,9 +73,9 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
         verified = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
         with suppress(OutOfTimeError):
-            for part, _, bounds in task.bounder.bound(method, rows, epsilons, logits=False):
-                if bounds is not None:
-                    verified[part] = bounds.verified
+            for one in bound_all(task.bounder, method, rows, epsilons, name=f"{task.name} radius", logits=False):
+                if one.bounds is not None:
+                    verified[one.rows] = one.bounds.verified
         return verified[rows]
 
     return decide
@@ -79,16 +83,40 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
 
 def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     """Whether the falsifier breaks each of some rows at its own epsilon; when time is over it breaks no more."""
+    subject = task.subject
 
     def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
-        data = task.subject.dataset
         if task.time_left <= 0:
             return torch.zeros(len(rows), dtype=torch.bool)
-        found = [
-            falsify(task.subject.classifier, data.inputs[part], data.targets[part], radii,
-                    derive_seed(task.subject.seed, task.name, "radius", int(part[0])), task.norm)[0]
-            for part, radii in zip(rows.split(ATTACK_BATCH), epsilons.split(ATTACK_BATCH), strict=True)
-        ]  # fmt: skip
-        return torch.cat(found)
+        radii = torch.zeros(len(subject.dataset), dtype=epsilons.dtype)
+        radii[rows] = epsilons
+        work = _Break(subject, task.norm, radii)
+        batches = [
+            Batch(i, part, derive_seed(subject.seed, task.name, "radius", int(part[0])))
+            for i, part in enumerate(rows.split(ATTACK_BATCH))
+        ]
+        return run_batches(
+            batches, work, name=f"{task.name} radius", without=work.nothing, incidents=task.bounder.incidents
+        )["found"]
 
     return decide
+
+
+@dataclass(frozen=True, slots=True)
+class _Break:
+    """A unit of work: the falsifier on a batch, each sample at its own epsilon, epsilons (N,)."""
+
+    subject: Subject
+    norm: Norm
+    epsilons: Tensor
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        data, rows = self.subject.dataset, batch.indices
+        found, _ = falsify(
+            self.subject.classifier, data.inputs[rows], data.targets[rows], self.epsilons[rows], batch.seed, self.norm
+        )
+        return {"found": found}
+
+    def nothing(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost."""
+        return {"found": torch.zeros(len(batch.indices), dtype=torch.bool)}

@@ -8,40 +8,97 @@ on a laptop share one cache.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from windtunnel.core.errors import UserError, unknown_word
 
 U = TypeVar("U")
+R = TypeVar("R")
 VARIABLE, LOCAL_FILE, KEY = "WINDTUNNEL_EXECUTOR", Path("windtunnel.local.yaml"), "executor"
-AHEAD = 2  # units for each worker that are in work, or done and not fetched: memory stays bounded, and nobody waits
-KILLS = 3  # so many times a unit may be in hand when its worker dies, before it is held to be the cause
+LIMIT_VARIABLE, LIMIT_KEY = "WINDTUNNEL_BATCH_LIMIT", "batch_limit"
+# Seconds for a unit, after which its worker counts as hung: far beyond any sensible batch, so that none waits for ever.
+BATCH_LIMIT = 6 * 3600.0
 KINDS = ("here", "processes", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What stands for the result of a unit whose workers died or hung, with the reason."""
+
+    reason: str
+    hung: bool = False
 
 
 class Executor(Protocol):
     """Does units of work."""
 
-    def results(self, work: Callable[[U], dict[str, Any]], units: Iterable[U], name: str) -> Iterator[dict[str, Any]]:
-        """The result of `work` for each unit, in order. `name`: of the assessment, for messages.
+    def results(
+        self,
+        work: Callable[[U], R],
+        units: Sequence[U],
+        name: str,
+        limit: Callable[[U], float] | None = None,
+    ) -> Generator[tuple[int, R | Lost], None, None]:
+        """(place in `units`, result of `work`), each as soon as it is there.
 
-        Raises what `work` raises, and UserError where a worker that does a unit dies again and again.
+        name: of the assessment, for messages. limit: seconds that a unit may take before its worker is ended and it is given
+        up; without it `batch_limit()`, and a second try. Neither holds in this process, which nobody could end.
+        Raises what `work` raises.
         """
+
+
+class _Inside:
+    """Whether this process is doing a unit: what is spread within one is done here, and shows no progress of its own."""
+
+    unit = False
+
+
+@contextmanager
+def inside_a_unit() -> Iterator[None]:
+    """While a unit is done."""
+    before, _Inside.unit = _Inside.unit, True
+    try:
+        yield
+    finally:
+        _Inside.unit = before
+
+
+def is_inside_a_unit() -> bool:
+    """Whether this process is doing a unit."""
+    return _Inside.unit
 
 
 class Here:
     """One unit after the other, in this process."""
 
-    def results(self, work: Callable[[U], dict[str, Any]], units: Iterable[U], name: str) -> Iterator[dict[str, Any]]:
+    def results(
+        self,
+        work: Callable[[U], R],
+        units: Sequence[U],
+        name: str,
+        limit: Callable[[U], float] | None = None,
+    ) -> Generator[tuple[int, R | Lost], None, None]:
         """See `Executor`."""
-        return map(work, units)
+        for place, unit in enumerate(units):
+            with inside_a_unit():
+                found = work(unit)
+            yield place, found
 
 
-def executor() -> Executor:
-    """The executor that the environment or the local file asks for. Raises UserError for one that is not known."""
+def executor(processes: int = 1) -> Executor:
+    """The executor that the environment or the local file asks for; where neither does, `processes` of this machine.
+
+    Raises UserError for one that is not known.
+    """
+    if _Inside.unit:
+        return Here()
     where, text = _asked()
+    if not where:
+        return _processes(processes) if processes > 1 else Here()
     kind, colon, number = text.partition(":")
     if kind not in KINDS:
         raise UserError(unknown_word(where, kind, KINDS, what="an executor (here, processes:4, ray, ray:8)"))
@@ -51,10 +108,8 @@ def executor() -> Executor:
     if workers == 0:
         raise UserError(f"{where}: '{text}' has no workers; at least one is needed")
     if kind == "processes":
-        from windtunnel.core.executors.processes import Processes
-
         assert workers is not None
-        return Processes(workers)
+        return _processes(workers)
     if kind == "ray":
         from windtunnel.core.executors.on_ray import OnRay
 
@@ -62,12 +117,40 @@ def executor() -> Executor:
     return Here()
 
 
+def batch_limit() -> float:
+    """Seconds for a unit, after which its worker counts as hung. Raises UserError for what is no number above 0."""
+    given: object = os.environ.get(LIMIT_VARIABLE, "").strip()
+    where = LIMIT_VARIABLE
+    if not given:
+        where, given = f"{LOCAL_FILE}: {LIMIT_KEY}", _local().get(LIMIT_KEY, BATCH_LIMIT)
+    try:
+        seconds = float(str(given))
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UserError(f"{where}: '{given}' is no number of seconds above 0")
+    return seconds
+
+
+def _processes(workers: int) -> Executor:
+    from windtunnel.core.executors.processes import Processes
+
+    return Processes(workers)
+
+
 def _asked() -> tuple[str, str]:
-    """(who says so, what)."""
+    """(who says so, what); nobody where nothing is asked for."""
     if given := os.environ.get(VARIABLE, "").strip():
         return VARIABLE, given
+    if given := str(_local().get(KEY) or ""):
+        return f"{LOCAL_FILE}: {KEY}", given
+    return "", ""
+
+
+def _local() -> dict[str, Any]:
+    """What the local file holds."""
     if not LOCAL_FILE.is_file():
-        return "", "here"
+        return {}
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -75,6 +158,6 @@ def _asked() -> tuple[str, str]:
         content = YAML(typ="safe", pure=True).load(LOCAL_FILE)
     except YAMLError as error:
         raise UserError(f"{LOCAL_FILE}: is not YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(content, dict) or set(content) - {KEY}:
-        raise UserError(f"{LOCAL_FILE}: holds one key, `{KEY}: processes:4`")
-    return f"{LOCAL_FILE}: {KEY}", str(content.get(KEY) or "here")
+    if not isinstance(content, dict) or set(content) - {KEY, LIMIT_KEY}:
+        raise UserError(f"{LOCAL_FILE}: holds `{KEY}: processes:4`, and `{LIMIT_KEY}: 3600` (seconds) at most")
+    return content

@@ -5,34 +5,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import AHEAD, KILLS
-from windtunnel.core.executors.shipping import Parcel, StaysHereError, packed, require_equal, versions
+from windtunnel.core.executors import Here, Lost
+from windtunnel.core.executors.crew import News, Shift
+from windtunnel.core.executors.shipping import Desk, Parcel, StaysHereError, packed, require_equal, versions
 from windtunnel.core.narration import say
 
 U = TypeVar("U")
+R = TypeVar("R")
 
 
-class Worker:
-    """An actor: the work, opened once."""
+class Actor(Desk):
+    """In an actor: as in any worker, and it says what it computes with."""
 
-    def __init__(self, parcel: Parcel) -> None:
-        self.work = parcel.open()
-
-    def versions(self) -> dict[str, str]:
-        """What it computes with."""
-        return versions()
-
-    def done(self, unit: object) -> bytes:
-        """The result of a unit."""
-        return pickle.dumps(self.work(unit))
+    def ready(self, parcel: Parcel) -> tuple[bytes, dict[str, str]]:
+        """(its answer, what it computes with)."""
+        return self.open(parcel), versions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,75 +36,103 @@ class OnRay:
 
     workers: int | None
 
-    def results(self, work: Callable[[U], dict[str, Any]], units: Iterable[U], name: str) -> Iterator[dict[str, Any]]:
+    def results(
+        self,
+        work: Callable[[U], R],
+        units: Sequence[U],
+        name: str,
+        limit: Callable[[U], float] | None = None,
+    ) -> Generator[tuple[int, R | Lost], None, None]:
         """See `Executor`."""
-        todo = deque(enumerate(units))
-        if not todo:
+        if not units:
             return
         ray = _connected()
-        workers = min(self.workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(todo))
         try:
-            parcel = ray.put(packed(work))
+            parcel = packed(work)
         except StaysHereError as error:
             say(f"{name}: is done in one process: {error}")
-            yield from (work(unit) for _, unit in todo)
+            yield from Here().results(work, units, name)
             return
-        kind = ray.remote(num_cpus=1)(Worker)
-        crew = _Crew(ray, lambda: kind.remote(parcel), workers, name)
+        there = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        crew = _crew_of(ray, min(self.workers or there, there))
+        yield from Shift(crew, ray.put(parcel), units, name, limit).results()
+
+
+class _Handle:
+    """An actor as the driver sees it, and the answer it owes."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor, self.owes = ray, actor, None
+
+    def open(self, parcel: Any) -> None:
+        """See `Worker`; the parcel lies in the object store."""
+        self.owes = self._actor.ready.remote(parcel)
+
+    def give(self, unit: object) -> None:
+        """See `Worker`."""
+        self.owes = self._actor.do.remote(unit)
+
+    def news(self) -> News:
+        """What it said, or how it died."""
         try:
-            mine = versions()
-            for theirs in ray.get([actor.versions.remote() for actor in crew.actors]):
-                require_equal(mine, theirs, "a worker of the Ray cluster")
-            yield from crew.results(todo)
-        finally:
-            for actor in crew.actors:
-                ray.kill(actor)
+            found = self._ray.get(self.owes)
+        except self._ray.exceptions.RayTaskError as error:  # ours, not of the work, whose exceptions are answers
+            return News("raised", error.cause or error)
+        except self._ray.exceptions.RayError as error:
+            return News("died", " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())[:200])
+        answer, computes_with = found if isinstance(found, tuple) else (found, None)
+        kind, content = pickle.loads(answer)  # of our own worker
+        return News(kind, computes_with if kind == "ready" else content)
+
+    def end(self) -> None:
+        """See `Worker`."""
+        self._ray.kill(self._actor)
 
 
-class _Crew:
-    """Actors and what they have in hand. One that dies is replaced, and its unit is done again."""
+class _RayCrew:
+    """See `Crew`."""
 
-    def __init__(self, ray: Any, hire: Callable[[], Any], workers: int, name: str) -> None:
-        self._ray, self._hire, self._name = ray, hire, name
-        self.actors = [hire() for _ in range(workers)]
-        self._idle, self._lost = deque(self.actors), Counter[int]()
-        self._running: dict[Any, tuple[int, Any, Any]] = {}
+    def __init__(self, ray: Any, size: int) -> None:
+        self._ray, self.size, self.workers = ray, size, list[_Handle]()
+        # An accelerator of the cluster is shared by all: each gets its fraction. Where the driver has none, nobody needs one.
+        mine = versions()
+        gpus = ray.cluster_resources().get("GPU", 0) if mine["device"] != "cpu" else 0
+        fraction = math.floor(min(1.0, gpus / size) * 10_000) / 10_000
+        self._kind, self._mine = ray.remote(num_cpus=1, num_gpus=fraction)(Actor), mine
 
-    def results(self, todo: deque[tuple[int, Any]]) -> Iterator[dict[str, Any]]:
-        """The result of each unit, in order; never more than `AHEAD` for each actor in memory."""
-        ready: dict[int, bytes] = {}
-        following = 0
-        while todo or self._running or ready:
-            while todo and self._idle and todo[0][0] - following < AHEAD * len(self.actors):
-                place, unit = todo.popleft()
-                actor = self._idle.popleft()
-                self._running[actor.done.remote(unit)] = (place, unit, actor)
-            if following in ready:
-                yield pickle.loads(ready.pop(following))  # of our own worker
-                following += 1
-                continue
-            (finished, *_), _ = self._ray.wait(list(self._running), num_returns=1)
-            place, unit, actor = self._running.pop(finished)
-            try:
-                ready[place] = self._ray.get(finished)
-                self._idle.append(actor)
-            except self._ray.exceptions.RayTaskError as error:  # what the work raised, as the work raised it
-                raise error.cause from error
-            except self._ray.exceptions.RayError as error:
-                self._replace(actor, place, error)
-                todo.appendleft((place, unit))
+    def hire(self) -> _Handle:
+        """See `Crew`."""
+        self.workers.append(_Handle(self._ray, self._kind.remote()))
+        return self.workers[-1]
 
-    def _replace(self, actor: Any, place: int, error: Exception) -> None:
-        """Raises UserError for a unit that was in hand too often when its actor died."""
-        self._lost[place] += 1
-        if self._lost[place] >= KILLS:
-            raise UserError(
-                f"{self._name}: its batch {place} was in hand {KILLS} times when a worker of the Ray cluster died "
-                f"({str(error).splitlines()[0]}). What is finished is kept: run it again"
-            ) from error
-        self.actors.remove(actor)
-        self.actors.append(self._hire())
-        self._idle.append(self.actors[-1])
+    def news(self, of: Sequence[_Handle], seconds: float) -> list[tuple[_Handle, News]]:
+        """See `Crew`."""
+        owed = {worker.owes: worker for worker in of}
+        finished, _ = self._ray.wait(list(owed), num_returns=1, timeout=seconds)
+        return [(owed[answer], owed[answer].news()) for answer in finished]
+
+    def accept(self, ready: object) -> None:
+        """See `Crew`."""
+        assert isinstance(ready, dict)
+        require_equal(self._mine, ready, "a worker of the Ray cluster")
+
+
+class _Kept:
+    """The crew of this process, kept from one piece of work to the next."""
+
+    crew: _RayCrew | None = None
+    session: str = ""
+
+
+def _crew_of(ray: Any, size: int) -> _RayCrew:
+    """The crew that is there, where it is of this size and on this cluster."""
+    crew, session = _Kept.crew, str(ray.get_runtime_context().get_job_id())
+    if crew is None or (crew.size, _Kept.session) != (size, session):
+        for worker in crew.workers if crew and _Kept.session == session else ():
+            worker.end()
+        crew, _Kept.session = _RayCrew(ray, size), session
+        _Kept.crew = crew
+    return crew
 
 
 def _connected() -> Any:

@@ -1,26 +1,30 @@
-"""Units of work over processes of this machine. A worker that dies loses the unit in hand, which another does."""
+"""Units of work over processes of this machine.
+
+The worker processes import this module: it must not import torch, which takes longer than many a piece of work.
+"""
 
 from __future__ import annotations
 
 import multiprocessing as mp
 import os
 import pickle
+import signal
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from windtunnel.core.endings import deaf_children, no_main_module
-from windtunnel.core.errors import UserError
-from windtunnel.core.executors import AHEAD, KILLS
-from windtunnel.core.executors.shipping import Parcel, StaysHereError, packed
+from windtunnel.core.executors import Here, Lost
+from windtunnel.core.executors.crew import News, Shift
+from windtunnel.core.executors.shipping import Desk, Parcel, StaysHereError, packed
 from windtunnel.core.narration import say
 
 U = TypeVar("U")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,69 +33,136 @@ class Processes:
 
     workers: int
 
-    def results(self, work: Callable[[U], dict[str, Any]], units: Iterable[U], name: str) -> Iterator[dict[str, Any]]:
+    def results(
+        self,
+        work: Callable[[U], R],
+        units: Sequence[U],
+        name: str,
+        limit: Callable[[U], float] | None = None,
+    ) -> Generator[tuple[int, R | Lost], None, None]:
         """See `Executor`."""
-        todo = deque(units)
-        if not todo:
+        if not units:
             return
         try:
             parcel = packed(work)
         except StaysHereError as error:
             say(f"{name}: is done in one process: {error}")
-            yield from map(work, todo)
+            yield from Here().results(work, units, name)
             return
-        lost: Counter[int] = Counter()
-        done = 0
-        while todo:
-            with self._pool(parcel) as pool:
-                waiting: deque[tuple[U, Future[bytes]]] = deque()
-                try:
-                    while todo or waiting:
-                        while todo and len(waiting) < AHEAD * self.workers:
-                            with no_main_module(), deaf_children():  # a process may be started for it
-                                waiting.append((todo[0], pool.submit(_done, todo[0])))
-                            todo.popleft()
-                        found = waiting[0][1].result()
-                        waiting.popleft()
-                        done += 1
-                        yield pickle.loads(found)  # of our own worker
-                except BrokenProcessPool as error:
-                    # Any of those in hand may have been the one; all that are not back are done again.
-                    for place in range(done, done + min(len(waiting), self.workers)):
-                        lost[place] += 1
-                        if lost[place] >= KILLS:
-                            raise UserError(
-                                f"{name}: its batch {place} was in hand {KILLS} times when a process died: killed, perhaps for want "
-                                f"of memory. What is finished is kept: run it again, with fewer workers or a smaller batch_size"
-                            ) from error
-                    todo.extendleft(unit for unit, _ in reversed(waiting))
+        yield from Shift(_crew_of(self.workers), parcel, units, name, limit).results()
 
-    def _pool(self, parcel: Parcel) -> ProcessPoolExecutor:
+
+class _Process:
+    """A worker in a process of its own."""
+
+    def __init__(self) -> None:
         # spawn: forking a process that runs torch threads can hang.
-        return ProcessPoolExecutor(
-            self.workers, mp_context=mp.get_context("spawn"), initializer=_begin, initargs=(parcel,)
-        )
+        context = mp.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with no_main_module(), deaf_children():
+            self._process.start()
+        theirs.close()
+
+    def open(self, parcel: Parcel) -> None:
+        """In a thread: a pipe holds little, and its reader is not there before it has started."""
+        asked = ("open", (os.getcwd(), parcel))  # relative paths in the work mean the same
+        threading.Thread(target=self._send, args=(asked,), daemon=True).start()
+
+    def give(self, unit: object) -> None:
+        """See `Worker`."""
+        self._send(("do", unit))
+
+    def _send(self, asked: object) -> None:
+        with suppress(OSError):  # it has died, and its connection says so
+            # As plain bytes: `send` would put tensors into shared memory, which their worker then waits for.
+            self.connection.send_bytes(pickle.dumps(asked))
+
+    def news(self) -> News:
+        """What it said, or how it died."""
+        try:
+            return News(*pickle.loads(self.connection.recv_bytes()))  # of our own worker
+        except (EOFError, OSError):
+            self._process.join()
+            return News("died", _how(self._process.exitcode))
+
+    def end(self) -> None:
+        """See `Worker`."""
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
 
 
-class _Worker:
-    """In a worker: its work."""
+class _ProcessCrew:
+    """See `Crew`."""
 
-    work: Callable[[Any], Any]
+    def __init__(self, size: int) -> None:
+        self.size, self.workers = size, list[_Process]()
+
+    def hire(self) -> _Process:
+        """See `Crew`."""
+        self.workers.append(_Process())
+        return self.workers[-1]
+
+    def news(self, of: Sequence[_Process], seconds: float) -> list[tuple[_Process, News]]:
+        """See `Crew`."""
+        talking = {worker.connection: worker for worker in of}
+        return [(talking[c], talking[c].news()) for c in wait(list(talking), seconds) if isinstance(c, Connection)]
+
+    def accept(self, ready: object) -> None:
+        """Nothing can differ on one machine."""
 
 
-def _begin(parcel: Parcel) -> None:
+class _Kept:
+    """The crew of this process, kept from one piece of work to the next."""
+
+    crew: _ProcessCrew | None = None
+
+
+def _crew_of(size: int) -> _ProcessCrew:
+    """The crew that is there, where it is of this size."""
+    crew = _Kept.crew
+    if crew is None or crew.size != size:
+        end_workers()
+        crew = _Kept.crew = _ProcessCrew(size)
+    return crew
+
+
+def end_workers() -> None:
+    """End the processes that wait for more work; without it they end with this one."""
+    crew, _Kept.crew = _Kept.crew, None
+    for worker in crew.workers if crew else ():
+        worker.end()
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    named = signal.Signals(-code).name
+    return f"{named}, perhaps for want of memory" if -code == signal.SIGKILL else named
+
+
+def _serve(connection: Connection) -> None:
+    """In the worker: answer until nobody asks."""
     parent = mp.parent_process()
     assert parent is not None
-    # A driver that was killed closes nothing that its workers wait on.
+    # A driver that was killed closes nothing that its workers wait on while they work.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _Worker.work = staticmethod(parcel.open())
+    desk = Desk()
+    while True:
+        try:
+            word, content = pickle.loads(connection.recv_bytes())  # of our own driver
+        except (EOFError, OSError):
+            return
+        if word == "open":
+            folder, parcel = content
+            os.chdir(folder)
+            answer = desk.open(parcel)
+        else:
+            answer = desk.do(content)
+        connection.send_bytes(answer)
 
 
 def _end_with(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)
-
-
-def _done(unit: object) -> bytes:
-    # As bytes: tensors in a queue travel through shared memory, of which a container has little.
-    return pickle.dumps(_Worker.work(unit))

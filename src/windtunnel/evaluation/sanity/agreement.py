@@ -11,6 +11,8 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
+from windtunnel.core import scratch
+from windtunnel.core.chunks import finite_rows, row_parts
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.seeds import derive_seed
@@ -117,11 +119,12 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
 def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
     """A solver works on another number format and another graph than the model.
 
-    Every falsified sample's example is evaluated in torch, and in onnxruntime where the verifier worked on the
-    ONNX graph: inside the ball and the box (threshold), and not the target's class.
+    Every falsified sample's example is evaluated in torch, and in onnxruntime where the step that found it worked on
+    the ONNX graph: inside the ball and the box (threshold), and not the target's class.
     """
     bad, ids, seen = [], [], 0
-    for certificate, ball in balls(evidence):
+    for whole, ball in balls(evidence):
+        certificate = evidence.pictured(whole)
         claimed = _falsified(certificate)
         if not claimed.any():
             continue
@@ -129,10 +132,11 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
         in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
         inside = in_box & (certificate.distance(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
         real = inside & (evidence.subject.classifier.predict(images) != targets)
-        if certificate.metadata.library == "Marabou":
+        exported = certificate.decided_on_exported_graph[claimed]
+        if exported.any():
             if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
                 raise NotRun("the model has no ONNX graph to ask again")
-            real &= onnx_logits(evidence, images).argmax(1) != targets
+            real[exported] &= onnx_logits(evidence, images[exported]).argmax(1) != targets[exported]
         seen += len(images)
         if not real.all():
             bad.append(certificate.name)
@@ -227,18 +231,21 @@ def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
 
 def _points(evidence: Evidence, certificate: Assessment, ball: Region, rows: Tensor) -> Iterator[Tensor]:
     """Points of the balls around the samples at `rows` of a certificate: the clean inputs, attacks' examples, random ones."""
-    clean = certificate.tensor("clean_inputs")[rows]
+    clean = scratch.rows_of(evidence.subject.dataset.inputs, certificate.rows[rows])
     yield clean
     place = {int(row): i for i, row in enumerate(certificate.rows[rows].tolist())}
-    for assessment in perturbing(evidence):
-        points = clean.clone()
+    for assessment in map(evidence.pictured, perturbing(evidence)):
+        points = scratch.copy_of(clean)
         for i in within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten().tolist():
             if int(assessment.rows[i]) in place:
                 points[place[int(assessment.rows[i])]] = assessment.tensor("perturbed_inputs")[i]
-        yield points.clamp(0, 1)
+        yield points.clamp_(0, 1)
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", certificate.name))
     for k in range(POINTS):
-        yield random_point(clean, ball, generator, corner=k % 2 == 0)
+        drawn = scratch.empty(clean.shape)
+        for part in row_parts(clean):
+            drawn[part] = random_point(clean[part], ball, generator, corner=k % 2 == 0)
+        yield drawn
 
 
 def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, corner: bool) -> Tensor:
@@ -384,12 +391,12 @@ def distances_consistent(evidence: Evidence, limit: float) -> Outcome:
     against sqrt(d) x the largest change of a pixel for L2.
     """
     worst, bad, seen = 0.0, [], 0
-    for assessment in perturbing(evidence):
+    for assessment in map(evidence.pictured, perturbing(evidence)):
         ball = assessment.region
         if ball is None or not assessment.has("perturbation_distance"):
             continue
         stored = assessment.tensor("perturbation_distance").double()
-        rows = stored.isfinite() & assessment.tensor("perturbed_inputs").flatten(1).isfinite().all(1)
+        rows = stored.isfinite() & finite_rows(assessment.tensor("perturbed_inputs"))
         if not rows.any():
             continue
         off = (stored[rows] - assessment.distance(ball.norm)[rows].double()).abs() / stored[rows].clamp(min=1e-3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from windtunnel.core import scratch
+from windtunnel.core.chunks import by_rows, finite_rows
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
@@ -76,16 +78,16 @@ def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
     low, high = evidence.subject.dataset.value_range
     bad, ids, seen = [], [], 0
     for assessment in perturbing(evidence):
-        there = assessment.tensor("perturbed_predictions") >= 0
-        images = assessment.tensor("perturbed_inputs")[there].flatten(1)
-        seen += len(images)
-        inside = (images >= low - limit) & (images <= high + limit)  # NaN is inside of nothing
-        wrong = ~inside.all(1)
+        assessment = evidence.pictured(assessment)
+        there, images = assessment.tensor("perturbed_predictions") >= 0, assessment.tensor("perturbed_inputs")
+        seen += int(there.sum())
         if assessment.family == "sweeps" and assessment.options.get("clip") is False:
-            wrong = ~images.isfinite().all(1)
-        if wrong.any():
+            good = finite_rows(images)
+        else:  # NaN is inside of nothing
+            good = by_rows(lambda x: ((x >= low - limit) & (x <= high + limit)).flatten(1).all(1), images)
+        if (wrong := there & ~good).any():
             bad.append(assessment.name)
-            ids += [assessment.named(there)[i] for i in wrong.nonzero().flatten().tolist()]
+            ids += assessment.named(wrong)
     return Outcome(
         bool(bad),
         len(ids),
@@ -108,7 +110,7 @@ def success_stands(evidence: Evidence, limit: float) -> Outcome:
     inside the budget, or not) is compared with the stored one. Flags above the threshold, a share of the samples.
     """
     bad, ids, seen, wrong_in_all = [], [], 0, 0
-    for assessment in evidence.of("attacks", "queries"):
+    for assessment in map(evidence.pictured, evidence.of("attacks", "queries")):
         if assessment.semantics.objective is Objective.TARGETED:
             reached = _predict(evidence, assessment) == assessment.tensor("target_classes")
         else:
@@ -133,6 +135,12 @@ def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
     return found
 
 
+def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor:
+    """The model's answers to the images at `wins` (N,) as a file would hold them."""
+    rounded = scratch.rows_of(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
+    return evidence.subject.classifier.predict(rounded)
+
+
 @check(
     "B4", "The attack did something", Tier.PASSES, Severity.HARD, threshold=0.05,
     source="ART#2256; auto-attack#64; AttackBench",
@@ -150,7 +158,7 @@ def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
         tried = assessment.tried & assessment.right
         if not tried.any():
             continue
-        moved = (assessment.tensor("perturbed_inputs") != assessment.tensor("clean_inputs")).flatten(1).any(1)
+        moved = assessment.distance(Norm.L0) > 0
         idle = ~moved if assessment.shows_failures else assessment.asked < 1
         shares[assessment.name] = float((idle & ~assessment.succeeded)[tried].double().mean())
     if not shares:
@@ -296,12 +304,14 @@ def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
         lambda p: not p.minimum_norm and Norm.L0 is not (p.region.norm if p.region else None),
         "attack under Linf, L2 or L1 that uses its budget",
     )
-    for assessment in asked:
+    for assessment in map(evidence.pictured, asked):
         wins = assessment.succeeded & assessment.tried & assessment.right
         if not wins.any():
             continue
-        rounded = (assessment.tensor("perturbed_inputs")[wins] * GREY_LEVELS).round() / GREY_LEVELS
-        still = evidence.subject.classifier.predict(rounded) != assessment.tensor("targets")[wins]
+        still = (
+            _rounded_answers(evidence, assessment.tensor("perturbed_inputs"), wins)
+            != assessment.tensor("targets")[wins]
+        )
         drops[assessment.name] = float((~still).sum()) / int((assessment.tried & assessment.right).sum())
         seen += len(still)
     if not drops:

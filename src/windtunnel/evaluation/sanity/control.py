@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from windtunnel.core.chunks import by_rows
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget, BudgetOverride
 
-LIBRARY = "torchattacks"
 CLASSES = 10  # at most
 LESSONS = 8  # samples of each class that a control learns from
 STEPS = 30
@@ -81,10 +82,13 @@ def control_data(data: Dataset, classes: int, n: int, *, draw: str) -> Dataset:
 def _range(data: Dataset) -> tuple[float, float]:
     """What the samples span inside the range of their kind; all of that where they span less than a grey level."""
     low, high = data.value_range
-    seen = data.inputs[data.inputs.isfinite()].clamp(low, high)
-    if not len(seen) or float(seen.max() - seen.min()) < (high - low) / 255:
-        return low, high
-    return float(seen.min()), float(seen.max())
+    least = float(
+        by_rows(lambda x: x.where(x.isfinite(), torch.inf).flatten(1).amin(1), data.inputs).amin().clamp(low, high)
+    )
+    most = float(
+        by_rows(lambda x: x.where(x.isfinite(), -torch.inf).flatten(1).amax(1), data.inputs).amax().clamp(low, high)
+    )
+    return (low, high) if most - least < (high - low) / 255 else (least, most)
 
 
 class Centred(nn.Module):
@@ -165,7 +169,7 @@ def _attacked(subject: Subject, epsilon: float) -> float:
     from windtunnel.assessments.attacks.assess import assess
 
     entry = AttackEntry(
-        library=LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
+        library=CONTROL_LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
     )
     value = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject).metrics[
         "adversarial_accuracy"

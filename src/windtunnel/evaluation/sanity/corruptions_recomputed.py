@@ -16,12 +16,15 @@ SAMPLES = 8
 
 
 def differing(evidence: Evidence, assessment: Assessment, pairs: Sequence[tuple[str, int]]) -> list[str]:
-    """The corruptions of a suite that give other pixels when run twice, or than the suite kept."""
+    """The corruptions of a suite that give other pixels when run twice, or than the suite kept.
+
+    On its first samples; of those whose images are kept, where not all are.
+    """
     from windtunnel.assessments.corruptions.assess import assess_suite
 
     lowest = min(severity for _, severity in pairs)
     entry = evidence.params.corruptions[assessment.name].model_copy(update={"severities": [lowest], "workers": 1})
-    subject = evidence.subject.subset(assessment.rows[:SAMPLES])
+    subject = evidence.subject.subset(evidence.pictured(assessment).rows[:SAMPLES])
 
     def once() -> dict[str, str]:
         # Digests, not the images: the suite overwrites those by the next corruption.

@@ -13,13 +13,16 @@ from torch import Tensor
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.assessments.verification.step import asks_exported_graph
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
+from windtunnel.core.chunks import by_rows, same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
 from windtunnel.core.metadata import Metadata, SemanticsRecord
 from windtunnel.core.plugins import libraries
+from windtunnel.core.storage import IMAGES, KEPT
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
@@ -42,19 +45,27 @@ class Assessment:
     _distances: dict[Norm, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def tensor(self, key: str) -> Tensor:
-        """The tensor under `key` of robustness_data.pt."""
+        """The tensor under `key` of robustness_data.pt. Raises NotRun for images of which not all were kept (`Evidence.pictured`)."""
+        if key in IMAGES and KEPT in self.artifacts.data:
+            raise NotRun(f"of {self.name} {self.partly}")
         return self.artifacts.tensor(key)
+
+    @property
+    def partly(self) -> str:
+        """Of how many samples the images were kept, in words."""
+        return f"the images of {len(self.artifacts.kept)} of {len(self.rows)} samples are kept (storage.inputs)"
 
     def has(self, key: str) -> bool:
         """Whether robustness_data.pt has `key`."""
         return key in self.artifacts.data
 
     def distance(self, norm: Norm) -> Tensor:
-        """How far each perturbed input lies from its clean one, recomputed, once; (n,), inf where there is none."""
+        """How far each perturbed input lies from its clean one; (n,), inf where there is none.
+
+        Recomputed, once, from the images; where not all were kept, as they were measured before.
+        """
         if norm not in self._distances:
-            self._distances[norm] = distance(
-                norm, self.tensor("perturbed_inputs"), self.tensor("clean_inputs")
-            ).nan_to_num(torch.inf)
+            self._distances[norm] = self.artifacts.distances(norm).nan_to_num(torch.inf)
         return self._distances[norm]
 
     @property
@@ -111,6 +122,21 @@ class Assessment:
         if library is not None and library.row_of is not None:
             return cast(AttackRow, library.row_of()(self.metadata.algorithm))
         return ROWS.get((self.metadata.library, self.metadata.algorithm))
+
+    @property
+    def asked_exported_graph(self) -> bool:
+        """Whether a step of a verification was to work on the model's ONNX graph and not on the model itself."""
+        steps = self.options.get("tolerances")
+        return isinstance(steps, dict) and any(map(asks_exported_graph, steps))
+
+    @property
+    def decided_on_exported_graph(self) -> Tensor:
+        """Which samples of a verification such a step decided; (n,) bool."""
+        names = self.options.get("decided_by_names")
+        chosen = [
+            i for i, name in enumerate(names if isinstance(names, list) else []) if asks_exported_graph(str(name))
+        ]
+        return torch.isin(self.tensor("decided_by"), torch.tensor(chosen, dtype=torch.int64))
 
     @property
     def minimum_norm(self) -> bool:
@@ -171,7 +197,10 @@ class Assessment:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything a check may look at. Passes over the model are made once and shared between checks (`once`)."""
+    """Everything a check may look at. Passes over the model are made once and shared between checks (`once`).
+
+    partial: by name, of which assessments a check could look at some images alone, in words.
+    """
 
     subject: Subject
     clean: Artifacts
@@ -182,6 +211,7 @@ class Evidence:
     families: Mapping[str, str] = field(default_factory=dict)
     notes: dict[str, object] = field(default_factory=dict)
     train: Dataset | None = None
+    partial: dict[str, str] = field(default_factory=dict)
 
     @property
     def few(self) -> int:
@@ -199,6 +229,17 @@ class Evidence:
         if key not in self.notes:
             self.notes[key] = compute()
         return self.notes[key]
+
+    def pictured(self, assessment: Assessment) -> Assessment:
+        """An assessment of those samples alone whose images were kept, for a check that looks at images; itself where all were.
+
+        That it is not all of them is noted in `partial`, and told with what the check finds.
+        """
+        seen = assessment.artifacts.pictured
+        if seen is assessment.artifacts:
+            return assessment
+        self.partial[assessment.name] = assessment.partly
+        return Assessment(assessment.name, assessment.family, seen, assessment.rows[assessment.artifacts.kept])
 
     def of(self, *families: str, what: str = "") -> list[Assessment]:
         """The assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
@@ -279,8 +320,7 @@ class Evidence:
     @cached_property
     def eight_bit(self) -> bool:
         """Whether the samples are images whose values are whole grey levels of 1/255."""
-        levels = self.subject.dataset.inputs * GREY_LEVELS
-        return self.subject.dataset.is_image and float((levels - levels.round()).abs().max()) < 1e-3
+        return self.subject.dataset.is_image and float(by_rows(_off_grey, self.subject.dataset.inputs).max()) < 1e-3
 
     @property
     def verifications(self) -> list[Assessment]:
@@ -320,9 +360,16 @@ def collect(
     return Evidence(subject, clean, params, tuple(assessments), unusable, foreign, families, train=train)
 
 
+def _off_grey(inputs: Tensor) -> Tensor:
+    """How far the values of each input are from a whole grey level, at most; (n,), in levels."""
+    levels = (inputs * GREY_LEVELS).flatten(1)
+    return (levels - levels.round()).abs().amax(1)
+
+
 def _other_samples(artifacts: Artifacts, subject: Subject, rows: Tensor) -> str:
     """In which of inputs and labels an assessment differs from the clean one; empty for in neither."""
-    if not torch.equal(artifacts.tensor("clean_inputs"), subject.dataset.inputs[rows]):
+    seen = rows[artifacts.kept]
+    if not same_values(artifacts.tensor("clean_inputs"), scratch.rows_of(subject.dataset.inputs, seen)):
         return "its clean inputs are not those of the clean assessment"
     if not torch.equal(artifacts.tensor("targets"), subject.dataset.targets[rows]):
         return "its targets are not those of the clean assessment"

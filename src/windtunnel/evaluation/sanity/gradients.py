@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from windtunnel.core.classifier import FORWARD_BATCH
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import NotRun, Outcome, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -24,17 +25,23 @@ from windtunnel.evaluation.sanity.rates import significantly_more
 EIGHT_255 = 8 / 255
 
 
-def _gradients(evidence: Evidence, loss: str) -> Tensor:
+def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
+    """Whether the gradient of `loss` is zero everywhere, and whether it is finite, at every sample; both bool (N,)."""
     need_gradients(evidence)
     data, functions = evidence.subject.dataset, {"cross entropy": cross_entropy, "margin": margin_loss}
 
-    def compute() -> Tensor:
+    def compute() -> tuple[Tensor, Tensor]:
+        zero, finite = [], []
         try:
-            return input_gradients(evidence.subject.classifier, data.inputs, data.targets, functions[loss]).flatten(1)
+            for x, y in zip(data.inputs.split(FORWARD_BATCH), data.targets.split(FORWARD_BATCH), strict=True):
+                found = input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
+                zero.append((found == 0).all(1))
+                finite.append(found.isfinite().all(1))
+            return torch.cat(zero), torch.cat(finite)
         except RuntimeError as error:
             raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
 
-    return cast(Tensor, evidence.once(f"gradient {loss}", compute))
+    return cast(tuple[Tensor, Tensor], evidence.once(f"gradient {loss}", compute))
 
 
 @check(
@@ -48,10 +55,10 @@ def no_zero_gradients(evidence: Evidence, limit: float) -> Outcome:
     The gradient of cross entropy at every clean input; flags for any sample without one, and says whether the margin
     (best wrong logit less the own) has one there. The value is the share of samples without.
     """
-    zero = (_gradients(evidence, "cross entropy") == 0).all(1)
+    zero, _ = _gradients(evidence, "cross entropy")
     if not zero.any():
         return Outcome(flagged=False, value=0.0, n=len(zero))
-    both = zero & (_gradients(evidence, "margin") == 0).all(1)
+    both = zero & _gradients(evidence, "margin")[0]
     kind = "also of the margin" if both.any() else "not of the margin: the loss saturates, so use DLR"
     reason = f"cross entropy has no gradient for {int(zero.sum())} samples, {kind}"
     return Outcome(
@@ -66,7 +73,7 @@ def no_zero_gradients(evidence: Evidence, limit: float) -> Outcome:
 )  # fmt: skip
 def finite_gradients(evidence: Evidence, limit: float) -> Outcome:
     """A gradient of NaN or infinity makes an attack return NaN or its input. Any sample flags."""
-    bad = ~(_gradients(evidence, "cross entropy").isfinite().all(1) & _gradients(evidence, "margin").isfinite().all(1))
+    bad = ~(_gradients(evidence, "cross entropy")[1] & _gradients(evidence, "margin")[1])
     return Outcome(
         bool(bad.any()),
         int(bad.sum()),

@@ -8,11 +8,14 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from windtunnel.core import scratch
 from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.chunks import by_rows, finite_rows, row_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
-from windtunnel.core.libraries import is_installed
+from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.probes import (
@@ -137,8 +140,8 @@ def inputs_in_range(evidence: Evidence, limit: float) -> Outcome:
     data = evidence.subject.dataset
     if not data.is_image:
         raise NotApplicable("tabular data has a range of its own")
-    outside = (data.inputs.flatten(1) - data.inputs.flatten(1).clamp(0, 1)).abs().amax(1)
-    bad = (outside > limit) | ~data.inputs.flatten(1).isfinite().all(1)
+    outside = by_rows(lambda x: (x - x.clamp(0, 1)).flatten(1).abs().amax(1), data.inputs)
+    bad = (outside > limit) | ~finite_rows(data.inputs)
     value = float(outside.nan_to_num(torch.inf).max())
     reason = f"values from {float(data.inputs.min()):.4g} to {float(data.inputs.max()):.4g}"
     return Outcome(bool(bad.any()), value, n=len(data), samples=evidence.named(bad), reason=reason)
@@ -353,8 +356,11 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> Outcome:
 
     def compute() -> Tensor:
         generator = torch.Generator().manual_seed(derive_seed(0, "A14"))
-        signs = torch.randint(0, 2, data.inputs.shape, generator=generator) * 2 - 1
-        return (classifier.logits(data.inputs + signs * limit) == classifier.logits(data.inputs)).all(1)
+        moved = scratch.empty(data.inputs.shape)
+        for part in row_parts(moved):
+            signs = torch.randint(0, 2, moved[part].shape, generator=generator) * 2 - 1
+            moved[part] = data.inputs[part] + signs * limit
+        return (classifier.logits(moved) == classifier.logits(data.inputs)).all(1)
 
     same = evidence.once(f"unmoved by {limit}", compute)  # D12 asks too
     assert isinstance(same, Tensor)
@@ -371,7 +377,7 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
 
     The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
     """
-    if not any(p.metadata.library in ("Marabou", "windtunnel") for p in evidence.verifications):
+    if not any(p.asked_exported_graph for p in evidence.verifications):
         raise NotApplicable("no verifier worked on an ONNX graph")
     if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
         raise NotApplicable("the model has no ONNX graph")
@@ -396,10 +402,10 @@ def positive_control(evidence: Evidence, limit: float) -> Outcome:
     accuracy must not exceed the threshold), and a linear classifier whose exact robust accuracy is known
     (margin / ||w_i - w_j||_1): the attack must not break more than can be broken, nor much less.
     """
-    from windtunnel.evaluation.sanity.control import LIBRARY, attack_controls, controls_attacked
+    from windtunnel.evaluation.sanity.control import attack_controls, controls_attacked
 
-    if not is_installed(LIBRARY):
-        raise NotApplicable(f"{LIBRARY}, which attacks the controls, is not installed")
+    if not library_of(CONTROL_LIBRARY, "attacks").is_installed:
+        raise NotApplicable(f"{CONTROL_LIBRARY}, which attacks the controls, is not installed")
     if not evidence.subject.dataset.is_image:
         raise NotApplicable("attacks work on images, the data is tabular")
 

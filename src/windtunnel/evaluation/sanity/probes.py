@@ -219,5 +219,4 @@ def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:
     graph = evidence.once("onnx graph", read)
     assert isinstance(graph, OnnxModule)
     with torch.no_grad():
-        logits: Tensor = graph(inputs)
-    return logits
+        return torch.cat([graph(part) for part in inputs.split(FORWARD_BATCH)])

@@ -98,7 +98,7 @@ def success_over_draws(evidence: Evidence, limit: float) -> Outcome:
     """
     _only_random(evidence)
     worst, bad = 0.0, []
-    for assessment in evidence.attacks():
+    for assessment in map(evidence.pictured, evidence.attacks()):
         examples, targets = assessment.tensor("perturbed_inputs"), assessment.tensor("targets")
         robust = torch.stack(
             [assessment.right & (evidence.subject.classifier.predict(examples) == targets) for _ in range(5)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+
 import torch
 from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
+from windtunnel.core.chunks import row_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
@@ -17,9 +21,19 @@ NEIGHBOURS = 5
 
 
 def _groups(inputs: Tensor) -> Tensor:
-    """For each input (n, ...) the number of its group of equal inputs; int64 (n,)."""
-    groups: Tensor = inputs.flatten(1).unique(dim=0, return_inverse=True)[1]
-    return groups
+    """For each input (n, ...) the number of its group of equal inputs, in the order of their first; int64 (n,)."""
+    known: dict[bytes, int] = {}
+    found = []
+    for part in row_parts(inputs):
+        # -0 is 0, but has other bits.
+        for row in (inputs[part] + 0.0).flatten(1).contiguous().numpy():
+            found.append(known.setdefault(hashlib.sha256(row.data).digest(), len(known)))
+    return torch.tensor(found, dtype=torch.int64)
+
+
+def _near_parts(flat: Tensor) -> Iterator[slice]:
+    """Rows that are compared with others at once: 10,000 of a small image."""
+    return row_parts(flat, 10_000 * 784)
 
 
 @check(
@@ -79,7 +93,7 @@ def not_trained_on(evidence: Evidence, limit: float) -> Outcome:
     if assessed.shape[1] != known.shape[1]:
         raise NotApplicable("the training split has another shape")
     low, high = evidence.subject.dataset.value_range
-    near = torch.cat([torch.cdist(assessed, part).amin(1, keepdim=True) for part in known.split(10_000)], dim=1).amin(1)
+    near = torch.cat([torch.cdist(assessed, known[p]).amin(1, keepdim=True) for p in _near_parts(known)], dim=1).amin(1)
     seen = near <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
     whole = torch.zeros(len(evidence.ids), dtype=torch.bool)
     whole[: len(seen)] = seen
@@ -112,7 +126,7 @@ def labels_are_right(evidence: Evidence, limit: float) -> Outcome:
     suspects = confident.nonzero().flatten()
     flat, wrong = data.inputs.flatten(1), torch.zeros_like(confident)
     for part in suspects.split(200):
-        distances = torch.cdist(flat[part], flat)
+        distances = torch.cat([torch.cdist(flat[part], flat[some]) for some in _near_parts(flat)], dim=1)
         distances[distances == 0] = torch.inf  # itself and its copies
         votes = labels[distances.topk(min(NEIGHBOURS, len(flat) - 1), largest=False).indices]
         wrong[part] = (votes == believed[part, None]).double().mean(1) > 0.5

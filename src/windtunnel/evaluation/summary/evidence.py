@@ -12,10 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.chunks import finite_rows, put_rows
 from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
-from windtunnel.core.distances import DISTANCE, distance, within
+from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
+from windtunnel.core.subject import Subject
 
 NOBODY = -1
 
@@ -82,8 +85,11 @@ def examples_of(artifacts: Artifacts) -> Tensor:
     if "perturbed_inputs" not in artifacts.data or "perturbed_predictions" not in artifacts.data:
         return torch.zeros(len(artifacts.tensor("targets")), dtype=torch.bool)
     predictions = artifacts.tensor("perturbed_predictions")
-    finite = artifacts.tensor("perturbed_inputs").flatten(1).isfinite().all(1)
-    return (predictions >= 0) & finite & (predictions != artifacts.tensor("targets"))
+    images = torch.ones_like(
+        predictions, dtype=torch.bool
+    )  # of what was not kept, the prediction says whether there was one
+    images[artifacts.kept] = finite_rows(artifacts.tensor("perturbed_inputs"))
+    return (predictions >= 0) & images & (predictions != artifacts.tensor("targets"))
 
 
 def _aimed_at(artifacts: Artifacts) -> Tensor:
@@ -96,7 +102,7 @@ def _aimed_at(artifacts: Artifacts) -> Tensor:
 
 def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
     """All that `assessments` know of the samples of `clean` inside `region`."""
-    targets, inputs, ids = clean.tensor("targets"), clean.tensor("clean_inputs"), clean.sample_names
+    targets, ids = clean.tensor("targets"), clean.sample_names
     n = len(targets)
     misclassified = clean.tensor("clean_predictions") != targets
     distances = torch.full((n,), torch.inf).masked_fill(misclassified, 0)
@@ -124,7 +130,7 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
         found = examples_of(artifacts)
         if found.any():
             chosen = rows[found]
-            measured = distance(region.norm, artifacts.tensor("perturbed_inputs")[found], inputs[chosen])
+            measured = artifacts.distances(region.norm)[found]
             nearer = measured < distances[chosen]
             distances[chosen[nearer]] = measured[nearer]
             nearest_by[chosen[nearer]] = index
@@ -142,17 +148,36 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
 
 
 def nearest_examples(
-    result: RegionEvidence, clean: Artifacts, assessments: Sequence[Artifacts]
-) -> tuple[Tensor, Tensor]:
-    """(perturbed_inputs, perturbed_predictions) of the nearest example inside the region; the clean ones for none."""
-    inputs = clean.tensor("clean_inputs").clone()
-    predictions = clean.tensor("clean_predictions").clone()
+    result: RegionEvidence, subject: Subject, assessments: Sequence[Artifacts]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(perturbed_inputs, perturbed_predictions, bool (N,)) of the nearest example inside the region; the clean ones for none.
+
+    The last says whose example is there: NaN stands for one whose image was not kept (see `nearest_distances`).
+    """
+    inputs, predictions = scratch.copy_of(subject.dataset.inputs), subject.clean_predictions.clone()
+    pictured = torch.ones(len(inputs), dtype=torch.bool)
     for index, artifacts in enumerate(assessments):
         mine = result.broken_by == index
         if not mine.any():
             continue
-        rows = rows_of(artifacts, clean.sample_names)
+        rows = rows_of(artifacts, subject.dataset.ids)
         local = mine[rows]
-        inputs[rows[local]] = artifacts.tensor("perturbed_inputs")[local]
         predictions[rows[local]] = artifacts.tensor("perturbed_predictions")[local]
-    return inputs, predictions
+        pictured[rows[local]] = False
+        shown, images = rows[artifacts.kept], local[artifacts.kept].nonzero().flatten()
+        put_rows(inputs, shown[images], artifacts.tensor("perturbed_inputs"), images)
+        pictured[shown[images]] = True
+    inputs[~pictured] = torch.nan
+    return inputs, predictions, pictured
+
+
+def nearest_distances(result: RegionEvidence, subject: Subject, assessments: Sequence[Artifacts]) -> dict[str, Tensor]:
+    """How far the nearest example inside the region lies, under every norm, whether its image was kept or not; (N,), 0 for none."""
+    found = {norm: torch.zeros(len(result.broken)) for norm in DISTANCE}
+    for index, artifacts in enumerate(assessments):
+        mine = result.broken_by == index
+        if mine.any():
+            local = mine[(rows := rows_of(artifacts, subject.dataset.ids))]
+            for norm, sizes in found.items():
+                sizes[rows[local]] = artifacts.distances(norm)[local]
+    return {norm.value: sizes for norm, sizes in found.items()}

@@ -29,7 +29,7 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
     samples: dict[str, Json] = {"dataset": clean.metadata.provenance.dataset_digest, "seed": params.seed}
     budget: Json = params.budget.model_dump(mode="json")
     blocks: dict[str, dict[str, Json]] = {
-        name: entry.model_dump(mode="json", exclude={"visualisers"}) for _, name, entry in entries(params)
+        name: entry.model_dump(mode="json", exclude={"visualisers", "storage"}) for _, name, entry in entries(params)
     }
     own: dict[str, Json] = {
         a.name: {"entry": blocks[a.name], "library_version": a.metadata.library_version} for a in assessments
@@ -77,7 +77,8 @@ def _right_images(artifacts: Artifacts) -> Tensor:
 def _unbroken(artifacts: Artifacts) -> Tensor:
     """As `adversarial_accuracy` counts: right on the clean input and not broken."""
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
-    return right & (artifacts.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED)
+    verdicts = artifacts.tensor("verdicts")
+    return right & (verdicts != Verdict.ATTACK_SUCCEEDED) & (verdicts != Verdict.ERROR)
 
 
 def _verified(artifacts: Artifacts) -> Tensor:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
-import psutil
 import torch
 from PIL import Image
 from torch import Tensor
 
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import load_tensors, save_tensors
+from windtunnel.core.chunks import AT_A_TIME, finite_rows
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
@@ -131,31 +134,54 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
             (0.0, 1.0),
             facts,
         )
-    inputs, ids = _numbers(raw.inputs[rows.numpy()]), tuple(raw.ids[i] for i in rows.tolist())
-    _check_finite(inputs, ids)
-    is_image = inputs.ndim in {3, 4}
+    ids = tuple(raw.ids[i] for i in rows.tolist())
+    if isinstance(raw.inputs, np.ndarray):
+        _require_numbers(raw.inputs)
+    first = raw.inputs[rows[:1].numpy()]
+    is_image = first.ndim in {3, 4}
     low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
     if high <= low:
         raise UserError(f"data.value_range: [{low:g}, {high:g}] is empty; write [lowest, highest]")
     steps: dict[str, Json] = {"source": data.source, "value_range_of_source": [low, high]}
+    inputs: Tensor | None = None
+    few = max(1, AT_A_TIME // max(1, first.size))
+    for start in range(0, len(rows), few):
+        part = slice(start, start + few)
+        some = _floats(_alike(raw.inputs, rows, part))
+        _check_finite(some, ids[part])
+        some = _as_image(some, data, low, high) if is_image else some
+        if not is_image:
+            _check_values(some, (low, high), "of data.value_range")
+        if inputs is None:
+            _check_space(len(rows), some.shape[1:])
+            inputs = scratch.empty((len(rows), *some.shape[1:]))
+        inputs[part] = some
+    assert inputs is not None  # a source without samples was refused
     if is_image:
-        inputs = (inputs - low) / (high - low)
-        _check_values(
-            inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
-        )
-        inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, data.channels)
-        if data.crop:
-            inputs = inputs[(..., *middle((inputs.shape[2], inputs.shape[3]), data.size))]
-            steps["crop"] = data.crop
-        _check_memory(len(inputs), (inputs.shape[1], *(data.size or inputs.shape[2:])))
-        inputs = _resize(inputs, data.size).clamp(0, 1)
+        steps |= {"crop": data.crop} if data.crop else {}
         steps["channels"] = int(inputs.shape[1])
         if data.size:
             steps |= {"resize": list(data.size), "resize_method": "bilinear, antialiased"}
         low, high = 0.0, 1.0
-    else:
-        _check_values(inputs, (low, high), "of data.value_range")
     return Dataset(inputs, targets[rows], ids, names, raw.labels is not None, (low, high), steps)
+
+
+def _alike(inputs: np.ndarray | ImageFiles, rows: Tensor, part: slice) -> np.ndarray:
+    """The raw inputs of a part of `rows`; of files, held to the size of the first."""
+    if isinstance(inputs, ImageFiles):
+        return inputs.like(int(rows[0]), rows[part].numpy())
+    found: np.ndarray = inputs[rows[part].numpy()]
+    return found
+
+
+def _as_image(some: Tensor, data: Data, low: float, high: float) -> Tensor:
+    """Raw images (n, H, W) or (n, C, H, W) as the model sees them, float32 (n, C, H, W) in [0, 1]."""
+    some = (some - low) / (high - low)
+    _check_values(some, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span")
+    some = _channels(some[:, None] if some.ndim == 3 else some, data.channels)
+    if data.crop:
+        some = some[(..., *middle((some.shape[2], some.shape[3]), data.size))]
+    return _resize(some, data.size).clamp(0, 1)
 
 
 def _with_channels(data: Data, view: View) -> Data:
@@ -170,18 +196,22 @@ def _viewed(raw: Raw, data: Data, rows: Tensor, view: View) -> Tensor:
         pictures = replace(raw.inputs, channels=view.channels).pictures(rows.numpy())
     else:
         pictures = _pictures(raw, data, rows, view)
-    found: list[Tensor] = []
-    for picture in pictures:
-        found.append(view.image(picture))
-        if len(found) == 1:
-            _check_memory(len(rows), found[0].shape)
-    seen = torch.stack(found)
+    seen: Tensor | None = None
+    for i, picture in enumerate(pictures):
+        image = view.image(picture)
+        if seen is None:
+            _check_space(len(rows), image.shape)
+            seen = scratch.empty((len(rows), *image.shape))
+        seen[i] = image
+    assert seen is not None
     _check_values(seen, (0.0, 1.0), "after the model's own transforms")
-    return seen.clamp(0, 1)
+    return seen.clamp_(0, 1)
 
 
 def _pictures(raw: Raw, data: Data, rows: Tensor, view: View) -> Iterator[Image.Image]:
-    inputs = _numbers(np.asarray(raw.inputs)[rows.numpy()])
+    assert isinstance(raw.inputs, np.ndarray)  # files are pictures already
+    _require_numbers(raw.inputs)
+    inputs = _floats(raw.inputs[rows.numpy()])
     if inputs.ndim not in {3, 4}:
         raise UserError(
             f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take"
@@ -214,13 +244,16 @@ def _checked(given: Dataset) -> Dataset:
     return given
 
 
-def _numbers(array: np.ndarray) -> Tensor:
+def _require_numbers(array: np.ndarray) -> None:
     if array.dtype.kind not in "uifb":
         raise UserError(f"data: inputs of type {array.dtype} are not numbers")
     if array.ndim not in {2, 3, 4} or not array.size:
         raise UserError(f"data: inputs of shape {array.shape}; (N, C, H, W), (N, H, W) or tabular (N, F) are needed")
     if array.ndim == 4 and array.shape[3] in {1, 3} and array.shape[1] not in {1, 3}:
         raise UserError(f"data: inputs of shape {array.shape} have their channels last; (N, C, H, W) is needed")
+
+
+def _floats(array: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
@@ -231,7 +264,7 @@ def _span(array: np.ndarray | ImageFiles) -> tuple[float, float]:
 
 
 def _check_finite(inputs: Tensor, ids: tuple[str, ...]) -> None:
-    bad = ~inputs.flatten(1).isfinite().all(1)
+    bad = ~finite_rows(inputs)
     if bad.any():
         first = int(bad.nonzero()[0])
         what = "NaN" if inputs[first].isnan().any() else "infinity"
@@ -256,14 +289,12 @@ def _channels(inputs: Tensor, channels: int | None) -> Tensor:
     raise UserError(f"data.channels: {channels} cannot be made of {have} channels; only 1 to 3 and 3 to 1")
 
 
-def _check_memory(samples: int, shape: Sequence[int]) -> None:
-    """Raise UserError where float32 samples of `shape` (C, H, W) would not fit into the memory that is free."""
-    channels, height, width = shape
-    needed = samples * channels * height * width * 4
-    free = psutil.virtual_memory().available
-    if needed > free / 2:
+def _check_space(samples: int, shape: Sequence[int]) -> None:
+    """Raise UserError where float32 samples of `shape` would not fit on the disk, twice: while they are made, and as an output."""
+    needed, free = 2 * samples * math.prod(shape) * 4, shutil.disk_usage(".").free
+    if needed > free:
         raise UserError(
-            f"data.resize: {samples} samples of {channels}x{height}x{width} need {needed / 1e9:.0f} GB, "
+            f"data.resize: {samples} samples of {'x'.join(map(str, shape))} need {needed / 1e9:.0f} GB on disk, "
             f"{free / 1e9:.0f} GB are free; a smaller size, or fewer samples (data.samples.n)"
         )
 

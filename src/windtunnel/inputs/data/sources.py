@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 from PIL import Image
 
+from windtunnel.core import scratch
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, shown
 from windtunnel.core.plugins import load_plugin
@@ -52,15 +53,21 @@ class ImageFiles:
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """The images at `rows` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
-        chosen = [self.files[row] for row in rows.tolist()]
-        images = [_image(file, self.channels, self.resize, crop=self.crop) for file in chosen]
-        for image, file in zip(images, chosen, strict=True):
-            if image.shape != images[0].shape:
+        return self.like(int(rows[0]), rows)
+
+    def like(self, first: int, rows: np.ndarray) -> np.ndarray:
+        """As `[rows]`, held to the size of the image at `first`."""
+        wanted = _image(self.files[first], self.channels, self.resize, crop=self.crop)
+        found = np.empty((len(rows), *wanted.shape), np.uint8)
+        for place, row in enumerate(rows.tolist()):
+            image = wanted if row == first else _image(self.files[row], self.channels, self.resize, crop=self.crop)
+            if image.shape != wanted.shape:
                 raise UserError(
-                    f"{self.key}: {chosen[0].name} is {_size(images[0])}, {file.name} is {_size(image)}; "
+                    f"{self.key}: {self.files[first].name} is {_size(wanted)}, {self.files[row].name} is {_size(image)}; "
                     f"set data.resize (and data.channels) to make them alike"
                 )
-        return np.stack(images)
+            found[place] = image
+        return found
 
 
 def middle(have: tuple[int, int], wanted: tuple[int, int] | None) -> tuple[slice, slice]:
@@ -127,7 +134,7 @@ def _npz(path: Path) -> Raw:
     try:
         with np.load(path, allow_pickle=False) as archive:
             _check_headers(path, archive)
-            arrays = {key: archive[key] for key in archive.files}
+            arrays = {key: _mapped(path, archive, key) for key in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
     if "x" not in arrays:
@@ -142,6 +149,27 @@ def _npz(path: Path) -> Raw:
     return Raw(x, arrays.get("y"), ids, _natural_range(x), names)
 
 
+def _mapped(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    """An array of an .npz; a large one that is not compressed (`np.savez`) stays on disk until it is used."""
+    assert archive.zip is not None
+    info = archive.zip.NameToInfo.get(f"{key}.npy")
+    if info is None or info.compress_type != zipfile.ZIP_STORED or info.file_size < scratch.LARGE:
+        found: np.ndarray = archive[key]
+        return found
+    with archive.zip.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(file)
+        header = file.tell()
+        while file.read(2**20):  # against its checksum
+            pass
+    with path.open("rb") as whole:
+        # Its own header in the archive: 30 bytes, of which the last four say how long name and extra field are.
+        whole.seek(info.header_offset + 26)
+        before = info.header_offset + 30 + sum(struct.unpack("<HH", whole.read(4)))
+    return np.memmap(path, dtype, "r", before + header, shape, "F" if by_columns else "C")
+
+
 def _check_headers(path: Path, archive: np.lib.npyio.NpzFile) -> None:
     """Raise UserError where an array says it is larger than what the file holds of it, or than the memory: numpy believes it."""
     assert archive.zip is not None
@@ -154,7 +182,8 @@ def _check_headers(path: Path, archive: np.lib.npyio.NpzFile) -> None:
         claimed = math.prod(shape) * dtype.itemsize
         if claimed != held and not dtype.hasobject:
             raise ValueError(f"{info.filename} says it has {claimed} bytes, and the file holds {held}")
-        _check_free(path, claimed)
+        if info.compress_type != zipfile.ZIP_STORED:  # else it is mapped
+            _check_free(path, claimed)
 
 
 def _check_free(path: Path, size: int) -> None:
@@ -194,6 +223,8 @@ def read_idx(path: Path) -> np.ndarray:
                 raise UserError(f"{path}: ends inside its header")
             shape = struct.unpack(f">{start[3]}I", header)
             size = math.prod(shape)
+            if path.suffix != ".gz" and size and path.stat().st_size == file.tell() + size:
+                return np.memmap(path, np.uint8, "r", file.tell(), shape)
             _check_free(path, size)
             # One more than it should hold: what a gzip file unpacks to may be a thousand times its size.
             content = file.read(size + 1)

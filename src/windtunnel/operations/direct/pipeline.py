@@ -37,12 +37,12 @@ def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, c
     place = Layout(Path(folder.name))
     tasks = []
     for of, name, entry in entries(params):
-        resolved = _resolved(params, of, name, entry)
+        resolved = resolved_directly(params, of, name, entry)
         resolved.write(place.resolved)  # for the entries that build on it
         tasks.append((families()[of], task_on(families()[of], resolved, subject, place)))
     for family, task in tasks:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-    write_clean(params.clean, subject, place, time.time())
+    write_clean(params.clean, params.storage, subject, place, time.time())
     if any(family.generators for family, _ in tasks):
         write_generators(params.generators, subject.dataset, train, params.seed, params.device, place)
     with progress_bar() as progress:
@@ -59,10 +59,10 @@ def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, c
     return Result(params, place, folder)
 
 
-def _resolved(params: Params, family: str, name: str, entry: Entry) -> Resolved:
+def resolved_directly(params: Params, family: str, name: str, entry: Entry) -> Resolved:
     """An entry as `resolve` writes it, with its defaults and its budget."""
     record = families()[family]
-    block = facts.with_budget(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
+    block = facts.as_it_runs(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
     inputs = {"model": params.model.model_dump(mode="json")}
     if record.generators:
         inputs["generators"] = params.generators.model_dump(mode="json")

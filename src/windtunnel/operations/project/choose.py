@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 from ruamel.yaml import YAML
 
-from windtunnel.core.libraries import is_installed
+from windtunnel.core.plugins import library_of
 from windtunnel.operations.project.samples import Samples
 from windtunnel.operations.project.weights import Weights
 
@@ -51,8 +51,9 @@ def params_text(choice: Choice, up: Path) -> str:
         n=200, epsilon=epsilon,
         epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"] if grey else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
         differentiable=model is None or model.differentiable,
-        torchattacks=is_installed("torchattacks"),
-        bounds=model is not None and 0 < model.size <= _SMALL and model.differentiable and is_installed("auto-LiRPA"),
+        torchattacks=library_of("torchattacks", "attacks").is_installed,
+        bounds=model is not None and 0 < model.size <= _SMALL and model.differentiable
+        and library_of("auto-LiRPA", "verification").is_installed,
         upsample=side is not None and min(side) < _SMALLEST,
         title=_scalar(f"Robustness of {choice.experiment}"),
         tracking=_flow({"experiment": choice.experiment, **({"uri": choice.store} if choice.store else {})}),

@@ -15,6 +15,7 @@ from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.core.plugins import families, family_of, record_of
+from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
 from windtunnel.operations.resolve.closure import Closure, Code
@@ -64,6 +65,7 @@ class Resolver:
             yield self.entry(stage, name)
         whole = {
             "budget": _plain(p.budget),
+            **self._storage(),
             **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in families()},
         }
         checks = {
@@ -108,7 +110,7 @@ class Resolver:
             if own := self._of_this_run(place):
                 built += own
                 del files[key]
-        effective = facts.with_budget(family, entry, self.params)
+        effective = facts.as_it_runs(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
         modules = [
             *self.model_code,
@@ -125,22 +127,27 @@ class Resolver:
         return self.done[label]
 
     def _checked_by(self, profile: str) -> frozenset[str]:
-        """What the sanity checks of a profile reach: `standard` runs an attack and asks an ONNX graph, `full` more."""
+        """What the sanity checks of a profile reach: those that ask the model may run any entry again."""
         found = frozenset[str]().union(
             *(facts.of_family(f).options(entry, self.params) for f, _, entry in entries(self.params))
         )
         reached = {
             "stored": frozenset[str](),
-            "standard": found & {"Marabou", "ONNX model", "torchattacks", "foolbox"} | {"any attack"},
-            "full": found | {"any attack", "torchattacks", "corruptions run again"},  # a positive control is attacked
+            "standard": found | {"any attack"},
+            "full": found | {"any attack", CONTROL_LIBRARY, "corruptions run again"},
         }
         return reached[profile] | self.model_options
+
+    def _storage(self) -> dict[str, JsonValue]:
+        return {"storage": _plain(self.params.storage)}
 
     def _clean(self) -> Resolved:
         from windtunnel.assessments.clean.table import VISUALISERS as NAMES
 
         figures = [FigureSpec(module=_CLEAN_FIGURES, name=name) for name in NAMES]
-        found = self._stage("clean", {"clean": _plain(self.params.clean)}, self.model_options, self.model_code)
+        found = self._stage(
+            "clean", {"clean": _plain(self.params.clean), **self._storage()}, self.model_options, self.model_code
+        )
         return found.model_copy(update={"drawing": self._drawing(figures, found.work.code)})
 
     def _stage(

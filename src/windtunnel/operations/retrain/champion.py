@@ -27,15 +27,23 @@ RunStage = Callable[[Path, Sequence[str]], None]
 def fetch_champion(registry: Registry) -> Version | None:
     """Put the champion's record where the gate reads it, or take away one that is no champion's any more.
 
-    A record that was recomputed for this very version stays: it is under a newer protocol than the registry's.
+    A record that was recomputed for this very version stays: it is under a newer protocol than the registry's. A damaged
+    one is fetched again.
     """
     champion = registry.alias(CHAMPION)
     if champion is None:
         CHAMPION_FILE.unlink(missing_ok=True)
         return None
-    if not (CHAMPION_FILE.is_file() and read_record(CHAMPION_FILE).origin.get("version") == champion.number):
+    if _fetched_version() != champion.number:
         write_record(registry.record(champion), CHAMPION_FILE)
     return champion
+
+
+def _fetched_version() -> Json:
+    try:
+        return read_record(CHAMPION_FILE).origin.get("version")
+    except UserError:  # not there, or damaged
+        return None
 
 
 def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:

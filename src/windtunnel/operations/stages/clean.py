@@ -13,8 +13,10 @@ from windtunnel.assessments.run import draw_resolved, model_in
 from windtunnel.core.artifacts import Artifacts, Draw, no_figures, write_artifacts
 from windtunnel.core.digests import write_digests
 from windtunnel.core.layout import CLEAN, DATA, HERE, MODEL, Layout
+from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.inputs.models.trust import trust_of
+from windtunnel.params.entry import Storage
 from windtunnel.params.outcome import Clean
 from windtunnel.params.resolved import read_resolved
 
@@ -27,12 +29,16 @@ def main() -> None:
         fresh_subject(DATA, MODEL, work.device, resolved.seed, trust_of(model_in(resolved))), resolved=resolved.digest
     )
     draw = partial(draw_resolved, resolved.drawing.figures)
-    write_clean(Clean.model_validate(work.entry["clean"]), subject, HERE, started, draw)
+    storage = Storage.model_validate(work.entry["storage"])
+    write_clean(Clean.model_validate(work.entry["clean"]), storage, subject, HERE, started, draw)
     write_digests(CLEAN)
 
 
-def write_clean(settings: Clean, subject: Subject, place: Layout, started: float, draw: Draw = no_figures) -> Artifacts:
+def write_clean(
+    settings: Clean, storage: Storage, subject: Subject, place: Layout, started: float, draw: Draw = no_figures
+) -> Artifacts:
     """Assess the model without any perturbation, and write what the report and `dvc plots` read of it."""
-    artifacts = write_artifacts(assess_clean(settings, subject), place.clean, subject, started=started, draw=draw)
+    result = keep_images(assess_clean(settings, subject), storage.inputs)
+    artifacts = write_artifacts(result, place.clean, subject, started=started, draw=draw)
     write_clean_series(artifacts, subject.dataset.class_names, place.plots / "clean")
     return artifacts

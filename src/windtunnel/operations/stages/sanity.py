@@ -9,6 +9,7 @@ from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.layout import DATA, HERE, Layout
+from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect
@@ -30,4 +31,5 @@ def main() -> None:
 def write_sanity(params: Params, subject: Subject, place: Layout, started: float, train: Dataset | None) -> Artifacts:
     """Check what lies in `place`. `train`: the training split, where it is known."""
     evidence = collect(params, subject, read_artifacts(place.clean), place.robustness, train)
-    return write_artifacts(assess(evidence, params.sanity), place.sanity, evidence.subject, started=started)
+    result = keep_images(assess(evidence, params.sanity), params.storage.inputs)
+    return write_artifacts(result, place.sanity, evidence.subject, started=started)

@@ -17,6 +17,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
+from windtunnel.core.gate import GateResult
 from windtunnel.core.layout import REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
@@ -91,15 +92,17 @@ class Registry:
         return sorted(found, key=lambda v: int(v.number), reverse=True)
 
     def record(self, version: Version) -> Record:
-        """The outcomes of a version's own assessment, as a gate reads them."""
-        with self._asked(), tempfile.TemporaryDirectory() as folder:
-            kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS).as_posix()
-            path = Path(self.client.download_artifacts(version.run_id, kept, folder))
-            found = read_record(path)
+        """The outcomes of a version's own assessment, as a gate reads them; without any where its run holds none (any more)."""
         origin: dict[str, Json] = {"model": version.model, "version": version.number, "run_id": version.run_id}
+        kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS)
+        with self._asked(), tempfile.TemporaryDirectory() as folder:
+            there = {file.path for file in self.client.list_artifacts(version.run_id, kept.parent.as_posix())}
+            if kept.as_posix() not in there:  # the gate then asks for a reassessment, and a retraining makes it
+                return Record(version.tags.get("windtunnel.model_digest", ""), (), {}, origin)
+            found = read_record(Path(self.client.download_artifacts(version.run_id, kept.as_posix(), folder)))
         return Record(found.model_digest, found.samples, found.outcomes, origin)
 
-    def register(self, state: State, model: Path, gate: Mapping[str, Json], reasons: list[str]) -> Version:
+    def register(self, state: State, model: Path, gate: GateResult, reasons: list[str]) -> Version:
         """Log an assessed state and keep its model; a state is registered once, however often this is called.
 
         `model` is reports/model. Raises UserError for a model that has no weights of its own.
@@ -113,7 +116,7 @@ class Registry:
             _STATE: state.digest,
             "windtunnel.model_digest": state.model_digest,
             "assessment.run_id": run_id,
-            "gate.decision": str(gate["decision"]),
+            "gate.decision": gate.decision.value,
             "gate.reasons": "; ".join(reasons)[:MAX_TAG],
         }
         with self._asked():

@@ -1,7 +1,4 @@
-"""A sweep as one run of MLflow: links to the states of its experiments, their numbers as series, and a figure across them.
-
-The states are not nested below it: MLflow's run list shows nested runs folded, and the states are what that list is about.
-"""
+"""A sweep as one run of MLflow: the states of its experiments nested below it, their numbers as series, and a figure across them."""
 
 from __future__ import annotations
 
@@ -24,6 +21,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 FIGURE = "sweep.png"
+# MLflow's run list folds nested runs, except below the parent of a run of this type: the states are what the list is about.
+_OPEN = {"mlflow.runType": "evaluation"}
 _CURVES = (
     ("clean/accuracy", "clean", "clean accuracy"),
     ("worst_case/accuracy", "broken", "worst-case accuracy, 95 % intervals"),
@@ -50,7 +49,7 @@ def record_sweep(
 ) -> str:
     """Log the sweep unless it is logged; the id of its run. Raises what MLflow raises where the store cannot be reached.
 
-    Each of its states names the last sweep that asked for it, by the tag `windtunnel.sweep_run`.
+    A state is nested below the first sweep that asked for it, since a run has one parent; every sweep links all of its states.
     """
     digest = hashlib.sha256("\n".join([name, *sorted(point.state for point in points)]).encode()).hexdigest()
     with store_lock():
@@ -64,8 +63,9 @@ def record_sweep(
         )
         states = {point.state: _state(client, where, point.state) for point in points}
         for state in states.values():
-            if state:
-                client.set_tag(state.info.run_id, "windtunnel.sweep_run", run)
+            if state and "mlflow.parentRunId" not in state.data.tags:
+                for key, value in {**_OPEN, "mlflow.parentRunId": run}.items():
+                    client.set_tag(state.info.run_id, key, value)
         _log(client, run, title, axes, points, states)
         client.set_terminated(run)
     return run

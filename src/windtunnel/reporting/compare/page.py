@@ -187,12 +187,18 @@ def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:
         if pair.first.tensor("clean_inputs").ndim != 4:
             yield Table(f"{pair.name}, {words} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
             continue
-        shown = rows[:MOST_PICTURES]
+        places = [{row: i for i, row in enumerate(run.kept.tolist())} for run in (pair.first, pair.second)]
+        shown = [i for i in rows if i in places[0] and i in places[1]][:MOST_PICTURES]
+        if not shown:
+            yield Table(f"{pair.name}, {words} ({len(rows)})", ("samples",), ((", ".join(names[:50]),),))
+            continue
         more = f"; the first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-        cells = [("clean", tuple(_clean(pair.first, i) for i in shown)),
-                 (first, tuple(_perturbed(pair.first, i, first) for i in shown)),
-                 (second, tuple(_perturbed(pair.second, i, second) for i in shown))]  # fmt: skip
-        header = tuple(names[: len(shown)])
+        one, two = pair.first.pictured, pair.second.pictured
+        names = [pair.first.sample_names[i] for i in shown]
+        cells = [("clean", tuple(_clean(one, places[0][i]) for i in shown)),
+                 (first, tuple(_perturbed(one, places[0][i], first) for i in shown)),
+                 (second, tuple(_perturbed(two, places[1][i], second) for i in shown))]  # fmt: skip
+        header = tuple(names)
         yield PictureGrid(
             f"{pair.name}, {words}: {len(rows)} sample{'s' if len(rows) > 1 else ''}{more}",
             header,

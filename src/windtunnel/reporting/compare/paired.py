@@ -9,7 +9,9 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
+from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import is_tensor_summary
@@ -110,13 +112,23 @@ def _why_not(first: Artifacts, second: Artifacts) -> str:
             f"assessed on other samples ({len(first.sample_names)} and {len(second.sample_names)}, {both} of them in "
             f"both, or in another order); assess both on the same"
         )
-    if not torch.equal(first.tensor("clean_inputs"), second.tensor("clean_inputs")):
+    if not _same_images(first, second):
         return "the samples have the same names and other values: the data or its preparation changed"
     if not torch.equal(first.tensor("targets"), second.tensor("targets")):
         return (
             "the samples have other reference labels in the two (without labels these are the model's own predictions)"
         )
     return ""
+
+
+def _same_images(first: Artifacts, second: Artifacts) -> bool:
+    """Whether the clean images that both have kept are equal; where there is none of both, their names stand for them."""
+    one, two = first.kept, second.kept
+    if torch.equal(one, two):
+        return same_values(first.tensor("clean_inputs"), second.tensor("clean_inputs"))
+    mine, theirs = torch.isin(one, two).nonzero().flatten(), torch.isin(two, one).nonzero().flatten()
+    images = ((first.tensor("clean_inputs"), mine), (second.tensor("clean_inputs"), theirs))
+    return same_values(*(scratch.rows_of(tensor, rows) for tensor, rows in images))
 
 
 def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:

@@ -6,6 +6,7 @@ Only those rows are read from an assessment's tensors, which are dropped before 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,6 +45,7 @@ class Pictures:
 
     def take(self, artifacts: Artifacts, source: int) -> None:
         """Take the pictures of one worst-case assessment, which is number `source` of the report."""
+        artifacts = artifacts.pictured
         images = artifacts.data.get("perturbed_inputs")
         # Elsewhere the images are no changed clean images: averages over corruptions, or decoded ones.
         changed = artifacts.kind is not AssessmentKind.STATISTICAL_SAMPLING
@@ -67,26 +69,28 @@ def plan_pictures(base: Artifacts | None, assessments: int) -> Pictures | None:
         return None
     height, width = _tile(images)
     room = PIXELS // (2 * height * width)
-    n = len(images)
-    clean = _evenly(n, room if n * (assessments + 1) > 2 * room else n)
-    perturbed = clean if n * (assessments + 1) <= 2 * room else _evenly(n, room // max(1, assessments))
-    pictures = Pictures(base.sample_names, _chosen(base), tuple(sorted({*clean, *perturbed})), perturbed)
-    pictures.sprites.append(_sprite(images[list(pictures.thumbnails)], pictures.thumbnails, -1))
-    pictures.clean = {i: images[i].clone() for i in pictures.chosen}
+    kept = base.kept.tolist()
+    row, n = {sample: i for i, sample in enumerate(kept)}, len(kept)
+    clean = _evenly(kept, room if n * (assessments + 1) > 2 * room else n)
+    perturbed = clean if n * (assessments + 1) <= 2 * room else _evenly(kept, room // max(1, assessments))
+    pictures = Pictures(base.sample_names, _chosen(base, kept), tuple(sorted({*clean, *perturbed})), perturbed)
+    pictures.sprites.append(_sprite(images[[row[i] for i in pictures.thumbnails]], pictures.thumbnails, -1))
+    pictures.clean = {i: images[row[i]].clone() for i in pictures.chosen}
     known = base.data.get("perturbed_inputs")
     if isinstance(known, Tensor) and known.shape == images.shape:
-        pictures.nearest = {i: known[i].clone() for i in pictures.chosen if bool(known[i].isfinite().all())}
+        nearest = {i: known[row[i]].clone() for i in pictures.chosen}
+        pictures.nearest = {i: image for i, image in nearest.items() if bool(image.isfinite().all())}
     return pictures
 
 
-def _chosen(base: Artifacts) -> tuple[int, ...]:
-    """The samples worth showing side by side: broken with the smallest change, each of another class; else the first."""
+def _chosen(base: Artifacts, kept: Sequence[int]) -> tuple[int, ...]:
+    """Those of the samples `kept` worth showing side by side: broken with the smallest change, each of another class; else the first."""
     targets, n = base.tensor("targets"), len(base.sample_names)
     verdicts, moved = base.tensor("verdicts"), base.data.get("perturbation_distance")
     right = base.tensor("clean_predictions") == targets
     broken = ((verdicts == Verdict.ATTACK_SUCCEEDED) & right).tolist()
     distances = moved.tolist() if isinstance(moved, Tensor) else [0.0] * n
-    order = sorted(range(n), key=lambda i: (not broken[i], distances[i] if broken[i] else 0.0, i))
+    order = sorted(kept, key=lambda i: (not broken[i], distances[i] if broken[i] else 0.0, i))
     first_of_class: dict[int, int] = {}
     for i in order:
         first_of_class.setdefault(int(targets[i]), i)
@@ -94,8 +98,10 @@ def _chosen(base: Artifacts) -> tuple[int, ...]:
     return tuple([*first_of_class.values(), *rest][:SIDE_BY_SIDE])
 
 
-def _evenly(n: int, wanted: int) -> tuple[int, ...]:
-    return tuple(range(n)) if wanted >= n else tuple(int(i) for i in np.linspace(0, n - 1, max(1, wanted)))
+def _evenly(samples: Sequence[int], wanted: int) -> tuple[int, ...]:
+    n = len(samples)
+    places = range(n) if wanted >= n else (int(i) for i in np.linspace(0, n - 1, max(1, wanted)))
+    return tuple(samples[i] for i in places)
 
 
 def _tile(images: Tensor) -> tuple[int, int]:

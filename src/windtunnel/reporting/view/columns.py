@@ -21,6 +21,7 @@ from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
+from windtunnel.core.storage import KEPT
 from windtunnel.reporting.compare.runs import Run
 
 NONE = 65_535  # of an answer or a confidence that is not there
@@ -35,7 +36,10 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Source:
-    """One assessment of one run. `places`: for each sample of the page its row in the tensors, -1 where it has none."""
+    """One assessment of one run. `places`: for each sample of the page its row in the tensors, -1 where it has none.
+
+    `pictures`: its row in the images, -1 where they were not kept.
+    """
 
     run: str
     name: str
@@ -43,6 +47,7 @@ class Source:
     region: str
     data: Tensors
     places: NDArray[np.int64]
+    pictures: NDArray[np.int64]
 
     def images(self, key: str) -> Tensor | None:
         """The images under `key`, (n, C, H, W); None where there are none."""
@@ -81,7 +86,7 @@ def collect(runs: Sequence[Run]) -> Samples:
     for run in runs:
         for name, directory in run.assessments().items():
             metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
-            data = with_run_times(load_tensors(directory / DATA_FILE, mapped=True), directory)
+            data = with_run_times(load_tensors(directory / DATA_FILE, whole=False), directory)
             options = cast(dict[str, Json], metadata.get("kwargs") or {})
             names, classes = (cast(list[str], options.get(key) or []) for key in ("sample_names", "class_names"))
             if base is None:
@@ -90,7 +95,8 @@ def collect(runs: Sequence[Run]) -> Samples:
             for row, sample in enumerate(names):
                 if sample in index:
                     places[index[sample]] = row
-            found = Source(run.label, name, str(metadata.get("assessment_kind", "")), _region(metadata), data, places)
+            kind, pictures = str(metadata.get("assessment_kind", "")), _in_images(places, data)
+            found = Source(run.label, name, kind, _region(metadata), data, places, pictures)
             if base is None:
                 base = (names, classes, found)
             if name == "summary":
@@ -104,6 +110,15 @@ def collect(runs: Sequence[Run]) -> Samples:
     shown = [f"sample {i + 1}" for i in range(len(names))] if _hidden(runs[0]) else names
     labels = tuple(run.label for run in runs)
     return Samples(tuple(shown), tuple(classes), targets, clean, labels, summaries, tuple(sources), first)
+
+
+def _in_images(places: NDArray[np.int64], data: Tensors) -> NDArray[np.int64]:
+    kept = data.get(KEPT)
+    if not isinstance(kept, Tensor) or not len(kept):
+        return places if kept is None else np.full_like(places, -1)
+    rows = kept.numpy()
+    found: NDArray[np.int64] = np.searchsorted(rows, places).clip(max=len(rows) - 1)
+    return np.where(rows[found] == places, found, -1)
 
 
 def _hidden(run: Run) -> bool:
@@ -224,7 +239,7 @@ def rows_at(source: Source, key: str, start: int, stop: int) -> Tensor | None:
     images = source.images(key)
     if images is None:
         return None
-    places = torch.from_numpy(source.places[start:stop])
+    places = torch.from_numpy(source.pictures[start:stop])
     found = images[places.clamp(min=0)].clone()
     found[places < 0] = torch.nan
     return found

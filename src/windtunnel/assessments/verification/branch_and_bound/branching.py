@@ -15,11 +15,13 @@ TRIAL_STEPS = 3
 OVERALL = 2  # candidates by each score over all layers, beside the best of every layer
 
 
-def scores(bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, met: Tensor) -> list[Tensor]:
+def scores(
+    bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, met: Tensor, taken: Tensor
+) -> list[Tensor]:
     """Three scores of every column, (m, C) each, -1 where it cannot be split.
 
     What the offset of the unit's chord costs; BaBSR's estimate; and by how much the unit's line misses the activation at
-    the point where the bound is attained, where the units' inputs are `met` (m, C).
+    the point where the bound is attained, where the units' inputs are `met` and their lines give `taken` (m, C).
     """
     k, a = relaxation.kinks, back.coefficients
     least = k.base  # of open units; the others count for nothing
@@ -28,8 +30,7 @@ def scores(bounded: Bounded, rows: Rows, relaxation: Relaxation, back: Back, met
     negative = a.clamp(max=0)
     cost = -negative * k.offset
     estimate = (torch.maximum(bias * (k.up - 1) * a, bias * (k.up - least) * a) - cost).abs()
-    line = (a - negative) * (k.base + k.rise * rows.alpha) * met + negative * (k.up * met + k.offset)
-    missed = a * torch.maximum(met, least * met) - line
+    missed = a * (torch.maximum(met, least * met) - taken)
     shut = 1 - k.open
     return [score * k.open - shut for score in (cost, estimate, missed.clamp(min=0))]
 

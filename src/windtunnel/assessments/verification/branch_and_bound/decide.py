@@ -11,13 +11,14 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
 from windtunnel.assessments.verification.branch_and_bound.tighten import tighten
 
-# Iterations: of the margins at first, of the margins later, of the inputs of activations.
-_QUICK_ROOT, _ROOT, _INNER = 20, 60, 20
+# Iterations: of the margins at first, of the margins later, of the inputs of activations, of the planes.
+_QUICK_ROOT, _ROOT, _INNER, _PLANES = 20, 60, 20, 60
 # (splits for each side of each unstable unit, subdomains searched before): what is asked in turn, before the whole search.
 # A search before is thrown away, so that it is short: it decides what is nearly decided.
 _TIGHTENING = ((8, 64), (24, 256))
@@ -102,19 +103,19 @@ class _Work:
         if not len(members) or self._expired():
             return
         bounded = bound_network(self._network, self._region.part(members), _INNER, self._limits.rows)
-        self._roots(bounded, members, _ROOT)
+        roots = self._bent_roots(bounded, members)
         worth = self._network.piecewise_linear and len(self._network.layers) > 1
         for splits, before in _TIGHTENING:
-            self._search(bounded, members, min(before, self._limits.domains))
+            self._search(bounded, members, roots, min(before, self._limits.domains))
             open_ = self._open(members)
             if not len(open_) or self._expired() or before >= self._limits.domains or not worth:
                 break
             known = self._bounds[open_].clone()
             tighten(bounded, splits, _TIGHTENING_STEPS, self._limits.rows, self._expired)
-            self._roots(bounded, members, _ROOT)
+            roots = self._bent_roots(bounded, members)
             missing = (self._goal[open_] - known).clamp(min=1e-12)
             worth = bool(((self._bounds[open_] - known) / missing).amax() > _WORTH_IT)
-        self._search(bounded, members, self._limits.domains)
+        self._search(bounded, members, roots, self._limits.domains)
 
     def outcome(self) -> Decided:
         """What is known now."""
@@ -150,13 +151,26 @@ class _Work:
                 made.append(better)
         return open_, Rows.joined(made) if made else None
 
-    def _search(self, bounded: Bounded, members: Tensor, domains: int) -> None:
-        """Branch and bound over the open margins of `members`, at most `domains` subdomains a sample."""
-        if self._expired():
+    def _bent_roots(self, bounded: Bounded, members: Tensor) -> tuple[Tensor, Rows | None]:
+        """As `_roots`; margins that stay open are bounded with planes in the place of chords."""
+        asked, rows = self._roots(bounded, members, _ROOT)
+        still = (self._bounds[asked] <= self._goal[asked]).nonzero().flatten()
+        if rows is None or not len(still) or self._expired():
+            return asked, rows
+        open_, rows = asked[still], with_planes(bounded, rows.at(still), _PLANES, self._limits.memory)
+        for part in torch.arange(len(open_), device=open_.device).split(self._limits.rows):
+            self._bounds[open_[part]] = torch.maximum(self._bounds[open_[part]], bounded.value(rows.at(part)))
+        return open_, rows
+
+    def _search(self, bounded: Bounded, members: Tensor, roots: tuple[Tensor, Rows | None], domains: int) -> None:
+        """Branch and bound over what is open of the margins `roots` of `members`, at most `domains` subdomains a sample."""
+        open_, rows = roots
+        if rows is None or self._expired():
             return
-        open_, rows = self._roots(bounded, members, _ROOT)
-        if rows is None:
+        left = torch.isin(open_, self._open(members)).nonzero().flatten()
+        if not len(left):
             return
+        open_, rows = open_[left], rows.at(left)
         tree = Search(bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains))
         tree.run(lambda points, at: self._check(points, members[at]), self._expired)
         at = members.cpu()

@@ -130,12 +130,21 @@ class Network:
         ends = list(accumulate(z[0].numel() for z in tape.pre))
         self.sizes = [z[0].numel() for z in tape.pre]
         self.layers = [
-            Layer(activation, tuple(z.shape[1:]), z[0].numel(), direct=self._direct(tape, j))
+            Layer(activation, tuple(z.shape[1:]), z[0].numel(), direct=self._leaves_of(tape, j) in ([], [0]))
             for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True))
         ]
         self.num_outputs = tape.out.shape[1]
+        self._sources = [self._leaves_of(tape, j) for j in range(len(tape.pre))]
         self.inputs = tape.leaves[0][0].numel()
         self.width = self.inputs + (ends[-1] if ends else 0)
+
+    def source(self, index: int) -> int | None:
+        """The only leaf that the input of activation `index` depends on; None where there are several."""
+        return self._sources[index][0] if len(self._sources[index]) == 1 else None
+
+    def leaf_size(self, leaf: int) -> int:
+        """How many numbers a leaf has."""
+        return self.sizes[leaf - 1] if leaf else self.inputs
 
     @property
     def piecewise_linear(self) -> bool:
@@ -200,9 +209,9 @@ class Network:
         return Tape(leaves, pre, mode.logits(out))
 
     @staticmethod
-    def _direct(tape: Tape, index: int) -> bool:
+    def _leaves_of(tape: Tape, index: int) -> list[int]:
         found = tape.gradients(index, torch.ones_like(tape.node(index)))
-        return all(gradient is None for gradient in found[1:])
+        return [i for i, gradient in enumerate(found) if gradient is not None]
 
     def _refuse_what_is_not_affine(self) -> None:
         """Raise NotImplementedError, naming the first operator that does not map a midpoint to the midpoint.

@@ -5,14 +5,15 @@ Sources: CROWN (Zhang et al. 2018, arXiv 1811.00866), beta-CROWN (Wang et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.planes import Plane
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
 
@@ -24,7 +25,8 @@ class Rows:
     start: the node (the input of an activation, or the output). spec: (m, size of the node). sample: int64 (m,), its region.
     signs: int8 (m, C), +1 where a unit is taken as active, -1 as inactive, 0 where it is not split. alpha: (m, C), in
     [0, 1], between the least and the largest lower slope of an open unit. beta: (m, C), the multiplier >= 0 of each split.
-    C: the columns below the node.
+    C: the columns below the node. planes: of some layers the upper bounds of open units instead of chords, for as many linear
+    functions as there are; plane: int64 (m,), which of them a row is.
     """
 
     start: int
@@ -33,13 +35,15 @@ class Rows:
     signs: Tensor
     alpha: Tensor
     beta: Tensor
+    planes: Mapping[int, Plane] = field(default_factory=dict)
+    plane: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def __len__(self) -> int:
         return len(self.spec)
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Rows of one node, one after the other."""
+        """Rows of one node without planes, one after the other."""
         spec, sample, signs, alpha, beta = (
             torch.cat(of)
             for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
@@ -48,8 +52,11 @@ class Rows:
 
     def at(self, index: Tensor) -> Rows:
         """The rows at `index`, int64 or bool."""
-        chosen = (t[index] for t in (self.spec, self.sample, self.signs, self.alpha, self.beta))
-        return Rows(self.start, *chosen)
+        spec, sample, signs, alpha, beta = (
+            t[index] for t in (self.spec, self.sample, self.signs, self.alpha, self.beta)
+        )
+        plane = self.plane[index] if self.planes else self.plane
+        return Rows(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
 
     def with_multipliers(self, alpha: Tensor, beta: Tensor) -> Rows:
         """The same rows with other multipliers."""
@@ -138,6 +145,40 @@ class Bounded:
         alpha = (up > -low)[sample].float()
         return Rows(node, spec, sample, torch.zeros_like(alpha, dtype=torch.int8), alpha, torch.zeros_like(alpha))
 
+    def at_columns(self, j: int, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """(low, up) of layer j's columns, float64 (m, U), in the regions `sample` (m,)."""
+        units = self.units[j]
+        return self.low[j][sample][:, units], self.up[j][sample][:, units]
+
+    def box(self, leaf: int, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """(middle, radius), float64 (m, n), of what a leaf takes in the regions `sample` (m,): the input, or an activation."""
+        if leaf == 0:
+            low, high = self.region.low[sample], self.region.high[sample]
+        else:
+            activation = self.network.layers[leaf - 1].activation
+            assert isinstance(activation, Kink)
+            shape = (-1, *self.network.layers[leaf - 1].shape)
+            low, high = (activation(t[leaf - 1][sample].view(shape)).flatten(1) for t in (self.low, self.up))
+        return (low + high) / 2, (high - low) / 2 + 1e-12
+
+    def affine(self, j: int, largest: int) -> tuple[int, Tensor, Tensor] | None:
+        """(source, w float64 (U, n), b (U,)): the inputs of layer j's columns are w x + b of the outputs x of one leaf.
+
+        None where that is not so, where the layer is no ReLU or has none that is open, or where w has more than `largest` numbers.
+        """
+        layer, units = self.network.layers[j], self.units[j]
+        if not isinstance(layer.activation, Kink) or bool(layer.activation.slope.any()) or not len(units):
+            return None
+        source = self.network.source(j)
+        if source is None or len(units) * self.network.leaf_size(source) > largest:
+            return None
+        spec = torch.zeros(len(units), layer.size, dtype=torch.float64, device=self.network.device)
+        spec[torch.arange(len(units)), units] = 1.0
+        tape = self.network.tape(len(units), torch.float64)
+        w = tape.gradients(j, spec)[source]
+        assert w is not None
+        return source, w.flatten(1), tape.node(j)[0].detach().flatten()[units]
+
     def relaxation(self, rows: Rows, dtype: torch.dtype) -> Relaxation:
         """The linear bounds of every layer below the rows' node, in each row's subdomain."""
         count, one = self.below(rows.start), len(self.region) == 1
@@ -206,8 +247,16 @@ class Bounded:
                 some = a.index_select(1, units)
                 columns.append(some)
                 negative = some.clamp(max=0)
-                constant = constant + (negative * k.offset[:, at]).sum(1)
-                new = (some - negative) * lower[:, at] + negative * k.up[:, at]
+                new = (some - negative) * lower[:, at]
+                if plane := rows.planes.get(j):
+                    bent = negative * k.open[:, at]
+                    carried, offset = plane.carried(bent, rows.plane)
+                    constant, negative = constant + offset, negative - bent
+                    known = held[plane.source]
+                    held[plane.source] = carried if known is None else known + carried
+                else:
+                    constant = constant + (negative * k.offset[:, at]).sum(1)
+                new = new + negative * k.up[:, at]
                 split = relaxation.split[j]
                 if split is not None:
                     places, all_ = split
@@ -220,15 +269,24 @@ class Bounded:
         coefficients = torch.cat(columns[::-1], 1) if columns else rows.alpha[:, :0].to(dtype)
         return Back(constant, inputs, coefficients, chosen)
 
-    def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> Tensor:
-        """The inputs (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it."""
+    def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """(inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it.
+
+        And the leaves, (m, size) each.
+        """
         k = relaxation.kinks
         taken = back.coefficients.sign().add_(1).mul_(0.5)
         slope = torch.lerp(k.up, k.base + k.rise * rows.alpha.to(x), taken)
         offset = k.offset * (1 - taken)
         found: list[Tensor] = []
+        outputs: list[Tensor] = []
+        leaves = [x]
 
         def answer(j: int, z: Tensor) -> Tensor:
+            leaves.append(value := taken_for(j, z))
+            return value.view(z.shape)
+
+        def taken_for(j: int, z: Tensor) -> Tensor:
             flat, fixed, units, at = z.flatten(1), relaxation.fixed[j], self.units[j], self.slices[j]
             if isinstance(fixed, Lines):
                 side = back.chosen[j].sign().add_(1).mul_(0.5)
@@ -236,16 +294,23 @@ class Bounded:
                     torch.lerp(fixed.up, fixed.low, side),
                     torch.lerp(fixed.up_offset, fixed.low_offset, side),
                 )
-                return torch.addcmul(offsets, slopes, flat).view(z.shape)
+                return torch.addcmul(offsets, slopes, flat)
             value = flat * fixed
             if len(units):
                 some = flat.index_select(1, units)
                 found.append(some)
-                value.index_copy_(1, units, torch.addcmul(offset[:, at], slope[:, at], some))
-            return value.view(z.shape)
+                line = torch.addcmul(offset[:, at], slope[:, at], some)
+                if plane := rows.planes.get(j):
+                    bent = (1 - taken[:, at]) * k.open[:, at]
+                    line = torch.lerp(line, plane.value(leaves[plane.source], rows.plane), bent)
+                outputs.append(line)
+                value.index_copy_(1, units, line)
+            return value
 
         self.network.run(x.view(-1, *self.network.input_shape), answer, upto=rows.start)
-        return torch.cat(found, 1) if found else rows.alpha[:, :0].to(x)
+        if not found:
+            return rows.alpha[:, :0].to(x), rows.alpha[:, :0].to(x), leaves
+        return torch.cat(found, 1), torch.cat(outputs, 1), leaves
 
     def value(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Tensor:
         """The lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""

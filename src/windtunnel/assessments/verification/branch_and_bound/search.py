@@ -105,7 +105,8 @@ class Search:
         value, x = bounded.region.minimum(back.inputs, rows.sample)
         known = torch.maximum(known, back.constant + value)
         self._try(x, rows.sample, check)
-        ranked = scores(bounded, rows, relaxation, back, bounded.forward(x, rows, relaxation, back))
+        met, taken, _ = bounded.forward(x, rows, relaxation, back)
+        ranked = scores(bounded, rows, relaxation, back, met, taken)
         column = choose(bounded, rows, ranked, known, goal, relaxation, back, self._limits.rows)
         for i in (column < 0).nonzero().flatten().tolist():
             self._leaf(rows.at(torch.tensor([i], device=query.device)), int(query[i]), check)

@@ -13,7 +13,6 @@ from windtunnel.reporting.report.model import Block, Finding, Section, Table, Te
 from windtunnel.reporting.report.sections.classifiers import classifier_tables
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 from windtunnel.reporting.report.words import (
-    block,
     class_name,
     interval,
     kwargs,
@@ -134,7 +133,7 @@ def _pairs(found: Found, name: str) -> Iterator[Table]:
     """The single corruptions of a suite, each with its interval."""
     rows = []
     for child, metadata in found.children.get(name, {}).items():
-        metrics = block(metadata, "metrics")
+        metrics = metadata.metrics
         limits = interval(metrics, "corrupted_accuracy")
         rows.append(
             (
@@ -142,7 +141,7 @@ def _pairs(found: Found, name: str) -> Iterator[Table]:
                 f"{number(metrics, 'corrupted_accuracy'):.1%}" if "corrupted_accuracy" in metrics else "-",
                 f"[{limits[0]:.1%}, {limits[1]:.1%}]" if limits else "",
                 short(metrics.get("prediction_flips")),
-                str(len(listed(metadata, "caveats"))),
+                str(len(metadata.caveats)),
             )
         )
     if rows:

@@ -1,0 +1,40 @@
+"""Large tensors, a few samples at a time: what is computed of them needs memory for those alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+AT_A_TIME = 2**22  # values of a part: 16 MiB of float32
+
+
+def row_parts(tensor: Tensor, values: int = AT_A_TIME) -> Iterator[slice]:
+    """The rows of `tensor` (N, ...) in order, in parts of at most `values` values; a row that has more is a part of its own."""
+    few = max(1, values // max(1, tensor[:1].numel()))
+    return (slice(start, start + few) for start in range(0, len(tensor), few))
+
+
+def by_rows(measure: Callable[..., Tensor], *tensors: Tensor, values: int = AT_A_TIME) -> Tensor:
+    """`measure` of some rows of `tensors` (N, ...) at a time, joined: what it gives (n, ...) of n rows depends on each row alone."""
+    first = tensors[0]
+    found = [measure(*(t[part] for t in tensors)) for part in row_parts(first, values)]
+    return torch.cat(found) if found else measure(*tensors)
+
+
+def put_rows(into: Tensor, at: Tensor, source: Tensor, rows: Tensor) -> None:
+    """`into[at] = source[rows]`, both indices int64 (n,), without a copy of all n rows."""
+    few = max(1, AT_A_TIME // max(1, source[:1].numel()))
+    for some, others in zip(at.split(few), rows.split(few), strict=True):
+        into[some] = source[others]
+
+
+def finite_rows(tensor: Tensor) -> Tensor:
+    """Which rows of `tensor` (N, ...) hold finite values alone; bool (N,)."""
+    return by_rows(lambda rows: rows.flatten(1).isfinite().all(1), tensor)
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have one shape and equal values, as `torch.equal`, row by row."""
+    return one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in row_parts(one))

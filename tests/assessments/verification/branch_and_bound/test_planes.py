@@ -1,0 +1,65 @@
+"""Planes in the place of chords: valid at every point, and never a weaker bound."""
+
+import pytest
+import torch
+from exact import network
+
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.core.contracts import Norm
+
+CPU = torch.device("cpu")
+
+
+def margins(kind, seed, epsilon=0.3, norm=Norm.LINF):
+    """(network, what is known of it, its region, rows of the margins of class 0 with chords, the same with planes)."""
+    net = Network(network(kind, seed), (1, 4, 4), CPU)
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+    region = Region.around(x, norm, epsilon, CPU)
+    bounded = bound_network(net, region, 10, 64)
+    spec = torch.eye(net.num_outputs)[0] - torch.eye(net.num_outputs)[1:]
+    rows = bounded.start(len(net.layers), spec, torch.zeros(len(spec), dtype=torch.int64))
+    _, rows = optimise(bounded, rows, 30, torch.inf)
+    return net, bounded, region, rows, with_planes(bounded, rows, 20, 10**9)  # too few to be left out for want of gain
+
+
+@pytest.mark.parametrize("kind", ["dense", "convolution, batch norm"])
+@pytest.mark.parametrize("norm", [Norm.LINF, Norm.L2])
+def test_no_point_of_the_region_leaves_a_plane(kind, norm):
+    met = 0
+    for seed in range(3):
+        net, bounded, region, _, rows = margins(kind, seed, norm=norm)
+        points = region.low + (region.high - region.low) * torch.rand(400, 16, dtype=torch.float64).round(decimals=1)
+        points = region.points(points, torch.zeros(400, dtype=torch.int64))
+        leaves = [points]
+
+        def relu(j, z, leaves=leaves, net=net):
+            leaves.append(net.layers[j].activation(z).flatten(1))
+            return leaves[-1].view(z.shape)
+
+        net.run(points.view(-1, 1, 4, 4), relu)
+        for j, plane in rows.planes.items():
+            for q in range(len(rows)):
+                above = plane.value(leaves[plane.source], torch.full((400,), q))
+                assert (leaves[j + 1][:, bounded.units[j]] <= above + 1e-9).all()
+                met += above.shape[1]
+    assert met
+
+
+@pytest.mark.parametrize("kind", ["dense", "convolution, batch norm"])
+def test_planes_bound_no_worse_than_chords_and_often_better(kind):
+    better = 0
+    for seed in range(4):
+        _, bounded, _, chords, planes = margins(kind, seed)
+        gain = bounded.value(planes) - bounded.value(chords)
+        assert (gain >= -1e-5).all()
+        better += int((gain > 1e-3).sum())
+    assert better > 0
+
+
+def test_planes_that_need_too_much_memory_are_left_out():
+    _, bounded, _, chords, _ = margins("dense", 0)
+    assert not with_planes(bounded, chords, 5, 100).planes

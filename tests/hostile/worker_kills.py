@@ -1,0 +1,178 @@
+"""Kill workers and drivers of one job on a Ray cluster of three local nodes: what CI does a few times, and a person 60 and 20 times.
+
+python -m tests.hostile.worker_kills 60 20 --seed 7
+
+The job is PGD in batches of about a second. Workers and drivers end by SIGKILL at random times; a driver is started again with another
+number of workers. At the end all bytes are those of a run in one process that nobody killed, no more batches were done twice than
+there were kills, and nothing of a driver that was killed is alive. A job that ends before all kills are done begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from windtunnel.core.executors import VARIABLE
+
+BATCHES, NODES = 60, 3
+ORPHANS_END_IN = 60.0  # seconds: Ray notices that a driver is gone, and ends its actors
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+import torch, torchattacks
+from windtunnel.core.artifacts import save_tensors
+from windtunnel.core.batches import Checkpoint, batches_of, run_batches
+from windtunnel.core.seeds import seeded
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)).eval()
+inputs = torch.rand(8 * {batches}, 1, 8, 8)
+log, pause = Path.cwd() / "log", float(sys.argv[1])
+
+def work(batch):
+    x = inputs[batch.indices]
+    with seeded(batch.seed):
+        found = torchattacks.PGD(model, eps=0.1, steps=10)(x, model(x).argmax(1))
+    time.sleep(pause)
+    with log.open("a") as file:
+        file.write(f"{{batch.number}}\\n")
+    return {{"x": found, "logits": model(found).detach()}}
+
+checkpoint = Checkpoint("job", "resolved", [], Path("checkpoints"))
+found = run_batches(batches_of(torch.arange(len(inputs)), 8, 3, "job"), work, name="job", checkpoint=checkpoint)
+save_tensors(found, Path("result.pt"))
+"""
+
+
+@dataclass
+class Tally:
+    """What happened."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    twice: int = 0
+    rounds: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{number} {kind}s" for kind, number in sorted(self.kills.items()))
+        return f"{kinds or 'nobody'} killed in {self.rounds} jobs, {self.twice} batches done twice: {len(self.failures)} failures"
+
+
+def worker_kills(
+    workers: int, drivers: int, seed: int, folder: Path, pause: float = 1.0, batches: int = BATCHES
+) -> Tally:
+    """Kill so many. The tally holds a line for everything that was not as it should be."""
+    from ray.cluster_utils import Cluster
+
+    draw, tally = random.Random(seed), Tally()
+    (folder / "driver.py").write_text(DRIVER.format(batches=batches))
+    subprocess.run(_command(0), cwd=folder, env=_environment("here", ""), check=True)
+    expected = (folder / "result.pt").read_bytes()
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        for _ in range(NODES - 1):
+            cluster.add_node(**node)
+        cluster.wait_for_nodes()
+        due = ["worker"] * workers + ["driver"] * drivers
+        draw.shuffle(due)
+        while due:
+            _one_job(folder, cluster.address, draw, due, tally, pause)
+            if (folder / "result.pt").read_bytes() != expected:
+                tally.failures.append(f"after {tally.kills.total()} kills: other bytes")
+    finally:
+        cluster.shutdown()
+    return tally
+
+
+def _command(pause: float) -> list[str]:
+    return [sys.executable, "driver.py", str(pause)]
+
+
+def _environment(where: str, address: str) -> dict[str, str]:
+    return {**os.environ, VARIABLE: where, "RAY_ADDRESS": address, "OMP_NUM_THREADS": "1"}
+
+
+def _one_job(folder: Path, address: str, draw: random.Random, due: list[str], tally: Tally, pause: float) -> None:
+    for name in ("log", "result.pt"):
+        (folder / name).unlink(missing_ok=True)
+    subprocess.run(["rm", "-rf", "checkpoints"], cwd=folder, check=True)
+    before = tally.kills.total()
+    said, driver = folder / "said", _started(folder, address, draw, pause)
+    while driver.poll() is None:
+        # As often as a batch or two is done: some kills hit workers that have just begun, some strike twice.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            driver.wait(draw.uniform(0.5, 4.0) * max(pause, 0.5))
+            break
+        actors = _actors()
+        if not due or not actors or not (folder / "log").exists():
+            continue
+        kind = due.pop()
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(driver.pid if kind == "driver" else draw.choice(actors)).send_signal(signal.SIGKILL)
+        tally.kills[kind] += 1
+        if kind == "driver":
+            driver.wait()
+            _, alive = psutil.wait_procs([psutil.Process(p) for p in actors if psutil.pid_exists(p)], ORPHANS_END_IN)
+            if alive:
+                tally.failures.append(f"after {tally.kills.total()} kills: {len(alive)} workers outlived their driver")
+            driver = _started(folder, address, draw, pause)
+        print(tally, flush=True)
+    tally.rounds += 1
+    if driver.returncode:
+        tally.failures.append(f"after {tally.kills.total()} kills: {said.read_text()[-500:]}")
+        due.clear()
+        return
+    done = (folder / "log").read_text().split()
+    tally.twice += (twice := len(done) - len(set(done)))
+    if twice > tally.kills.total() - before:
+        tally.failures.append(f"{twice} batches were done twice after {tally.kills.total() - before} kills")
+
+
+def _started(folder: Path, address: str, draw: random.Random, pause: float) -> subprocess.Popen[bytes]:
+    environment = _environment(f"ray:{draw.randint(1, NODES)}", address)
+    with (folder / "said").open("wb") as said:
+        return subprocess.Popen(_command(pause), cwd=folder, env=environment, stdout=said, stderr=said)
+
+
+def _actors() -> list[int]:
+    """The processes of our actors; this machine's other clusters have none of this name."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and any(
+                w.startswith("ray::Actor") for w in process.cmdline()[:1]
+            ):
+                found.append(process.pid)
+    return found
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workers", type=int, nargs="?", default=60)
+    parser.add_argument("drivers", type=int, nargs="?", default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.monotonic()
+        tally = worker_kills(arguments.workers, arguments.drivers, arguments.seed, Path(folder).resolve())
+        print(f"{time.monotonic() - started:.0f} s: {tally}", *tally.failures, sep="\n")
+    raise SystemExit(bool(tally.failures))
+
+
+if __name__ == "__main__":
+    main()
