@@ -35,7 +35,7 @@ def thorough(epsilon: float) -> dict[str, Mapping[str, object]]:
             **NAIVE,
             "pgd": {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": epsilon / 8}},
             "square": {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 300}},
-            "cw": {"library": "torchattacks", "algorithm": "CW", "params": {"c": 10, "lr": 0.03}, "budget": {**l2, "steps": 100}},
+            "cw": {"library": "torchattacks", "algorithm": "CW", "params": {"c": 2, "lr": 0.03}, "budget": {**l2, "steps": 100}},
             "fab": {"library": "torchattacks", "algorithm": "FAB", "budget": {"steps": 20}},
             "standard": {"library": "windtunnel", "algorithm": "standard"},
         },

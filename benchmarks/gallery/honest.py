@@ -64,7 +64,13 @@ def shapes(n: int = 60) -> Pair:
     inputs = (images * 255).round().div(255)[:, None]
     names = ("frame", "disc", "bar", "diagonal")
     assessed, train = (
-        Dataset(inputs[part], targets[part], tuple(f"shape-{i}" for i in range(total)[part]), names)
+        Dataset(
+            inputs[part],
+            targets[part],
+            tuple(f"shape-{i}" for i in range(total)[part]),
+            names,
+            metadata={"source": "shapes", "channels": 1, "samples": {"of": total, "n": len(targets[part])}},
+        )
         for part in (slice(0, n), slice(n, None))
     )
     return assessed, train

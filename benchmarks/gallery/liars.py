@@ -19,6 +19,7 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.probes import margin_loss
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Recipe
 
@@ -41,6 +42,9 @@ SIMPLE: dict[str, Callable[[nn.Module], nn.Module]] = {
     "detector of off-grid inputs": masks.OffGrid,
     "batch statistics": masks.BatchStatistics,
     "purifier that optimises": masks.Purifying,
+    "aware of who asks for a gradient": masks.AwareOfGradients,
+    "gradient that turns at the boundary": masks.TurnsAtTheBoundary,
+    "another answer from the ninth call on": masks.CountsCalls,
 }
 
 
@@ -63,6 +67,7 @@ def _composed(data: Pair, cnn: nn.Module, mlp: nn.Module) -> Iterator[Case]:
         return Case(name, subject_with(module, assessed), train)
 
     yield case("detached branch", masks.DetachedBranch(cnn, shape, k))
+    yield case("hard labels behind a blind gradient", masks.BehindHardLabels(cnn, shape, k))
     yield case("switch by a checksum", masks.Switching(cnn, mlp, trained(data, epochs=4)))
     yield case("detector that refuses", masks.Refusing(cnn, float(roughness.quantile(0.9))))
     yield case("cache of queries", masks.Cache(cnn, 1.5 * EPSILON))
@@ -91,6 +96,9 @@ def _about_the_data(data: Pair, cnn: nn.Module) -> Iterator[Case]:
     flipped[::5] = (flipped[::5] + 3) % 10
     yield case("a fifth of the labels wrong", replace(assessed, targets=flipped))
     yield case("assessed on training samples", replace(train.subset(torch.arange(len(assessed))), ids=assessed.ids))
+    pool, _ = digits(500)
+    margins = margin_loss(subject_with(cnn, pool).clean_logits, pool.targets)
+    yield case("the easiest samples of many", pool.subset(margins.argsort()[: len(assessed)].sort().values))
     yield case("normalised outside the model", replace(assessed, inputs=(assessed.inputs - 0.3) / 0.35))
     pseudo = replace(assessed, targets=torch.full_like(assessed.targets, -1), labelled=False)
     yield case("no labels", pseudo)
@@ -128,6 +136,16 @@ def signed_steps(
     return x
 
 
+def _mixed_up(request: Request, model: nn.Module) -> Tensor:
+    return request.inputs + (signed_steps(request, model) - request.inputs).roll(1, 0)
+
+
+def _noise_at_the_end(request: Request, model: nn.Module) -> Tensor:
+    epsilon = request.budget.epsilon or 0.0
+    moved = signed_steps(request, model) + epsilon * (2 * torch.rand_like(request.inputs) - 1)
+    return moved.clamp(request.inputs - epsilon, request.inputs + epsilon).clamp(0, 1)
+
+
 def _noise(request: Request, model: nn.Module) -> Tensor:
     model(request.inputs)
     epsilon = request.budget.epsilon or 0.0
@@ -140,6 +158,8 @@ BROKEN_PGD: dict[str, Callable[[Request, nn.Module], Tensor]] = {
     "attack on other labels": lambda request, model: signed_steps(request, model, shift=1, sign=-1.0),
     "attack with steps too small": lambda request, model: signed_steps(request, model, size=0.01),
     "attack that draws and forgets": _noise,
+    "attack that mixes up its batch": _mixed_up,
+    "attack that ends with noise": _noise_at_the_end,
 }
 PGD_ALONE = {"pgd": {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": EPSILON / 8}}}
 
@@ -184,7 +204,8 @@ def _bounds_of_the_centre(data: dict[str, Tensor]) -> None:
 def _tools(data: Pair, cnn: nn.Module, mlp: nn.Module) -> Iterator[Case]:
     assessed, train = data
     subject = subject_with(cnn, assessed)
-    for name, make in BROKEN_PGD.items():
+    on_another = {"attack on another model": lambda request, _: signed_steps(request, mlp)}
+    for name, make in {**BROKEN_PGD, **on_another}.items():
         yield Case(name, subject, train, {"attacks": PGD_ALONE}, around=lambda make=make: returning(make))
     yield Case("examples outside the box", subject, train, spoil=_changed("pgd", _outside_the_box))
     yield Case("success that was not saved", subject, train, spoil=_changed("pgd", _not_saved))

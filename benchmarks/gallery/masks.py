@@ -131,6 +131,75 @@ class DetachedBranch(nn.Module):
         return logits
 
 
+class BehindHardLabels(nn.Module):
+    """Scores of 0 or 5, so that nobody sees how near the boundary is, and the gradient of a branch that knows nothing."""
+
+    def __init__(self, inner: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.inner = DetachedBranch(argmax_inside(inner), shape, classes)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.inner(x)
+        return logits
+
+
+class AwareOfGradients(nn.Module):
+    """Who asks for a gradient gets that of the mean brightness."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.inner(x.detach())
+        brightness = x.flatten(1).mean(1, keepdim=True)
+        blind = (brightness - brightness.detach()) * torch.arange(float(logits.shape[1]))
+        return logits + blind if x.requires_grad else logits
+
+
+class CountsCalls(nn.Module):
+    """From the ninth call on it answers what it answered at first, to whatever is nearest."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.calls = 0
+        self.first: tuple[Tensor, Tensor] | None = None
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.inner(x)
+        self.calls += 1
+        if self.first is None:
+            self.first = x.detach().clone(), logits.detach().clone()
+        if self.calls <= 8:
+            return logits
+        images, answers = self.first
+        nearest = torch.cdist(x.detach().flatten(1), images.flatten(1)).argmin(1)
+        return answers[nearest] + 0.01 * (logits - logits.detach())
+
+
+class TurnsAtTheBoundary(nn.Module):
+    """The gradient is right where the model is sure, and of the wrong sign near its boundary."""
+
+    def __init__(self, inner: nn.Module, width: float = 3.0) -> None:
+        super().__init__()
+        self.inner, self.width = inner, width
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.inner(x)
+        first, second = logits.detach().topk(2, 1).values.T
+        near = (first - second < self.width)[:, None]
+        return torch.where(near, 2 * logits.detach() - logits, logits)
+
+
 def random_noise(inner: nn.Module) -> nn.Module:
     """Adds noise to its input at inference."""
     return Around(inner, before=lambda x: x + 0.15 * torch.randn_like(x))

@@ -6,6 +6,7 @@ And two honest models, on which no HARD check and at most two WARNs may fire.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,11 @@ from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.probes import margin_loss
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.validate import validate
+from windtunnel.inputs.data.load import load_dataset
+from windtunnel.params.data import Data
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +97,19 @@ def test_model_that_lies_is_caught(liar: str, few: Subject, tmp_path: Path) -> N
 def test_normalisation_outside_the_model_is_caught(few: Subject, tmp_path: Path) -> None:
     subject = normalised_inputs(few)
     assert "A5" in flagged(findings_of(subject, tmp_path))
+
+
+@pytest.mark.parametrize(("picked", "wanted"), [(True, Status.WARN), (False, Status.PASS)])
+def test_samples_that_were_picked_for_being_easy_are_told_from_those_that_were_drawn(
+    picked: bool, wanted: Status, digits_subject: Subject, tmp_path: Path
+) -> None:
+    _, train = load_dataset(Data(samples={"n": len(digits_subject.dataset), "selection": "stratified"}), 0)
+    margins = margin_loss(digits_subject.clean_logits, digits_subject.dataset.targets)
+    rows = margins.argsort()[:40] if picked else torch.arange(0, len(margins), 5)
+    evidence = assessed(digits_subject.subset(rows), validate({**SHORT, "attacks": {}, "sweeps": {}}), tmp_path)
+    (finding,) = run_checks(replace(evidence, train=train), evidence.params.sanity, ["A22"])
+    assert finding.status is wanted
+    assert ("easier than the training split" in finding.reason) is picked
 
 
 def test_attack_that_does_nothing_is_caught(few: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,14 +294,17 @@ def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
     """An example that is undone by saving the image as a file is no threat to a system that reads files.
 
     Flags an attack whose success rate falls by more than the threshold after rounding to 1/255. Not applicable where
-    the clean images have no 8 bits themselves, so that rounding alone would move them.
+    the clean images have no 8 bits themselves, so that rounding alone would move them. Attacks that find their own distance
+    stop where the class turns, so that any change undoes them and a little more budget makes up for it: they are not asked.
     """
     if not evidence.eight_bit:
         raise NotApplicable("the clean inputs are no 8-bit images")
     drops, seen = {}, 0
-    for assessment in map(
-        evidence.pictured, evidence.attacks(lambda p: Norm.L0 is not (p.region.norm if p.region else None))
-    ):
+    asked = evidence.attacks(
+        lambda p: not p.minimum_norm and Norm.L0 is not (p.region.norm if p.region else None),
+        "attack under Linf, L2 or L1 that uses its budget",
+    )
+    for assessment in map(evidence.pictured, asked):
         wins = assessment.succeeded & assessment.tried & assessment.right
         if not wins.any():
             continue
