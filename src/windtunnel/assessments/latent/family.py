@@ -35,4 +35,5 @@ FAMILY = Family(
         "laga",
     ),
     generators=True,
+    results=Lazy("windtunnel.assessments.latent.table:results"),
 )
