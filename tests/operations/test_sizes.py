@@ -73,6 +73,20 @@ def test_results_that_do_not_fit_the_disk_are_refused_with_the_key_to_change(sub
     assert sizes.no_room(params, subject.dataset, None) == ("", "")
 
 
+def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
+    from dataclasses import replace
+
+    from windtunnel.core.contracts import Capability
+    from windtunnel.inputs.models.backends import PredictFunction
+
+    module = PredictFunction(lambda batch: batch.reshape(len(batch), -1)[:, :10])
+    classifier = replace(subject.classifier, module=module, capabilities=frozenset({Capability.FORWARD}))
+    assert sizes.memory_of(_params(), classifier, subject.dataset) > 0
+    skipped = [one.skipped for one in estimate.estimates(_params(), classifier, subject.dataset, None, 1)]
+    assert skipped == ["a Python predict is not asked: every query counts"] * 4
+    assert module.rows_asked == 0
+
+
 def test_one_batch_of_each_entry_is_run_and_told_for_all_samples(subject, monkeypatch):
     asked: list[int] = []
     compute = estimate.compute

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from windtunnel.core.classifier import FORWARD_BATCH, Classifier
+from windtunnel.core.classifier import Classifier, forward_rows
+from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.layout import REPORTS
 from windtunnel.core.plugins import families
@@ -88,13 +89,15 @@ def memory_of(params: Params, classifier: Classifier, assessed: Dataset) -> int:
     """
     image = math.prod(assessed.inputs.shape[1:]) * _FLOAT
     outputs = list(_outputs(classifier, assessed))
-    forward = FORWARD_BATCH * (image + 2 * max(outputs, default=image))
+    forward = forward_rows(assessed.inputs) * (image + 2 * max(outputs, default=image))
     batch = max((entry.batch_size for _, _, entry in entries(params)), default=0)
     return _PROGRAM + max(forward, batch * (6 * image + 2 * sum(outputs)))
 
 
 def _outputs(classifier: Classifier, assessed: Dataset) -> Iterator[int]:
-    """Bytes of what each layer gives for one sample."""
+    """Bytes of what each layer gives for one sample; of a model that shows no layers nothing, without asking it a row that counts."""
+    if Capability.AUTOGRAD not in classifier.capabilities:
+        return iter(())
     counts: list[int] = []
 
     def count(_: nn.Module, __: object, output: object) -> None:
