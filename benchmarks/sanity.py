@@ -66,8 +66,13 @@ def first(evidence: Evidence, n: int) -> Evidence:
             else {k: cut(v, total, kept) for k, v in value.items()}
             for key, value in assessment.artifacts.data.items()
         }
-        kwargs = {**assessment.artifacts.plain["kwargs"], "sample_names": [names[i] for i in kept.tolist()]}
-        metadata = parse_metadata({**assessment.artifacts.plain, "kwargs": kwargs}, assessment.name)
+        kwargs = {
+            **assessment.artifacts.metadata.model_dump(mode="json")["kwargs"],
+            "sample_names": [names[i] for i in kept.tolist()],
+        }
+        metadata = parse_metadata(
+            {**assessment.artifacts.metadata.model_dump(mode="json"), "kwargs": kwargs}, assessment.name
+        )
         assessments.append(
             Assessment(
                 assessment.name,

@@ -1,12 +1,16 @@
-"""Executors: an attack in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
+"""Executors: work in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
-    python benchmarks/scale.py [--workers 2] [--n 2000] [--ray]
+    python benchmarks/scale.py [--workers 2] [--n 2000] [--repeats 3] [--ray]
     python benchmarks/scale.py --memory [--sizes 1000 10000 100000] [--large 2000] [--inputs 1000] [--network linear]    # see scale_memory
 
-PGD of 20 steps on n samples: in this process, over `workers` processes, with --ray over as many Ray actors, and over one of
-either (what handing over costs), one thread each; and in this process with as many threads. Starting the workers counts.
-Wanted: at least 1.7 times with 2 workers on 2 cores, and at most 1.1 times the time with one. No ratio where any
-tensor differs.
+PGD of 20 steps, EvoBA, crown and a suite of corruptions on n samples (a half, a quarter and a tenth of them for the last three): in
+this process, over `workers` processes, with --ray over as many Ray actors, and over one of either (what handing over costs), one
+thread each. The places take turns, `repeats` times, and a ratio is the median of those within a turn: what others do on the
+machine meanwhile hits all places alike. Workers start before the first turn; what that takes is a column of its own.
+Wanted: at least 1.7 times with 2 workers on 2 cores, and at most 1.1 times the time with one. No ratio where any tensor differs.
+A machine that others load has no processors to spare: then the table says so, and its ratios of time are no measurement of the
+executors. Processor time is one all the same, in brackets: how much less of it the busiest process needs than this one alone (as many
+times as fast on free processors, at best), and how much more all of them need together (what handing over costs).
 
 MNIST and a LeNet5 where ../shared (WINDTUNNEL_SHARED) is; else digits, repeated, and a CNN.
 """
@@ -14,49 +18,125 @@ MNIST and a LeNet5 where ../shared (WINDTUNNEL_SHARED) is; else digits, repeated
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import psutil
 import torch
 
 from benchmarks import scale_memory
 from benchmarks.attacks import subjects
 from windtunnel.assessments.attacks.assess import assess as assess_attack
+from windtunnel.assessments.corruptions.assess import assess_suite
+from windtunnel.assessments.queries.assess import assess as assess_query
+from windtunnel.assessments.verification.assess import assess as assess_verification
 from windtunnel.core.artifacts import AssessmentResult
+from windtunnel.core.batches import batches_of, run_batches
 from windtunnel.core.executors import VARIABLE
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
+from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
+from windtunnel.params.queries import QueryEntry
+from windtunnel.params.verification import VerificationEntry
 
 PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.02}, "batch_size": 100}
+EVOBA = {"algorithm": "EvoBA", "params": {"generation_size": 30, "generations": 60}}
+CROWN = {"library": "auto-LiRPA", "algorithm": "crown", "budget": {"epsilon": 0.02}}
+SUITE = {"corruptions": ["noise", "blur"], "severities": [3], "upsample": 32, "batch_size": 25, "workers": 1}
+MEASURED = {"runtime_per_sample"}
 
 
-def timed(where: str, threads: int, work: Callable[[], AssessmentResult]) -> tuple[float, AssessmentResult]:
-    """(seconds, result) of `work` under an executor."""
-    torch.set_num_threads(threads)
-    os.environ[VARIABLE] = where
-    started = time.perf_counter()
-    result = work()
-    return time.perf_counter() - started, result
-
-
-def equal(one: AssessmentResult, other: AssessmentResult) -> bool:
-    """Whether every tensor is."""
-    return all(
-        not isinstance(value, torch.Tensor) or torch.equal(value, other.data[key]) for key, value in one.data.items()
+def jobs(it: Subject, epsilon: float) -> Iterator[tuple[str, Subject, Callable[[Subject], AssessmentResult]]]:
+    """(title, samples, the work)."""
+    n, budget = len(it.dataset), Budget(norm="Linf", epsilon=epsilon)
+    pgd, evoba = AttackEntry.model_validate(PGD), QueryEntry.model_validate(EVOBA)
+    crown, suite = VerificationEntry.model_validate(CROWN), CorruptionEntry.model_validate(SUITE)
+    yield "PGD", it, lambda some: assess_attack("pgd", pgd, budget, some)
+    yield "EvoBA", it.subset(torch.arange(n // 2)), lambda some: assess_query("evoba", evoba, budget, some)
+    yield "crown", it.subset(torch.arange(n // 4)), lambda some: assess_verification("crown", crown, budget, some)
+    yield (
+        "corruptions",
+        it.subset(torch.arange(n // 10)),
+        lambda some: assess_suite("suite", suite, some, lambda _: None),
     )
 
 
-def compare(title: str, it: Subject, workers: int, places: list[str], work: Callable[[], AssessmentResult]) -> None:
-    """A line per place."""
-    threads, _ = timed("here", workers, work)
-    here, result = timed("here", 1, work)
-    print(f"{title}, {len(it.dataset)} samples: in this process {here:.1f} s, with {workers} threads {threads:.1f} s")
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """seconds: of the clock. busiest, together: seconds of a processor, of the busiest process and of all."""
+
+    seconds: float
+    busiest: float
+    together: float
+
+
+def processor_times() -> dict[int, float]:
+    """Seconds of a processor so far, of this process and all below it."""
+    found = {}
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = times.user + times.system
+    return found
+
+
+def timed(where: str, work: Callable[[], AssessmentResult]) -> tuple[Taken, AssessmentResult]:
+    """What `work` takes under an executor, and its result."""
+    os.environ[VARIABLE] = where
+    before, started = processor_times(), time.perf_counter()
+    result = work()
+    seconds, after = time.perf_counter() - started, processor_times()
+    used = [value - before.get(pid, 0.0) for pid, value in after.items()]
+    return Taken(seconds, max(used), sum(used)), result
+
+
+def equal(one: AssessmentResult, other: AssessmentResult) -> bool:
+    """Whether every tensor is, but for what is measured."""
+    return all(
+        key in MEASURED or not isinstance(value, torch.Tensor) or _bytes(value) == _bytes(other.data[key])
+        for key, value in one.data.items()
+    )
+
+
+def _bytes(value: object) -> bytes:
+    assert isinstance(value, torch.Tensor)
+    return value.numpy().tobytes()
+
+
+def start(where: str, workers: int) -> float:
+    """Seconds until `workers` workers do something that needs torch."""
+    os.environ[VARIABLE] = where
+    started = time.perf_counter()
+    run_batches(batches_of(torch.arange(workers), 1, 0, "start"), lambda batch: {"x": torch.rand(1)}, name="start")
+    return time.perf_counter() - started
+
+
+def compare(
+    title: str, it: Subject, places: list[str], repeats: int, work: Callable[[Subject], AssessmentResult]
+) -> None:
+    """A line per place: the medians of its time and of its ratios to this process within a turn."""
+    taken = {place: list[Taken]() for place in ("here", *places)}
+    same = True
+    for _ in range(repeats):
+        one, here = timed("here", lambda: work(it))
+        taken["here"].append(one)
+        for place in places:
+            one, there = timed(place, lambda: work(it))
+            taken[place].append(one)
+            same = same and equal(here, there)
     for place in places:
-        took, there = timed(place, 1, work)
-        words = f"{here / took:.2f} times as fast" if equal(result, there) else "NO RATIO: the results differ"
-        print(f"    {place}: {took:.1f} s, {words}")
+        pairs = list(zip(taken["here"], taken[place], strict=True))
+        here, there = (statistics.median(t.seconds for t in taken[key]) for key in ("here", place))
+        ratio = statistics.median(h.seconds / t.seconds for h, t in pairs)
+        busiest = statistics.median(h.together / t.busiest for h, t in pairs)
+        more = statistics.median(t.together / h.together - 1 for h, t in pairs)
+        words = f"{ratio:.2f}x ({busiest:.2f}x, {more:+.1%})" if same else "NO RATIO: other bytes"
+        print(f"| {title}, {len(it.dataset)} samples | {place} | {here:.1f} s | {there:.1f} s | {words} |", flush=True)
 
 
 def main() -> None:
@@ -64,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ray", action="store_true")
     parser.add_argument(
         "--memory", action="store_true", help="time and memory of every stage against the number of samples"
@@ -76,12 +157,23 @@ def main() -> None:
     if options.memory:
         scale_memory.main(options.sizes, options.large, f"storage: {{inputs: {options.inputs}}}", options.network)
         return
-    name, it, epsilons = subjects(options.n)[0]
-    allowed = Budget(norm="Linf", epsilon=epsilons[-1])
+    torch.set_num_threads(1)
+    busy, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
+    print(f"{cores} processors, of which {busy:.1f} were busy with other work before: ", end="")
+    print("a measurement" if cores - busy >= options.workers + 1 else "UNDER LOAD, no measurement of the executors")
+    _, it, epsilons = subjects(options.n)[0]
     kinds = ["processes", "ray"] if options.ray else ["processes"]
-    places = [f"{kind}:{number}" for kind in kinds for number in (options.workers, 1)]
-    pgd = AttackEntry.model_validate(PGD)
-    compare(f"PGD, {name}", it, options.workers, places, lambda: assess_attack("pgd", pgd, allowed, it))
+    places = [f"{kind}:{number}" for number in (options.workers, 1) for kind in kinds]
+    print(
+        "| work | where | here | there | ratio (processor time: busiest, together) |\n| --- | --- | --- | --- | --- |"
+    )
+    # A crew is kept while its kind has the same size: the sizes come one after the other.
+    for number in (options.workers, 1):
+        now = [place for place in places if place.endswith(f":{number}")]
+        began = [f"{place} {start(place, number):.1f} s" for place in now]
+        print(f"| *started: {', '.join(began)}* | | | | |", flush=True)
+        for title, some, work in jobs(it, epsilons[-1]):
+            compare(title, some, now, options.repeats, work)
 
 
 if __name__ == "__main__":

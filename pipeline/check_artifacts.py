@@ -71,7 +71,7 @@ def _assessments(params: Params) -> Iterator[tuple[Path, Recomputed]]:
 
 def _check_contract(artifacts: Artifacts) -> None:
     """Raise UserError for what the contract of docs/design.md asks for and is not there."""
-    metadata, where = artifacts.plain, artifacts.directory
+    metadata, where = artifacts.metadata.model_dump(mode="json"), artifacts.directory
     semantics, provenance = (_block(metadata, key) for key in ("semantics", "provenance"))
     missing = [key for key in _METADATA if key not in metadata]
     missing += [f"semantics.{key}" for key in _SEMANTICS if key not in semantics]
@@ -110,7 +110,7 @@ def _has_run_times(artifacts: Artifacts) -> bool:
 
 def _check_manifest(report: Artifacts) -> None:
     """Raise UserError where a file of the report is not the one whose digest is kept."""
-    for name, facts in _block(_block(report.plain, "kwargs"), "files").items():
+    for name, facts in _block(_block(report.metadata.model_dump(mode="json"), "kwargs"), "files").items():
         assert isinstance(facts, Mapping)
         path = REPORTS / name
         if not path.is_file() or not path.stat().st_size or file_digest(path) != facts["sha256"]:

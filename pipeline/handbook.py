@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 
 from windtunnel.cli.main import COMMANDS, cli
 from windtunnel.core.contracts import Json
-from windtunnel.evaluation.summary.meanings import MEANING
+from windtunnel.evaluation.summary.meanings import every_meaning
 from windtunnel.params.schema import Params
 
 
@@ -69,7 +69,7 @@ def _type(details: Mapping[str, Any]) -> str:
 
 def metrics_page() -> str:
     """What the abbreviations among the metrics stand for."""
-    rows = [f"| `{name}` | {_line(text)} |" for name, text in MEANING.items()]
+    rows = [f"| `{name}` | {_line(text)} |" for name, text in every_meaning().items()]
     head = "# Metrics\n\nNames that do not speak for themselves; every accuracy and rate has `_ci_low` and `_ci_high`"
     return (
         "\n".join([head, "beside it, the Wilson 95 % interval.\n", "| metric | meaning |\n| --- | --- |", *rows]) + "\n"

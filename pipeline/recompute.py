@@ -131,7 +131,7 @@ def _verification(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, para
     assert isinstance(entry, VerificationEntry)
     if "smoothed_predictions" in artifacts.data:
         return smoothing_metrics(artifacts.data, Smoothing.model_validate(entry.params))
-    kwargs = artifacts.plain["kwargs"]
+    kwargs = artifacts.metadata.model_dump(mode="json")["kwargs"]
     assert isinstance(kwargs, dict)
     names = [str(name) for name in cast(list[Json], kwargs["decided_by_names"])]
     return verification_metrics(artifacts.data, names, entry.radius.max if entry.radius else None)
@@ -139,7 +139,7 @@ def _verification(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, para
 
 def _corruption(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params: Params) -> Recomputed:
     assert isinstance(entry, CorruptionEntry)
-    kwargs = artifacts.plain["kwargs"]
+    kwargs = artifacts.metadata.model_dump(mode="json")["kwargs"]
     assert isinstance(kwargs, dict)
     pairs = [(str(name), int(severity)) for name, severity in cast(list[tuple[str, int]], kwargs["corruptions"])]
     resized = artifacts.data.get("resized_predictions")

@@ -12,14 +12,29 @@ if TYPE_CHECKING:
     from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
     from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts, AssessmentResult
-    from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel, Verdict
+    from windtunnel.assessments.reported import Column, Question, Reported
+    from windtunnel.core.artifacts import Artifacts, AssessmentResult, base_data, base_kwargs
+    from windtunnel.core.binomial import binomial_rate
+    from windtunnel.core.contracts import (
+        Algorithm,
+        AssessmentKind,
+        Capability,
+        Norm,
+        PerturbationBudget,
+        PerturbationDistribution,
+        Randomness,
+        Semantics,
+        ThreatModel,
+        Verdict,
+    )
     from windtunnel.core.dataset import Dataset
+    from windtunnel.core.errors import UserError
     from windtunnel.core.plugins import Family, Lazy, Library, ModelSource
     from windtunnel.core.view import View
     from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
     from windtunnel.evaluation.sanity.evidence import Evidence
     from windtunnel.inputs.models.loaders import Loaded
+    from windtunnel.params.entry import Entry
 
 _HOME = {
     "assessments.attacks.adapters": ("Request",),
@@ -28,22 +43,30 @@ _HOME = {
     "assessments.figures.pictures": ("Picture", "PictureGrid", "picture"),
     "assessments.figures.plots": ("Bar", "Series", "bars", "lines"),
     "assessments.figures.scene": ("Scene",),
-    "core.artifacts": ("Artifacts", "AssessmentResult"),
-    "core.contracts": ("Algorithm", "AssessmentKind", "Capability", "Norm", "Randomness", "ThreatModel", "Verdict"),
+    "assessments.reported": ("Column", "Question", "Reported"),
+    "core.artifacts": ("Artifacts", "AssessmentResult", "base_data", "base_kwargs"),
+    "core.binomial": ("binomial_rate",),
+    "core.contracts": (
+        "Algorithm", "AssessmentKind", "Capability", "Norm", "PerturbationBudget", "PerturbationDistribution", "Randomness",
+        "Semantics", "ThreatModel", "Verdict",
+    ),
     "core.dataset": ("Dataset",),
+    "core.errors": ("UserError",),
     "core.plugins": ("Family", "Lazy", "Library", "ModelSource"),
     "core.view": ("View",),
     "evaluation.sanity.check": ("NotApplicable", "NotRun", "Outcome", "Severity", "Tier", "check"),
     "evaluation.sanity.evidence": ("Evidence",),
     "inputs.models.loaders": ("Loaded",),
-}
+    "params.entry": ("Entry",),
+}  # fmt: skip
 
 __all__ = [
-    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "Dataset",
-    "Drawing", "Evidence", "Family", "Lazy", "Library", "Loaded", "ModelSource", "Norm", "NotApplicable", "NotRun",
-    "NothingToDraw", "Outcome", "Picture", "PictureGrid", "Randomness", "Request", "Scene", "Series", "Severity",
-    "Targeting", "ThreatModel", "Tier", "Verdict", "View", "Visualiser", "algorithm", "bars", "check", "lines", "picture",
-    "register",
+    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "Column", "Dataset",
+    "Drawing", "Entry", "Evidence", "Family", "Lazy", "Library", "Loaded", "ModelSource", "Norm", "NotApplicable", "NotRun",
+    "NothingToDraw", "Outcome", "PerturbationBudget", "PerturbationDistribution", "Picture", "PictureGrid", "Question",
+    "Randomness", "Reported", "Request", "Scene", "Semantics", "Series", "Severity", "Targeting", "ThreatModel", "Tier",
+    "UserError", "Verdict", "View", "Visualiser", "algorithm", "bars", "base_data", "base_kwargs", "binomial_rate", "check",
+    "lines", "picture", "register",
 ]  # fmt: skip
 
 

@@ -104,7 +104,9 @@ def test_metadata_say_how_the_samples_were_chosen_by_the_data_stage_and_by_the_e
         (whole.choose(3, "random", 7), {**of_source, "then": {"of": 5, "n": 3, "selection": "random", "seed": 7}}),
     ):
         result = replace(result_of(chosen), data=base_data(chosen, torch.full((len(chosen.dataset),), 2)))
-        semantics = write_artifacts(result, tmp_path / "it", chosen, started=0).plain["semantics"]
+        semantics = write_artifacts(result, tmp_path / "it", chosen, started=0).metadata.model_dump(mode="json")[
+            "semantics"
+        ]
         assert semantics["sample_selection"] == expected
         assert semantics["input_metadata"] == metadata
 

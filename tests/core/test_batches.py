@@ -45,7 +45,7 @@ def test_a_run_that_is_killed_hard_loses_only_what_was_quick(tmp_path, monkeypat
 
 
 def test_another_identity_never_sees_the_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr("windtunnel.core.batches.KEEP_EVERY", -1.0)
+    monkeypatch.setattr("windtunnel.core.batches.WORTH_KEEPING", -1.0)
     batches = batches_of(torch.arange(4), 2, 0, "pgd")
     run_batches(batches, work, name="pgd", checkpoint=Checkpoint("pgd", "resolved", {"eps": 1}, tmp_path))
     assert Checkpoint("pgd", "resolved", {"eps": 2}, tmp_path).get(0) is None

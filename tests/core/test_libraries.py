@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from windtunnel.core.libraries import MODULES, is_installed, require_library
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.plugins import Lazy, families, libraries, library_of
 
 # Hides the five libraries from a process, as if they were not installed.
 HIDE = """
@@ -40,9 +42,28 @@ EXPECTED = {
 }  # fmt: skip
 
 
-def test_what_is_installed_here_is_found_and_what_is_not_ours_is_not_asked_about():
-    assert all(is_installed(library) for library in ("torchattacks", "foolbox", "auto-LiRPA", "imagecorruptions"))
-    require_library("attacks.mine", "a library of somebody else")
+RECORDS = [library for family in families() for library in libraries(family).values()]
+
+
+@pytest.mark.parametrize(
+    "library", [library for library in RECORDS if library.package != "maraboupy"], ids=lambda r: r.name
+)
+def test_what_is_installed_here_is_found_and_what_is_built_in_always_is(library):
+    library.require("attacks.mine")
+
+
+def test_a_library_of_another_package_that_is_not_installed_is_a_line_with_what_pip_installs():
+    record = replace(
+        library_of("torchattacks", "attacks"),
+        name="mine",
+        package="windtunnel-mine",
+        imports=("no_such_module",),
+        rows=Lazy("mine:ROWS"),
+    )
+    with pytest.raises(
+        IncompatibleError, match=r"attacks\.a: mine is not installed; `pip install windtunnel-mine` installs it"
+    ):
+        record.require("attacks.a")
 
 
 @pytest.mark.slow
@@ -52,7 +73,7 @@ def test_check_answers_a_missing_library_with_the_command_that_installs_it(tmp_p
     with (tmp_path / "params.yaml").open("a") as file:
         file.writelines(f"{key}: {{}}\n" for key in (*empty, "seed", "device") if key not in {"seed", "device"})
         file.write("seed: 0\ndevice: cpu\n")
-    hook = HIDE.format(names=set(MODULES.values()))
+    hook = HIDE.format(names={record.imports[0] for record in RECORDS if record.imports})
     code = f"{hook}\nfrom windtunnel.cli.main import main\nmain(['check'])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300

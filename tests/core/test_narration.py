@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.made import content
 from windtunnel.core.endings import user_errors
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
@@ -23,11 +24,10 @@ def stage(tmp_path, monkeypatch, capsys):
 
 def attack(**metrics):
     region = {"norm": "Linf", "epsilon": 8 / 255}
-    kwargs = {"sample_names": ["a", "b"]}
-    write_json(
-        {"metrics": metrics, "kwargs": kwargs, "semantics": {"perturbation": region}},
-        ROBUSTNESS / "pgd" / "metadata.json",
+    written = content(
+        name="pgd", metrics=metrics, kwargs={"sample_names": ["a", "b"]}, semantics={"perturbation": region}
     )
+    write_json({**written, "family": "attacks"}, ROBUSTNESS / "pgd" / "metadata.json")
 
 
 def test_an_assessment_says_what_it_found(stage):
@@ -38,13 +38,12 @@ def test_an_assessment_says_what_it_found(stage):
 
 
 def test_sanity_the_summary_and_the_gate_say_theirs_and_others_that_they_are_done(stage):
-    write_json(
-        {"kwargs": {"checks": [{"status": "pass"}, {"status": "warn"}, {"status": "pass"}]}}, SANITY / "metadata.json"
-    )
-    write_json(
-        {"metrics": {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}, "kwargs": {}}, SUMMARY / "metadata.json"
-    )
-    write_json({"decision": "passed"}, GATE)
+    row = {"id": "A1", "title": "x", "severity": "WARN"}
+    checks = [{**row, "status": status} for status in ("pass", "warn", "pass")]
+    write_json({"kwargs": {"checks": checks}}, SANITY / "metadata.json")
+    metrics = {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}
+    write_json(content(name="summary", metrics=metrics), SUMMARY / "metadata.json")
+    write_json({"decision": "passed", "conditions": [], "hard_failures": []}, GATE)
     said = {name: stage(name)[1].split(" (")[0] for name in ("sanity", "summary", "gate", "train")}
     assert said == {
         "sanity": "sanity: 2 pass, 1 warn", "summary": "summary: 66.0% in the worst case, 40.0% certified", "gate": "gate: passed",

@@ -66,7 +66,7 @@ def test_a_library_knows_its_distribution():
 
 def test_a_library_that_is_not_installed_is_said_with_the_remedy():
     absent = Library("nowhere", "attacks", "nowhere-attacks", Lazy("nowhere:ROWS"), module="nowhere")
-    with pytest.raises(UserError, match=r"nowhere is not installed .*pip install nowhere-attacks"):
+    with pytest.raises(UserError, match=r"nowhere is not installed; `pip install nowhere-attacks`"):
         absent.algorithm("PGD")
 
 
@@ -101,3 +101,20 @@ def test_a_family_of_a_plug_in_becomes_a_key_of_params(point, monkeypatch):
             load.validate_schema({**raw, "smear": {"one": entry}})
     finally:
         schema.params_model.cache_clear()
+
+
+def test_a_step_of_a_plug_in_is_one_of_a_cascade_and_its_slips_are_answered_as_ours_are(point, monkeypatch):
+    from windtunnel.evaluation.validate import validate
+
+    rows = Lazy("windtunnel.assessments.verification.rows:MARABOU")
+    mine = Library("mine", "verification", None, rows=rows, steps={"interval-guess": Lazy("mine:STEP")})
+    monkeypatch.setattr(plugins, "_loaded", lambda _: mine)
+    point("windtunnel.libraries", "mine:LIBRARY")
+
+    def params(step):
+        entry = {"library": "windtunnel", "algorithm": "cascade", "steps": ["crown", step]}
+        return {"data": {}, "model": {}, "budget": {"epsilon": 0.1}, "verification": {"all": entry}}
+
+    assert validate(params("interval-guess")).verification["all"].steps == ("crown", "interval-guess")
+    with pytest.raises(UserError, match=r"verification\.all\.steps: 'interval-gues' .*Did you mean 'interval-guess'"):
+        validate(params("interval-gues"))

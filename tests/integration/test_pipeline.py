@@ -94,7 +94,9 @@ def test_the_run_in_mlflow_holds_every_number(clone):
     # A search leaves the model inputs out; a run asked for by its id has them.
     (model_input,) = client.get_run(parent.info.run_id).inputs.model_inputs
     model = client.get_logged_model(model_input.model_id)
-    assert model.tags["windtunnel.model_digest"] == summary.plain["provenance"]["model_digest"]
+    assert (
+        model.tags["windtunnel.model_digest"] == summary.metadata.model_dump(mode="json")["provenance"]["model_digest"]
+    )
 
 
 def test_a_changed_attack_reruns_itself_and_what_is_downstream(clone):

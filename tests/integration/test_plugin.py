@@ -1,4 +1,4 @@
-"""A package of somebody else is installed, and its attack, check and figure run like ours, without a change to windtunnel."""
+"""A package of somebody else is installed: its attack, check, figure and family run like ours, without a change to windtunnel."""
 
 import json
 import os
@@ -22,8 +22,11 @@ budget: {norm: Linf, epsilon: 0.1}
 attacks:
   fgsm: {library: torchattacks, algorithm: FGSM}
   signs: {library: signs, algorithm: RandomSigns, params: {tries: 7}, visualisers: [SignVisualiser]}
+flips:
+  sideways: {}
+  upside: {axis: 2, samples: {n: 5}}
 tracking: {experiment: test}
-gate: {}
+gate: {minimum: {sideways/mirrored_accuracy: 0.0}}
 """
 
 
@@ -36,6 +39,9 @@ def clone(tmp_path_factory):
     subprocess.run([*install, str(copy)], check=True)
     made = Clone(tmp_path_factory.mktemp("clone"), site)
     made.write_params(PARAMS)
+    # What `windtunnel init` writes where the package is installed: a stage for its family too.
+    graph = "from windtunnel.operations.project.graph import graph_text; print(graph_text({}), end='')"
+    (made.folder / "dvc.yaml").write_text(made.run(sys.executable, "-c", graph, both=False))
     made.repro()
     return made
 
@@ -67,10 +73,58 @@ def test_its_check_is_asked_and_the_report_names_its_library(clone):
     assert "X1" in clone.run("windtunnel", "sanity", "--explain", "X1")
 
 
-def test_without_the_package_its_name_is_unknown(clone):
+def test_its_family_is_a_key_of_params_with_a_schema_of_its_own(clone):
+    assert "mirror" in clone.run("env", "COLUMNS=200", "windtunnel", "algorithms", "--family", "flips")
+    clone.write_params(PARAMS.replace("axis: 2", "axes: 2"))
+    assert "Did you mean 'axis'?" in clone.run("windtunnel", "check", code=2)
+    clone.write_params(PARAMS.replace("sideways/mirrored_accuracy", "sideways/mirored_accuracy"))
+    assert "Did you mean 'sideways/mirrored_accuracy'?" in clone.run("windtunnel", "check", code=2)
+    clone.write_params(PARAMS)
+
+
+def test_an_entry_of_its_family_is_assessed_summed_up_reported_and_tracked(clone):
+    reports = clone.folder / "reports"
+    metadata = json.loads((reports / "robustness" / "sideways" / "metadata.json").read_text())
+    assert (metadata["family"], metadata["library_version"]) == ("flips", "1.2.3")
+    assert (
+        len(json.loads((reports / "robustness" / "upside" / "metadata.json").read_text())["kwargs"]["sample_names"])
+        == 5
+    )
+    found = metadata["metrics"]["mirrored_accuracy"]
+    assert json.loads((reports / "metrics.json").read_text())["sideways"] == {"mirrored_accuracy": found}
+    summary = json.loads((reports / "summary" / "metadata.json").read_text())
+    assert summary["kwargs"]["assessments"][-2:] == ["sideways", "upside"]
+    assert json.loads((reports / "gate.json").read_text())["decision"] == "passed"
+    html = (reports / "report.html").read_text()
+    assert "What if it is mirrored?" in html
+    assert "right when mirrored" in html
+    shown = clone.run("env", "COLUMNS=200", "windtunnel", "show")
+    assert f"{found:.1%}" in shown
+    assert "mirrored_accuracy" in clone.run("env", "COLUMNS=200", "windtunnel", "show", "sideways")
+    _, _, children = clone.parents()
+    (tracked,) = [run for run in children if run.info.run_name == "sideways"]
+    assert tracked.data.metrics["mirrored_accuracy"] == found
+
+
+def test_a_change_of_one_entry_of_its_family_runs_that_entry_and_what_reads_it(clone):
+    clone.write_params(PARAMS.replace("axis: 2", "axis: 3"))
+    ran = clone.repro()
+    assert "flip@upside" in ran
+    assert not {"flip@sideways", "attack@fgsm", "attack@signs", "clean", "train"} & set(ran)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        ("", "flips: 'flips' is not a key here"),
+        ("flips:", "attacks.signs.library: 'signs' is not a library of attacks"),
+    ],
+)
+def test_without_the_package_its_names_are_unknown(clone, left_out, said):
+    clone.write_params(PARAMS.partition("flips:\n")[0] + "tracking: {}\ngate: {}\n" if left_out else PARAMS)
     environment = {**os.environ, "PYTHONPATH": str(clone.folder / "src")}
     done = subprocess.run(
         [sys.executable, "-m", "windtunnel", "check"], cwd=clone.folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "attacks.signs.library: 'signs' is not a library of attacks" in done.stderr
+    assert said in done.stderr

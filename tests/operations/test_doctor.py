@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from windtunnel.cli.doctor import doctor
 from windtunnel.core.errors import UserError
-from windtunnel.core.libraries import MODULES
+from windtunnel.core.plugins import families, libraries, model_source, model_sources
 from windtunnel.operations import doctor as operations
 from windtunnel.operations.doctor import COMPANIONS, chosen, lacking, shown, steps
 
@@ -33,7 +33,9 @@ def test_the_versions_without_dependencies_are_those_of_the_lock_file():
 
 
 def test_every_library_that_runs_algorithms_can_be_asked_for_by_its_name():
-    assert set(MODULES) <= {companion.name for companion in COMPANIONS}
+    recorded = {library.name for family in families() for library in libraries(family).values() if library.imports}
+    recorded |= {name for name in model_sources() if model_source(name).imports}
+    assert recorded <= {companion.name for companion in COMPANIONS}
 
 
 def test_the_markers_of_companions_are_those_of_the_declared_dependencies():
@@ -69,7 +71,10 @@ def test_every_extra_of_the_package_is_known_to_it():
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     known = {Requirement(companion.requirement).name for companion in COMPANIONS}
-    assert {Requirement(needs[0]).name for extra, needs in extras.items() if extra != "dev"} <= known
+    del extras["dev"]
+    assert {Requirement(needs[0]).name for needs in extras.values()} <= known
+    documented = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2]
+    assert set(re.findall(r"\[(\w+)\]`", documented)) == set(extras)
 
 
 @pytest.mark.parametrize(

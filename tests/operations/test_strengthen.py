@@ -13,6 +13,7 @@ from benchmarks.gallery.masks import wrong_sign
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.cli.main import cli
 from windtunnel.core.files import write_json
+from windtunnel.core.findings import FindingRecord
 from windtunnel.core.layout import SANITY
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
@@ -24,7 +25,7 @@ from windtunnel.params.entry import Budget
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
 PGD = AttackEntry(library="torchattacks", algorithm="PGD", budget={"steps": 20, "step_size": 0.0125})
-MASKED = [{"id": "C23", "status": "fail", "severity": "HARD", "assessments": ["pgd"]}]
+MASKED = [FindingRecord(id="C23", title="masked", status="fail", severity="HARD", assessments=["pgd"])]
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
@@ -33,7 +34,7 @@ def test_every_remedy_is_of_a_check_and_makes_a_valid_entry(norm: str) -> None:
     pgd = AttackEntry(library="torchattacks", algorithm="PGD" if norm == "Linf" else "PGDL2")
     budget = Budget(norm=norm, epsilon=0.1)
     for check, kinds in REMEDIES.items():
-        found = stronger([{"id": check, "status": "warn"}], {"pgd": pgd}, budget)
+        found = stronger([MASKED[0].model_copy(update={"id": check})], {"pgd": pgd}, budget)
         assert len(found) == len(kinds)
         for name, entry in found.items():
             made = AttackEntry.model_validate(entry)
@@ -72,7 +73,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     text = "# mine\nbudget: {norm: Linf, epsilon: 0.1}\nattacks:\n  pgd: {library: torchattacks, algorithm: PGD}  # plain\n"
     (tmp_path / "params.yaml").write_text(f"data: {{source: digits}}\nmodel: {{source: train}}\n{text}")
-    write_json({"kwargs": {"checks": MASKED}}, SANITY / "metadata.json")
+    write_json({"kwargs": {"checks": [row.model_dump(mode="json") for row in MASKED]}}, SANITY / "metadata.json")
     return tmp_path / "params.yaml"
 
 

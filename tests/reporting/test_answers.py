@@ -17,8 +17,9 @@ from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
 from windtunnel.cli.show import show
 from windtunnel.core.files import write_json
+from windtunnel.core.findings import FindingRecord, Status
 from windtunnel.operations import moment
-from windtunnel.reporting.answers import ANSWERS, compare_answer
+from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.junit import cases_of_checks, write_junit
@@ -64,7 +65,7 @@ def run(tmp_path, monkeypatch):
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
     write_json(VERDICT, Path("reports/gate.json"))
-    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: {"status": "warn", "reason": "not committed: x"}})
+    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: moment.Asked(Status.WARN, "not committed: x")})
     return tmp_path
 
 
@@ -75,8 +76,11 @@ def answer(command, *arguments, code=0):
 
 
 def test_each_command_answers_with_its_format(run):
-    verdict, checks = answer(gate, code=10), answer(sanity)
-    assert [a["format"] for a in (verdict, checks)] == ["windtunnel.gate/1", "windtunnel.sanity/1"]
+    verdict, checks, shown = answer(gate, code=10), answer(sanity), answer(show)
+    assert [a["format"] for a in (verdict, checks, shown)] == [
+        "windtunnel.gate/1", "windtunnel.sanity/1", "windtunnel.show/1"
+    ]  # fmt: skip
+    assert ShowAnswer.model_validate(shown).assessments.keys() >= {"clean"}
     assert verdict["decision"] == "failed"
     assert verdict["conditions"][1]["reason"] == "0.2 below the floor"
     assert checks["asked_now"][0]["reason"] == "not committed: x"
@@ -88,7 +92,7 @@ def test_one_record_has_one_count_wherever_it_is_shown(run):
     line = "1 pass, 1 warn, 1 fail, 2 not run"
     assert line in CliRunner().invoke(sanity, []).output.replace("\n", " ")
     assert line in CliRunner().invoke(show, []).output.replace("\n", " ")
-    (text, *_) = sanity_section(tuple(CHECKS), None).blocks
+    (text, *_) = sanity_section(tuple(FindingRecord(**row) for row in CHECKS), None).blocks
     assert line in text.text
 
 
@@ -179,6 +183,6 @@ def test_junit_has_a_case_per_condition_and_per_hard_check(run):
 
 
 def test_a_reason_with_markup_stays_whole(tmp_path):
-    rows = [{**ROW, "reason": 'a < b & "c" ]]> \n é'}]
+    rows = [FindingRecord(**{**ROW, "reason": 'a < b & "c" ]]> \n é'})]
     write_junit("x", cases_of_checks(rows), tmp_path / "x.xml")
     assert 'a < b & "c" ]]>' in ElementTree.parse(tmp_path / "x.xml").getroot().find(".//failure").text

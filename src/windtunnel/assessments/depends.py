@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from windtunnel.params.entry import Entry
 from windtunnel.params.model import OtherModel
@@ -13,18 +13,21 @@ if TYPE_CHECKING:
     from windtunnel.params.schema import Params
 
 
+E = TypeVar("E", bound=Entry)
+
+
 @dataclass(frozen=True, slots=True)
-class Depends:
+class Depends(Generic[E]):
     """options: which code apart an entry reaches, by name: its library's where nothing is said. own_budget: whether it leaves
     the global budget out. files: the user's files of an entry, by key. code: modules that it alone executes, the user's own
     among them. builds_on: (stage, name) of the entries whose results it reads.
     """
 
-    options: Callable[[Entry, Params], frozenset[str]] = lambda entry, params: frozenset({entry.library})
-    own_budget: Callable[[Entry], bool] = lambda entry: False
-    files: Callable[[Entry], Mapping[str, str]] = lambda entry: {}
-    code: Callable[[Entry], Iterator[str]] = lambda entry: iter(())
-    builds_on: Callable[[Entry], tuple[tuple[str, str], ...]] = lambda entry: ()
+    options: Callable[[E, Params], frozenset[str]] = lambda entry, params: frozenset({entry.library})
+    own_budget: Callable[[E], bool] = lambda entry: False
+    files: Callable[[E], Mapping[str, str]] = lambda entry: {}
+    code: Callable[[E], Iterator[str]] = lambda entry: iter(())
+    builds_on: Callable[[E], tuple[tuple[str, str], ...]] = lambda entry: ()
 
 
 def remote(places: Iterable[str | OtherModel]) -> frozenset[str]:

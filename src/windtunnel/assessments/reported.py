@@ -6,12 +6,12 @@ The report is above the assessments: what it draws beside the tables is named he
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.plugins import Lazy
+from windtunnel.core.plugins import Lazy, families
 
 # Of several metrics, or of the tensors: no key of the metrics.
 CONFIDENCE = "confidence when wrong"
@@ -48,12 +48,13 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Reported:
     """What a family answers. A column that no assessment fills is left out. `beside`: columns of a second table, of what the
-    first rests on.
+    first rests on. meanings: what the short names among the metrics stand for, a line each, for whoever lists them all.
     """
 
     question: Question
     columns: tuple[Column, ...]
     beside: tuple[Column, ...] = ()
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
 
 _SECTIONS = "windtunnel.reporting.report.sections"
@@ -99,3 +100,14 @@ OF_KIND = {
     ),
     AssessmentKind.STATISTICAL_SAMPLING: Reported(AVERAGE, (Column("mean accuracy", "corrupted_accuracy", "rate"),)),
 }
+
+
+def reported_of(family: str | None, kind: AssessmentKind) -> Reported:
+    """What is reported of a family's assessments: as its record has it, else as their kind."""
+    record = families().get(
+        family or ""
+    )  # none for the clean evaluation, and for a plug-in that is not installed any more
+    if record is None or record.reported is None:
+        return OF_KIND[kind]
+    said: Reported = record.reported()
+    return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from windtunnel.params.load import check_whole, entries, load_params, read_param
 from windtunnel.params.schema import Params
 
 if TYPE_CHECKING:
+    from windtunnel.cli.seen import Wider
     from windtunnel.core.classifier import Classifier
     from windtunnel.core.dataset import Dataset
     from windtunnel.reporting.answers import RoomAnswer, SeenAnswer
@@ -106,12 +108,22 @@ def check_compatibility(
     queries: how many rows a Python `predict` may be asked. estimate: measure a batch of every entry, if none is refused.
     """
     from windtunnel.cli.needs import needs_of, print_estimate
+    from windtunnel.cli.seen import SECONDS
     from windtunnel.core.dataset import too_many
     from windtunnel.inputs.data.load import load_dataset
     from windtunnel.inputs.models.load import preview_classifier
     from windtunnel.inputs.models.views import view_of
 
-    assessed, train = load_dataset(params.data, params.seed, view_of(params.model))
+    view, started = view_of(params.model), time.monotonic()
+    assessed, train = load_dataset(params.data, params.seed, view)
+    each = (time.monotonic() - started) / max(len(assessed), 1)
+
+    def wider(n: int) -> Dataset | None:
+        if each * n > SECONDS:
+            return None
+        samples = params.data.samples.model_copy(update={"n": n, "selection": "stratified"})
+        return load_dataset(params.data.model_copy(update={"samples": samples}), params.seed, view)[0]
+
     shape = "x".join(map(str, assessed.inputs.shape[1:]))
     console.print(f"[green]✓[/green] data: {len(assessed)} samples of {shape}, {assessed.num_classes} classes"
                   + ("" if assessed.labelled else ", no labels: the model's predictions are the reference"))  # fmt: skip
@@ -130,7 +142,7 @@ def check_compatibility(
         except UserError as error:
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
-    failures, seen = check_model(params, classifier, assessed, console, queries)
+    failures, seen = check_model(params, classifier, assessed, console, queries, wider)
     mistakes += failures
     refused, needs = needs_of(params, classifier, assessed, train, console)
     mistakes += refused
@@ -140,7 +152,12 @@ def check_compatibility(
 
 
 def check_model(
-    params: Params, classifier: Classifier, assessed: Dataset, console: Console, queries: int | None = None
+    params: Params,
+    classifier: Classifier,
+    assessed: Dataset,
+    console: Console,
+    queries: int | None = None,
+    wider: Wider | None = None,
 ) -> Seen:
     """The sanity checks of group A that need no assessment: a line per failure, and what the model sees; warnings are printed.
 
@@ -163,7 +180,7 @@ def check_model(
     findings = before_any_assessment(params, subject)
     if isinstance(module, PredictFunction):
         console.print(f"[green]✓[/green] model: was asked about {module.rows_asked} rows in {module.calls_made} calls")
-    seen = show_what_it_sees(subject, console)
+    seen = show_what_it_sees(subject, console, wider)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
-from windtunnel.core.files import read_json
+from windtunnel.core.gate import GateResult, read_gate
 from windtunnel.core.layout import GATE
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
 
@@ -40,8 +38,7 @@ def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | 
       windtunnel gate --junit gate.xml
     """  # noqa: D301
     try:
-        verdict = cast(dict[str, Json], read_json(GATE))
-        code = int(str(verdict["exit_code"]))
+        verdict = read_gate(GATE)
         if junit:
             from windtunnel.reporting.junit import cases_of_gate, write_junit
 
@@ -54,14 +51,14 @@ def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | 
             click.echo(markdown(verdict), nl=False)
         else:
             show_verdict(verdict, Console())
-    except (UserError, KeyError, ValueError) as error:
+    except UserError as error:
         click.echo(f"windtunnel: {GATE} is missing or damaged ({error}); run dvc repro", err=True)
         ctx.exit(INFRASTRUCTURE)
-    ctx.exit(code)
+    ctx.exit(verdict.exit_code)
 
 
-def show_verdict(verdict: dict[str, Json], console: Console) -> None:
-    """The verdict as a table. Raises KeyError where it is damaged."""
+def show_verdict(verdict: GateResult, console: Console) -> None:
+    """The verdict as a table."""
     table = Table(header_style="bold")
     for column in COLUMNS[:-1]:
         right = column in {"value", "threshold", "interval"}
@@ -75,8 +72,8 @@ def show_verdict(verdict: dict[str, Json], console: Console) -> None:
     # Reasons are sentences: below the table they keep its columns readable in a narrow terminal.
     for note in notes:
         console.print(note, soft_wrap=True)
-    for line in cast(list[Json], verdict["hard_failures"]):
-        console.print(f"[bold red]NOT VALID[/bold red] {escape(str(line))}")
+    for line in verdict.hard_failures:
+        console.print(f"[bold red]NOT VALID[/bold red] {escape(line)}")
     if line := champion_line(verdict):
         console.print(escape(line), soft_wrap=True)
     console.print(f"gate: {escape(sentence(verdict))}", style="bold")

@@ -32,7 +32,11 @@ C = TypeVar("C", bound=_Candidate)
 
 @click.command()
 @click.option("--folder", default="robustness", show_default=True, metavar="NAME", help="The folder to make here.")
-@click.option("--model", type=click.Path(path_type=Path), help="Weights, a torch.export program or an ONNX file.")
+@click.option(
+    "--model",
+    metavar="PATH|LIBRARY:NAME",
+    help="Weights, a torch.export program, an ONNX file, a folder of save_pretrained; or torchvision:resnet50, timm:..., huggingface:...",
+)
 @click.option("--factory", metavar="MODULE:NAME", help="What builds the module that weights (a state dict) belong to.")
 @click.option("--data", type=click.Path(path_type=Path), help="A folder of images by class, an idx file or an .npz.")
 @click.option("--store", metavar="URI", help="The MLflow store to log to; one in the folder where none is given.")
@@ -41,7 +45,7 @@ C = TypeVar("C", bound=_Candidate)
 def init(
     *,
     folder: str,
-    model: Path | None,
+    model: str | None,
     factory: str | None,
     data: Path | None,
     store: str | None,
@@ -58,6 +62,7 @@ def init(
     Examples:
       windtunnel init
       windtunnel init --yes --model models/net.pt --factory nets:Net --data data/test
+      windtunnel init --yes --model torchvision:resnet50 --data photos
       windtunnel init --remove
     """  # noqa: D301
     if os.path.isabs(folder) or len(Path(folder).parts) != 1 or folder in {".", ".."}:
@@ -70,7 +75,7 @@ def init(
 
 
 def _params(
-    root: Path, folder: str, model: Path | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
+    root: Path, folder: str, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> str:
     """The content of params.yaml: as it is where there is one, else for what is found and chosen."""
     from windtunnel.operations.project.choose import notes, params_text
@@ -92,7 +97,7 @@ def _params(
 
 
 def _choose(
-    found: Found, model: Path | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
+    found: Found, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> Choice:
     from windtunnel.operations.project.choose import Choice
 
@@ -104,18 +109,20 @@ def _choose(
         if not yes and click.confirm("Log to it?", default=False):
             store = found.store
     wanted = (chosen.side, chosen.side) if chosen and chosen.side else found.resize
-    resized = samples is not None and samples.source == "folder" and samples.side != wanted
+    by_library = chosen is not None and chosen.of_library  # which resizes itself
+    resized = samples is not None and samples.source == "folder" and samples.side != wanted and not by_library
     if chosen and fitting:
         click.echo(f"factory: {fitting[0]}, which {chosen.path} fits" + _others(fitting[1:]))
     name = factory or (fitting[0] if fitting else "")
     return Choice(chosen, samples, name, found.root.name, store or "", wanted if resized else None)
 
 
-def _model(found: Found, path: Path) -> Weights:
-    chosen = found.model_at(path)
+def _model(found: Found, place: str) -> Weights:
+    chosen = found.model_at(place)
     if chosen is None:
         raise UserError(
-            f"init: --model {path}: is no state dict that loads without running code, torch.export program or ONNX file"
+            f"init: --model {place}: is no state dict that loads without running code, torch.export program, ONNX file, folder "
+            f"of save_pretrained, or name of a library's (torchvision:resnet50)"
         )
     return chosen
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -11,11 +12,11 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.findings import FindingRecord, Severity, Status, read_sanity
 from windtunnel.core.layout import SANITY
-from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS, Status
-from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in
+from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS
+from windtunnel.evaluation.sanity.findings import counts, in_words, overall
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.check import Check
@@ -55,7 +56,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     found = read_sanity(SANITY)
     if found is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
-    recorded = rows_in(found)
+    recorded = found.checks
     rows = _asked_now(recorded)
     now = [row for row, old in zip(rows, recorded, strict=True) if row is not old]
     if junit:
@@ -67,62 +68,45 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
 
         click.echo(sanity_answer(recorded, now).text())
         return
-    console.print(
-        _table(
-            [
-                r
-                for r in rows
-                if (group is None or str(r["id"])[0] == group)
-                and (not flagged or r["status"] in (Status.FAIL, Status.WARN))
-            ]
-        )
-    )
+    console.print(_table([r for r in rows if (group is None or r.group == group) and (not flagged or r.flagged)]))
     # The counts are those of the run's record, as in `show`, the report and MLflow; what is asked now is said beside them.
     number = counts(recorded)
     console.print(f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
-    asked = [f"{row['id']} {str(row['status']).replace('_', ' ')}" for row in now]
+    asked = [f"{row.id} {row.status.replace('_', ' ')}" for row in now]
     console.print(f"asked now, and not counted: {', '.join(asked)}")
-    console.print(escape(str(cast(dict[str, Json], found["kwargs"]).get("meaning", ""))))
+    console.print(escape(found.meaning))
 
 
-def _asked_now(rows: list[Row]) -> list[Row]:
+def _asked_now(rows: Iterable[FindingRecord]) -> list[FindingRecord]:
     from windtunnel.operations.moment import ASKED_NOW
 
-    return [{**row, **ASKED_NOW[str(row["id"])]()} if str(row["id"]) in ASKED_NOW else row for row in rows]
+    return [ASKED_NOW[row.id]().instead_of(row) if row.id in ASKED_NOW else row for row in rows]
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: Iterable[FindingRecord]) -> Table:
     table = Table(header_style="bold", title="Sanity checks: should these numbers be believed?")
     for column in ("id", "check", "", "value", "limit", "what was seen, and what to do"):
         table.add_column(column, justify="right" if column in ("value", "limit") else "left", overflow="fold")
     last = ""
     for row in rows:
-        letter, status = str(row["id"])[0], Status(str(row["status"]))
-        if letter != last:
+        if row.group != last:
             table.add_section()
-            table.add_row("", f"[bold]{GROUPS.get(letter, PLUGINS)}[/bold]")
-            last = letter
-        words = escape(str(row.get("reason", "")))
-        if status in (Status.FAIL, Status.WARN):
-            words = f"{words}. {escape(str(row['remedy']))}" if words else escape(str(row["remedy"]))
-        colour = _COLOUR[status]
-        shown = (
-            f"{status.value.replace('_', ' ')} ({row['severity']})"
-            if status in (Status.FAIL, Status.WARN)
-            else status.value.replace("_", " ")
-        )
+            table.add_row("", f"[bold]{GROUPS.get(row.group, PLUGINS)}[/bold]")
+            last = row.group
+        words = ". ".join(filter(None, (row.reason, row.remedy if row.flagged else "")))
+        shown = row.status.replace("_", " ") + (f" ({row.severity})" if row.flagged else "")
         table.add_row(
-            str(row["id"]),
-            escape(str(row["title"])),
-            f"[{colour}]{shown}[/]",
-            _number(row.get("value")),
-            _number(row.get("threshold")),
-            words,
+            row.id,
+            escape(row.title),
+            f"[{_COLOUR[row.status]}]{shown}[/]",
+            _number(row.value),
+            _number(row.threshold),
+            escape(words),
         )
     return table
 
 
-def _number(value: Json) -> str:
+def _number(value: float | str | None) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
@@ -160,7 +144,8 @@ def _what_to_run(row: Check) -> str:
     if PARAMS_FILE.is_file():
         params = load_params()
         attacks, budget = params.attacks or attacks, params.budget
-    entries = stronger([{"id": row.id, "status": Status.WARN}], attacks, budget)
+    flagged = FindingRecord(id=row.id, title=row.title, severity=Severity.WARN, status=Status.WARN)
+    entries = stronger([flagged], attacks, budget)
     return (
         f"\n\nWhat to run (windtunnel strengthen does it for what was flagged):\n{lines_of(entries)}" if entries else ""
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 
 from rich.console import Console
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from windtunnel.cli.tables import Column, print_table
 from windtunnel.core.classifier import Classifier
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.layout import REPORTS
-from windtunnel.core.subject import Subject
+from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.seen.corrections import Suspicion, suspicion
 from windtunnel.evaluation.seen.first_layer import twice_normalised
 from windtunnel.evaluation.seen.look import MEASURED, chosen, picture, rows
@@ -23,7 +25,9 @@ from windtunnel.reporting.answers import SampleAnswer, SeenAnswer
 
 PICTURE = REPORTS / "check.png"
 # Where 50 samples tell nothing, more are asked about, as many as take about so long.
-_SECONDS, _MOST = 8.0, 1000
+SECONDS, _MOST = 8.0, 1000
+# How many samples -> so many of the same source, None where loading them is not quick.
+Wider = Callable[[int], Dataset | None]
 _COLUMNS = [
     Column("sample"),
     Column("label"),
@@ -33,10 +37,10 @@ _COLUMNS = [
 ]
 
 
-def show_what_it_sees(subject: Subject, console: Console) -> SeenAnswer:
+def show_what_it_sees(subject: Subject, console: Console, wider: Wider | None = None) -> SeenAnswer:
     """Print the table, the accuracy and a line per suspicion, write the picture, and return all of it.
 
-    Asks a `predict` function nothing.
+    wider: further samples, for where those of `subject` are few. Asks a `predict` function nothing.
     """
     classifier, data = subject.classifier, subject.dataset
     trained = classifier.digest != UNTRAINED and RANDOM_WEIGHTS not in classifier.caveats
@@ -63,22 +67,25 @@ def show_what_it_sees(subject: Subject, console: Console) -> SeenAnswer:
     console.print(
         f"[green]✓[/green] clean accuracy {seen.clean_accuracy:.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
     )
-    seen.suspicions = [line for line in (_line(suspicion_of(subject)), _twice(classifier)) if line]
+    seen.suspicions = [line for line in (_line(suspicion_of(subject, wider)), _twice(classifier)) if line]
     for line in seen.suspicions:
         console.print(f"[yellow]![/yellow] {escape(line)}")
     return seen
 
 
-def suspicion_of(subject: Subject) -> Suspicion | None:
+def suspicion_of(subject: Subject, wider: Wider | None = None) -> Suspicion | None:
     """On 50 samples, and where they tell nothing on as many as are quick."""
-    asked = not isinstance(subject.classifier.module, PredictFunction)  # its answers may cost money
+    if isinstance(subject.classifier.module, PredictFunction):  # its answers may cost money
+        return _on(subject, chosen(subject.dataset), asked=False)
     few, started = chosen(subject.dataset), time.monotonic()
-    found = _on(subject, few, asked=asked)
+    found = _on(subject, few, asked=True)
     each = (time.monotonic() - started) / max(len(few), 1)
-    more = min(_MOST, len(subject.dataset), int(_SECONDS / max(each, 1e-6)))
+    more = min(_MOST, int(SECONDS / max(each, 1e-6)))
     if found or more <= MEASURED:
         return found
-    return _on(subject, chosen(subject.dataset, more), asked=asked)
+    if wider and len(subject.dataset) < more and (data := wider(more)):
+        subject = subject_of(subject.classifier, data, subject.seed)
+    return _on(subject, chosen(subject.dataset, more), asked=True)
 
 
 def _on(subject: Subject, samples: Tensor, *, asked: bool) -> Suspicion | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -15,14 +15,19 @@ from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_block
+from windtunnel.core.files import METADATA_FILE
+from windtunnel.core.findings import FindingRecord, read_findings
+from windtunnel.core.gate import GateResult, gate_json, read_gate
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.core.metadata import read_metadata
+from windtunnel.core.leading import leading_metric, leading_words
+from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, number, rate, read_metadata, severities_of
+from windtunnel.core.rows import Row, interval, rows_in
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
-from windtunnel.evaluation.sanity.findings import Row, counts, in_words, overall, read_sanity, rows_in, with_caveats
+from windtunnel.core.sandwich import layers_of, options_of_summary
+from windtunnel.evaluation.sanity.findings import counts, in_words, overall, with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
-from windtunnel.evaluation.summary.headline import accuracy_key, leading
-from windtunnel.evaluation.summary.meanings import MEANING
+from windtunnel.evaluation.summary.headline import leading
+from windtunnel.evaluation.summary.meanings import meanings_of
 
 _SANDWICH = (
     Column("budget", typed=True), Column("certified", right=True), Column("true robust accuracy", right=True),
@@ -32,10 +37,6 @@ _ASSESSMENTS = (
     Column("assessment", typed=True), Column("algorithm", typed=True), Column("n", right=True), Column("accuracy", right=True),
     Column("of what"), Column("other metrics"), Column("caveats"),
 )  # fmt: skip
-_WHAT = {
-    "adversarial_accuracy": "left by the attack", "certified_accuracy": "certified", "corrupted_accuracy": "corrupted",
-    "lara": "lara, left in latent space", "clean_accuracy": "clean",
-}  # fmt: skip
 
 
 @click.command()
@@ -53,156 +54,152 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
       windtunnel show pgd            all metrics and caveats of attacks.pgd
       windtunnel show --json | jq .assessments.pgd.metrics
     """  # noqa: D301
-    console, checks = table_console(), rows_in(read_sanity(SANITY))
+    console, checks = table_console(), read_findings(SANITY)
     if name:
         metadata = _shown(ROBUSTNESS / name if name != "summary" else SUMMARY, checks)
         if as_json:
-            click.echo(json.dumps(metadata, indent=1))
+            click.echo(json.dumps(metadata.model_dump(mode="json"), indent=1))
         else:
             _show_one(metadata, console)
         return
-    summary = _shown(SUMMARY, [])
-    found = sorted(path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}"))
-    order = [str(n) for n in _list(_block(summary, "kwargs").get("assessments")) if n in found]
-    rows = {n: _shown(ROBUSTNESS / n, checks) for n in ["clean", *order]}
-    gate = read_block(GATE) if GATE.is_file() else None
+    summary = _shown(SUMMARY, ())
+    options = options_of_summary(summary)
+    found = {path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}")}
+    rows = {n: _shown(ROBUSTNESS / n, checks) for n in ["clean", *(n for n in options.assessments if n in found)]}
+    gate = read_gate(GATE) if GATE.is_file() else None
     if as_json:
-        everything: Json = {
-            "format": "windtunnel.show/1",
-            "summary": summary,
-            "assessments": {**rows},
-            "checks": [dict(c) for c in checks],
-            "gate": gate,
-        }
-        click.echo(json.dumps(everything, indent=1))
+        click.echo(_everything(summary, rows, checks, gate))
         return
-    for failure in _list(_block(summary, "kwargs").get("hard_failures")):
-        console.print(f"[bold red]NOT VALID[/bold red] {escape(str(failure))}", soft_wrap=True)
+    for failure in options.hard_failures:
+        console.print(f"[bold red]NOT VALID[/bold red] {escape(failure)}", soft_wrap=True)
     _print_sandwich(summary, rows, console)
-    _print_weakest_class(_block(summary, "metrics"), console)
+    _print_weakest_class(summary.metrics, console)
     console.print()
     _print_assessments(rows, console)
     console.print()
     _print_words(rows, checks, console)
     if checks:
-        number = counts(checks)
+        found_by = counts(checks)
         console.print(
-            f"sanity: [bold]{overall(number)}[/bold], {in_words(number)}  (windtunnel sanity)", soft_wrap=True
+            f"sanity: [bold]{overall(found_by)}[/bold], {in_words(found_by)}  (windtunnel sanity)", soft_wrap=True
         )
     if caveats:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)
-    if isinstance(gate, dict):
-        decision = str(gate.get("decision", "?")).replace("_", " ")
-        console.print(f"gate: [bold]{escape(decision)}[/bold]  (windtunnel gate)")
+    if gate:
+        console.print(f"gate: [bold]{gate.decision}[/bold]  (windtunnel gate)")
 
 
-def _print_sandwich(summary: Mapping[str, Json], rows: Mapping[str, Mapping[str, Json]], console: Console) -> None:
-    metrics = _block(summary, "metrics")
-    lines = []
-    for i, layer in enumerate(_list(metrics.get("sandwich"))):
-        assert isinstance(layer, dict)
-        low, high = layer.get("certified_accuracy"), layer.get("worst_case_accuracy")
-        where = _budget(layer)
+def _everything(
+    summary: Metadata, rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], gate: GateResult | None
+) -> str:
+    from windtunnel.reporting.answers import ShowAnswer
+
+    return ShowAnswer(
+        summary=summary.model_dump(mode="json"),
+        assessments={name: metadata.model_dump(mode="json") for name, metadata in rows.items()},
+        checks=[*checks],
+        gate=gate_json(gate) if gate else None,
+    ).text()
+
+
+def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Console) -> None:
+    clean, lines = rate(summary.metrics, "clean_accuracy"), []
+    for i, layer in enumerate(layers_of(summary.metrics)):
         # A budget of one entry's own stands here because that entry worked in it, and says so.
-        names = [name for name, m in rows.items() if _budget(_block(_block(m, "semantics"), "perturbation")) == where]
-        why = "the global budget" if i == 0 else ", ".join(names)
-        between = f"{_percent(low or 0.0)} to {_percent(metrics['clean_accuracy'] if high is None else high)}"
-        lines.append((where, _rate(layer, "certified_accuracy"), between, _rate(layer, "worst_case_accuracy"),
-                      str(layer.get("n_attacked", "")), str(layer.get("n_examined", "")), why))  # fmt: skip
-    title = f"Robustness sandwich of {metrics.get('n_samples', '?')} samples, {_rate(metrics, 'clean_accuracy')} right without any change"
+        ball = Region(norm=layer.norm, epsilon=layer.epsilon)
+        names = [name for name, m in rows.items() if _budget(m.semantics.perturbation) == _budget(ball)]
+        high = layer.worst_case or clean
+        between = f"{layer.certified_accuracy or 0:.1%} to {f'{high.value:.1%}' if high else '-'}"
+        lines.append((_budget(ball), _text(layer.certified), between, _text(layer.worst_case), str(layer.n_attacked),
+                      str(layer.n_examined), "the global budget" if i == 0 else ", ".join(names)))  # fmt: skip
+    title = f"Robustness sandwich of {summary.metrics.get('n_samples', '?')} samples, {_text(clean)} right without any change"
     print_table(console, _SANDWICH, [("", lines)], title)
 
 
-def _print_weakest_class(metrics: Mapping[str, Json], console: Console) -> None:
+def _print_weakest_class(metrics: Metrics, console: Console) -> None:
     """A line for each end of the sandwich: the class that holds least, and how far the best is from it."""
     ends, classes = weakest_first(metrics)
     for i, end in enumerate(ends):
-        weakest = min((row[i] for row in classes), key=lambda row: float(str(row["accuracy"])))
+        weakest = min((row[i] for row in classes), key=lambda row: number(row, "accuracy"))
         console.print(
             f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(str(weakest['class']))}'[/bold], "
-            f"{escape(_rate(weakest, 'accuracy'))} of {weakest['n']} samples; the best is {escape(gap_words(metrics, end))} above it",
+            f"{escape(_text(rate(weakest, 'accuracy')))} of {weakest['n']} samples; the best is {escape(gap_words(metrics, end))} above it",
             soft_wrap=not console.is_terminal,
         )
 
 
-def _print_classes(metrics: Mapping[str, Json], console: Console) -> None:
+def _print_classes(metrics: Metrics, console: Console) -> None:
     """The classes of a summary, weakest first, as many as one reads; nothing for any other assessment."""
     ends, classes = weakest_first(metrics)
     if not ends:
         return
     columns = (Column("class"), Column("n", right=True), *(Column(ENDS[end], right=True) for end in ends))
-    rows = [(str(row[0]["class"]), str(row[0]["n"]), *(_rate(r, "accuracy") for r in row)) for row in classes]
+    rows = [(str(row[0]["class"]), str(row[0]["n"]), *(_text(rate(r, "accuracy")) for r in row)) for row in classes]
     cut = f", the {MOST_CLASSES} weakest of {len(rows)} (--json has all)" if len(rows) > MOST_CLASSES else ""
     print_table(console, columns, [("", rows[:MOST_CLASSES])], f"Classes at the first budget{cut}")
 
 
-def _print_assessments(rows: Mapping[str, Mapping[str, Json]], console: Console) -> None:
+def _print_assessments(rows: Mapping[str, Metadata], console: Console) -> None:
     groups: dict[str, list[tuple[str, ...]]] = {}
     for name, metadata in rows.items():
-        region, metrics = _block(_block(metadata, "semantics"), "perturbation"), _block(metadata, "metrics")
-        key = accuracy_key(name, metrics)
-        keys = leading(str(metadata.get("family", "")))
-        others = ", ".join(f"{k} {_number(metrics[k])}" for k in keys if k in metrics and k != key and name != "clean")
-        codes = sorted({str(c["code"]) for c in _list(metadata.get("caveats")) if isinstance(c, dict)})
-        n = len(_list(_block(metadata, "kwargs").get("sample_names")))
-        group = "without any change" if name == "clean" else _budget(region) or _suite(metadata)
+        metrics, key = metadata.metrics, leading_metric(metadata)
+        further = [k for k in leading(metadata.family) if k in metrics and k != key and name != "clean"]
+        codes = sorted({caveat.code for caveat in metadata.caveats})
+        group = (
+            "without any change" if name == "clean" else _budget(metadata.semantics.perturbation) or _suite(metadata)
+        )
         groups.setdefault(group, []).append(
-            (name, f"{metadata['library']} {metadata['algorithm']}", str(n), _rate(metrics, key), _WHAT.get(key or "", ""), others,
-             ", ".join(codes))
+            (name, f"{metadata.library} {metadata.algorithm}", str(len(metadata.kwargs.sample_names)),
+             _text(rate(metrics, key) if key else None), leading_words(metadata),
+             ", ".join(f"{k} {_number(metrics[k])}" for k in further), ", ".join(codes))
         )  # fmt: skip
     print_table(console, _ASSESSMENTS, list(groups.items()))
 
 
-def _suite(metadata: Mapping[str, Json]) -> str:
-    severities = [str(s) for s in _list(_block(metadata, "kwargs").get("severities"))]
-    over = f", mean of severities {', '.join(severities)}" if severities else ""
-    return f"{_block(_block(metadata, 'semantics'), 'perturbation').get('corruption_name', 'no budget')}{over}"
+def _suite(metadata: Metadata) -> str:
+    severities = severities_of(metadata.kwargs)
+    over = f", mean of severities {', '.join(map(str, severities))}" if severities else ""
+    return f"{metadata.semantics.perturbation.corruption_name or 'no budget'}{over}"
 
 
-def _print_words(rows: Mapping[str, Mapping[str, Json]], checks: list[Row], console: Console) -> None:
+def _print_words(rows: Mapping[str, Metadata], checks: Sequence[FindingRecord], console: Console) -> None:
     """What the codes of the caveats and the short names of the metrics stand for, each once."""
-    titles = {str(check["id"]): str(check["title"]) for check in checks}
+    titles = {check.id: check.title for check in checks}
     seen: dict[str, str] = {}
     for name, metadata in rows.items():
-        for caveat in _list(metadata.get("caveats")):
-            assert isinstance(caveat, dict)
-            code, text = str(caveat["code"]), str(caveat["text"])
-            seen.setdefault(
-                code, f"sanity check: {titles[code]} (windtunnel sanity --explain {code})" if code in titles else text
-            )
-        metrics = _block(metadata, "metrics")
-        for key in leading(str(metadata.get("family", ""))):
-            if key in metrics and key in MEANING and name != "clean":
-                seen.setdefault(key, MEANING[key])
+        for caveat in metadata.caveats:
+            explained = f"sanity check: {titles.get(caveat.code)} (windtunnel sanity --explain {caveat.code})"
+            seen.setdefault(caveat.code, explained if caveat.code in titles else caveat.text)
+        meanings = meanings_of(metadata.family)
+        for key in leading(metadata.family):
+            if key in metadata.metrics and key in meanings and name != "clean":
+                seen.setdefault(key, meanings[key])
     for word, meaning in seen.items():
         console.print(f"[bold]{escape(word)}[/bold]: {escape(meaning)}", soft_wrap=not console.is_terminal)
 
 
-def _show_one(metadata: Mapping[str, Json], console: Console) -> None:
-    metrics = _block(metadata, "metrics")
+def _show_one(metadata: Metadata, console: Console) -> None:
+    meanings, metrics = meanings_of(metadata.family), metadata.metrics
     rows = [
-        (key, _number(v) if not isinstance(v, list) else f"{len(v)} values", MEANING.get(key, ""))
+        (key, f"{len(v)} values" if isinstance(v, list) else _number(v), meanings.get(key, ""))
         for key, v in metrics.items()
     ]
-    where = _budget(_block(_block(metadata, "semantics"), "perturbation"))
-    n = len(_list(_block(metadata, "kwargs").get("sample_names")))
-    title = (
-        f"{metadata['name']}: {metadata['library']} {metadata['algorithm']}{f', {where}' if where else ''}, {n} samples"
-    )
+    where, n = _budget(metadata.semantics.perturbation), len(metadata.kwargs.sample_names)
+    title = f"{metadata.name}: {metadata.library} {metadata.algorithm}{f', {where}' if where else ''}, {n} samples"
     print_table(
         console, (Column("metric", typed=True), Column("value", right=True), Column("meaning")), [("", rows)], title
     )
     _print_classifiers(metrics, console)
     _print_classes(metrics, console)
     if "critical_epsilon_histogram" in metrics:
-        print_report(dict(metadata), console)
-    _print_caveats(str(metadata["name"]), metadata, console)
+        print_report(metadata, console)
+    _print_caveats(metadata.name, metadata, console)
 
 
-def _print_classifiers(metrics: Mapping[str, Json], console: Console) -> None:
+def _print_classifiers(metrics: Metrics, console: Console) -> None:
     """The metrics of every classifier of a latent assessment, a column each; nothing where there is one."""
-    rows = [row for row in _list(metrics.get("models")) if isinstance(row, dict)]
+    rows = rows_in(metrics, "models")
     if not rows:
         return
     columns = (Column("metric", typed=True), *(Column(str(row["model"]), right=True) for row in rows))
@@ -212,59 +209,37 @@ def _print_classifiers(metrics: Mapping[str, Json], console: Console) -> None:
     print_table(console, columns, [("", lines)], "Every classifier on the same codes")
 
 
-def _limits(row: Mapping[str, Json], key: str) -> str:
-    low, high = row.get(f"{key}_ci_low"), row.get(f"{key}_ci_high")
-    return f" [{_number(low)}, {_number(high)}]" if low is not None and high is not None else ""
+def _limits(row: Row, key: str) -> str:
+    limits = interval(row, key)
+    return f" [{_number(limits[0])}, {_number(limits[1])}]" if limits else ""
 
 
-def _print_caveats(name: str, metadata: Mapping[str, Json], console: Console) -> None:
-    for caveat in _list(metadata.get("caveats")):
-        assert isinstance(caveat, dict)
-        line = f"[yellow]{escape(name)}[/yellow] {escape(str(caveat['code']))}: {escape(str(caveat['text']))}"
+def _print_caveats(name: str, metadata: Metadata, console: Console) -> None:
+    for caveat in metadata.caveats:
+        line = f"[yellow]{escape(name)}[/yellow] {escape(caveat.code)}: {escape(caveat.text)}"
         console.print(line, soft_wrap=not console.is_terminal)
 
 
-def _shown(directory: Path, checks: list[Row]) -> dict[str, Json]:
-    """An assessment's metadata with the caveats of the checks that flagged it, and what was measured of time, as plain JSON."""
+def _shown(directory: Path, checks: Sequence[FindingRecord]) -> Metadata:
+    """An assessment's metadata with the caveats of the checks that flagged it, and what was measured of time."""
     if not (directory / METADATA_FILE).is_file():
         raise UserError(
             f"{directory / METADATA_FILE}: no such file. Run dvc repro first, or see windtunnel show for the names there are"
         )
-    shown: dict[str, Json] = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
-    shown["metrics"] = {**_block(shown, "metrics"), **run_time_metrics(measured_run_times(directory) or ())}
-    return shown
+    metadata = with_caveats(read_metadata(directory), checks)
+    measured = run_time_metrics(measured_run_times(directory) or ())
+    return metadata.model_copy(update={"metrics": {**metadata.metrics, **measured}})
 
 
-def _block(metadata: Mapping[str, Json], key: str) -> dict[str, Json]:
-    block = metadata.get(key, {})
-    return block if isinstance(block, dict) else {}
-
-
-def _list(value: Json) -> list[Json]:
-    return list(value) if isinstance(value, list) else []
-
-
-def _budget(region: Mapping[str, Json]) -> str:
+def _budget(region: Region) -> str:
     """`Linf 8/255`; `L0, no bound`; empty for what is no ball."""
-    if "norm" not in region:
+    if region.norm is None:
         return ""
-    return (
-        f"{region['norm']} {epsilon_text(float(str(region['epsilon'])))}"
-        if "epsilon" in region
-        else f"{region['norm']}, no bound"
-    )
+    return f"{region.norm}, no bound" if region.epsilon is None else f"{region.norm} {epsilon_text(region.epsilon)}"
 
 
-def _rate(metrics: Mapping[str, Json], key: str | None) -> str:
-    if key is None or key not in metrics:
-        return "-"
-    low, high = metrics.get(f"{key}_ci_low"), metrics.get(f"{key}_ci_high")
-    interval = f" [{_percent(low)}, {_percent(high)}]" if low is not None and high is not None else ""
-    return f"{_percent(metrics[key])}{interval}"
-
-
-def _percent(value: Json) -> str:
-    return f"{float(str(value)):.1%}"
+def _text(found: Rate | None) -> str:
+    return str(found) if found else "-"
 
 
 def _number(value: Json) -> str:

@@ -24,7 +24,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
       windtunnel strengthen --dry-run
       windtunnel strengthen --only C23
     """  # noqa: D301
-    from windtunnel.evaluation.sanity.findings import is_flagged, read_sanity, rows_in
+    from windtunnel.core.findings import read_sanity
     from windtunnel.evaluation.sanity.remedies import stronger
     from windtunnel.operations.strengthen import add_to, lines_of, run_entries
 
@@ -32,8 +32,8 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     if found is None:
         raise UserError(f"{SANITY}: no sanity checks ran yet. Run dvc repro first")
     wanted = {name.upper() for name in only}
-    rows = [row for row in rows_in(found) if is_flagged(row) and (not wanted or str(row["id"]) in wanted)]
-    entries = stronger(rows, params.attacks, params.budget)
+    asked = [row for row in found.checks if not wanted or row.id in wanted]
+    entries = stronger(asked, params.attacks, params.budget)
     if not entries:
         console.print(
             "strengthen: nothing to add: no flagged check has an attack for an answer that is not there already"

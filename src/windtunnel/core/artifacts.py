@@ -54,6 +54,27 @@ _PROVENANCE_PACKAGES = ("windtunnel", "torch", "numpy", "scipy")
 Tensors = dict[str, "Tensor | dict[str, Tensor]"]
 
 
+def tensor_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> Tensor:
+    """The tensor under `key`. Raises KeyError where there is none."""
+    value = data[key]
+    if not isinstance(value, Tensor):
+        raise KeyError(f"'{key}' holds tensors by name and is none")
+    return value
+
+
+def tensors_in(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> dict[str, Tensor]:
+    """The tensors below `key`, by name. Raises KeyError where there are none."""
+    value = data[key]
+    if isinstance(value, Tensor):
+        raise KeyError(f"'{key}' is a tensor and holds none by name")
+    return value
+
+
+def plain_tensors(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Those under a key of their own."""
+    return {key: value for key, value in data.items() if isinstance(value, Tensor)}
+
+
 @dataclass(frozen=True, slots=True)
 class AssessmentResult:
     """Everything one assessment found, before it is written.
@@ -95,19 +116,15 @@ class Artifacts:
 
     def tensor(self, key: str) -> Tensor:
         """The tensor under `key`. Raises KeyError where the assessment has none."""
-        value = self.data[key]
-        if not isinstance(value, Tensor):
-            raise KeyError(f"{self.name}: '{key}' in {DATA_FILE} is not a tensor")
-        return value
+        return tensor_in(self.data, key)
+
+    def tensors(self, key: str) -> dict[str, Tensor]:
+        """The tensors below `key`, by name. Raises KeyError where the assessment has none there."""
+        return tensors_in(self.data, key)
 
     def digest(self) -> str:
         """sha256 of robustness_data.pt as it is on disk: what used it records this, and sanity check G2 compares."""
         return file_digest(self.directory / DATA_FILE)
-
-    @cached_property
-    def plain(self) -> dict[str, Json]:
-        """metadata.json as plain JSON, for a reader that shows whatever is there."""
-        return self.metadata.model_dump(mode="json")
 
     @property
     def kind(self) -> AssessmentKind:

@@ -38,7 +38,7 @@ from windtunnel.core.narration import say
 from windtunnel.core.seeds import derive_seed
 
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
-KEEP_EVERY = 1.0  # seconds: what takes less is sooner done again than written
+WORTH_KEEPING = 1.0  # seconds: what takes less in all is sooner done again than written
 TELL_EVERY = 60.0  # seconds between lines of progress where there is no terminal
 KEEP_AT_MOST = 4  # batches that wait in memory to be written
 KEPT_TEXT = "what is finished is kept, and the same command, forced (dvc repro -f -s), does only the rest"
@@ -146,7 +146,7 @@ def each_batch(
 
     `work` returns tensors with one row per sample of its batch; it is done wherever `executor` says (where nothing is asked for
     in so many `processes`), and gives the same there. A batch that the memory does not hold is worked on in halves.
-    A run that is killed loses what is in work, and `KEEP_EVERY` seconds at most.
+    A run that is killed loses what is in work; of the first second, `WORTH_KEEPING`, all but KEEP_AT_MOST batches.
     without: what stands for the result of a batch whose workers died or hung; `incidents` then says why. Raises UserError
     for such a batch where there is no such thing, when all others are done and kept.
     """
@@ -198,16 +198,15 @@ def _finished(
 ) -> Generator[tuple[Batch, dict[str, Tensor] | Lost], None, None]:
     """Every batch beside its result, as they come; kept at once, whatever is still missing before it."""
     fresh: list[Callable[[], None]] = []
-    kept = time.monotonic()
+    began = time.monotonic()
     results = executor(processes).results(_Fitting(work), batches, name)
     try:
         with closing(results):
             for place, part in results:
                 if checkpoint and not isinstance(part, Lost):
                     fresh.append(functools.partial(checkpoint.put, batches[place].number, dict(part)))
-                if len(fresh) >= KEEP_AT_MOST or time.monotonic() - kept > KEEP_EVERY:
+                if len(fresh) >= KEEP_AT_MOST or time.monotonic() - began > WORTH_KEEPING:
                     _write(fresh)
-                    kept = time.monotonic()
                 yield batches[place], part
     except BaseException:
         _write(fresh)

@@ -25,6 +25,7 @@ class Layout:
         self.plots = reports / "plots"
         self.digests = reports / "digests"
         self.report = reports / "report"  # the report as data, beside report.pdf and report.html
+        self.runtime = reports / "runtime"  # how long stages took that leave no assessment; no output of DVC
         self.metrics = reports / "metrics.json"
         self.gate = reports / "gate.json"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     ValidationError,
     model_serializer,
 )
@@ -25,11 +26,14 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json
 
 if TYPE_CHECKING:
-    from windtunnel.core.contracts import Json as Value
+    from windtunnel.core.contracts import Json
+
+    Value: TypeAlias = Json
 else:  # pydantic cannot read a recursive alias; its own type holds the same
     Value = JsonValue
 
 Metrics = dict[str, Value]
+T = TypeVar("T")
 
 
 class Record(BaseModel):
@@ -157,6 +161,38 @@ class Metadata(Record):  # type: ignore[no-redef]  # for mypy a field kwargs is 
         return tuple(Caveat(row.code, row.text, row.samples) for row in self.caveats)
 
 
+class Rate(NamedTuple):
+    """A share of samples with the ends of its 95 % interval, where it has one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, value: float | None, low: float | None, high: float | None) -> Rate | None:
+        """The rate; None where there is no value."""
+        return None if value is None else cls(value, low, high)
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The ends of the interval; None where it has none."""
+        # A bound of 0 comes out of the library as 1.7e-18.
+        return None if self.low is None or self.high is None else (round(self.low, 12), round(self.high, 12))
+
+    def __str__(self) -> str:
+        """`66.0% [59.0%, 72.5%]`."""
+        limits = self.limits
+        return f"{self.value:.1%}" + (f" [{limits[0]:.1%}, {limits[1]:.1%}]" if limits else "")
+
+
+def rate(metrics: Mapping[str, object], key: str) -> Rate | None:
+    """The rate under `key`, with its interval from the metrics beside it; None where there is no such metric."""
+    ends = (
+        number(metrics, name) if metrics.get(name) is not None else None for name in (f"{key}_ci_low", f"{key}_ci_high")
+    )
+    return Rate(number(metrics, key), *ends) if metrics.get(key) is not None else None
+
+
 def read_metadata(directory: Path) -> Metadata:
     """metadata.json of an assessment directory. Raises UserError, in one line, where it is missing or does not fit."""
     path = directory / METADATA_FILE
@@ -165,14 +201,17 @@ def read_metadata(directory: Path) -> Metadata:
 
 def parse_metadata(content: object, where: str) -> Metadata:
     """The content of a metadata.json. Raises UserError, in one line, where it does not fit."""
+    return fitting(Metadata, content, where, "the metadata of an assessment")
+
+
+def fitting(kind: type[T], content: object, where: str, what: str) -> T:
+    """`content` as one of our types, a pydantic model or a dataclass. Raises UserError, in one line, where it does not fit."""
     try:
-        return Metadata.model_validate(content)
+        return TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
-        raise UserError(
-            f"{where}: not the metadata of an assessment ({key}: {first['msg'].lower()}); of another version?"
-        ) from error
+        raise UserError(f"{where}: not {what} ({key}: {first['msg'].lower()}); of another version?") from error
 
 
 def number(metrics: Mapping[str, object], key: str) -> float:
@@ -191,7 +230,16 @@ def numbers(metrics: Mapping[str, object], key: str) -> list[float]:
     return [number({key: item}, key) for item in cast(Sequence[object], value)]
 
 
-def corruption_pairs(options: Options) -> list[tuple[str, int]]:
+class _Suite(Record):
+    corruptions: tuple[tuple[str, int], ...] = ()
+    severities: tuple[int, ...] = ()
+
+
+def corruption_pairs(options: Options) -> tuple[tuple[str, int], ...]:
     """(corruption, severity) of each part of a suite, in the order of its rows; none for what is no suite."""
-    rows = cast("list[tuple[str, int]]", options.extra.get("corruptions") or [])
-    return [(str(corruption), int(severity)) for corruption, severity in rows]
+    return fitting(_Suite, options.model_dump(), "kwargs", "the options of a suite of corruptions").corruptions
+
+
+def severities_of(options: Options) -> tuple[int, ...]:
+    """The severities of a suite of corruptions; none for what is no suite."""
+    return fitting(_Suite, options.model_dump(), "kwargs", "the options of a suite of corruptions").severities

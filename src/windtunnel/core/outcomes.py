@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+
+from pydantic import StrictInt
 
 from windtunnel.core.contracts import AssessmentKind, Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
+from windtunnel.core.metadata import Value, fitting
 
 OUTCOMES_FILE = "outcomes.json"
 HELD, LOST, NOT_ASSESSED = "1", "0", "-"
@@ -38,6 +40,11 @@ class Outcomes:
         """Of which samples the outcome is known."""
         return tuple(one != NOT_ASSESSED for one in self.held)
 
+    def damage(self, n: int) -> str:
+        """Why this is no row of `n` samples; empty where it is one."""
+        whole = len(self.held) == n and not set(self.held) - {HELD, LOST, NOT_ASSESSED}
+        return "" if whole else "a row is not one of 1, 0, - for each sample"
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -47,13 +54,18 @@ class Shares:
     """
 
     protocol: str
-    right: tuple[int | None, ...]
+    right: tuple[StrictInt | None, ...]
     images: int
 
     @property
     def assessed(self) -> tuple[bool, ...]:
         """Of which samples the outcome is known."""
         return tuple(one is not None for one in self.right)
+
+    def damage(self, n: int) -> str:
+        """Why this is no row of `n` samples; empty where it is one."""
+        whole = len(self.right) == n and all(one is None or 0 <= one <= self.images for one in self.right)
+        return "" if whole else f"a row is not one of 0 to {self.images}, null for each sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,7 @@ class Record:
     model_digest: str
     samples: tuple[str, ...]
     outcomes: Mapping[str, Outcomes | Shares]
-    origin: Mapping[str, Json] = field(default_factory=dict)
+    origin: Mapping[str, Value] = field(default_factory=dict)
 
 
 def write_record(record: Record, path: Path) -> None:
@@ -76,32 +88,14 @@ def write_record(record: Record, path: Path) -> None:
 
 def read_record(path: Path) -> Record:
     """Read what `write_record` wrote. Raises UserError where it is missing or damaged."""
-    content = read_json(path)
-    try:
-        block = cast(dict[str, Json], content)
-        rows = cast(dict[str, dict[str, Json]], block["outcomes"])
-        samples = tuple(str(name) for name in cast(Sequence[Json], block["samples"]))
-        outcomes = {name: _row(row, len(samples)) for name, row in rows.items()}
-        return Record(str(block["model_digest"]), samples, outcomes, cast(dict[str, Json], block.get("origin", {})))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{path}: is no record of outcomes ({type(error).__name__}: {error})") from error
+    record = fitting(Record, read_json(path), str(path), "a record of outcomes")
+    n = len(record.samples)
+    if bad := [why for row in record.outcomes.values() if (why := row.damage(n))]:
+        raise UserError(f"{path}: not a record of outcomes ({bad[0]})")
+    return record
 
 
 def _block(row: Outcomes | Shares) -> dict[str, Json]:
     if isinstance(row, Outcomes):
         return {"protocol": row.protocol, "held": row.held}
     return {"protocol": row.protocol, "right": list(row.right), "images": row.images}
-
-
-def _row(block: Mapping[str, Json], n: int) -> Outcomes | Shares:
-    """One metric of n samples. Raises ValueError where it is damaged."""
-    protocol = str(block["protocol"])
-    if "held" in block:
-        held = str(block["held"])
-        if len(held) != n or set(held) - {HELD, LOST, NOT_ASSESSED}:
-            raise ValueError("a row is not one of 1, 0, - for each sample")
-        return Outcomes(protocol, held)
-    right, images = cast(list[int | None], block["right"]), cast(int, block["images"])
-    if len(right) != n or any(one is not None and not 0 <= one <= images for one in right):
-        raise ValueError(f"a row is not one of 0 to {images}, null for each sample")
-    return Shares(protocol, tuple(right), images)

@@ -18,8 +18,8 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.libraries import MODULES, missing
+from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.libraries import is_installed, missing
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
@@ -55,9 +55,12 @@ class Family:
     finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
     depends: assessments.depends.Depends, what its entries depend on beside what the stage imports; None for the usual.
     reported: assessments.reported.Reported, its section in the report; None for that of its kind.
+    unknown_words: (where, entry) -> a line for each name in it, beside its algorithm and its figures, that no record offers;
+    None where an entry has no such names.
     asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
     figures: module that registers its visualisers.
-    visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs.
+    visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs. accuracy: the one
+    that stands for an assessment where one alone is shown, in words; without it that of its kind (core.leading).
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
     generators: whether its entries read the generative models of the stage `generators`. results: about how many results of all
     its samples an entry leaves on the disk, one where absent.
@@ -73,9 +76,11 @@ class Family:
     figures: str
     visualisers: tuple[str, ...]
     headline: tuple[str, ...]
+    accuracy: Mapping[str, str] = field(default_factory=dict)
     finish: Lazy[Callable[[Any, Any], None]] | None = None
     depends: Lazy[Any] | None = None
     reported: Lazy[Any] | None = None
+    unknown_words: Lazy[Callable[[str, Any], Iterator[str]]] | None = None
     asks_libraries: tuple[str, ...] = ()
     plot: Mapping[str, str] | None = None
     generators: bool = False
@@ -100,7 +105,8 @@ class Library:
     its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
     functions of the user's, the registry row of one by its reference `module:function`, without importing it. steps: for
     verification, what its algorithms and cascades are made of, by name (assessments.verification.step.Step).
-    uses: other libraries of the family that its steps may ask.
+    uses: other libraries of the family that its steps may ask. imports: the modules by which Python has it, itself first, as far as
+    no other library of the family asks for them; none for what is built in.
     """
 
     name: str
@@ -113,6 +119,23 @@ class Library:
     row_of: Lazy[Callable[[str], Any]] | None = None
     steps: Mapping[str, Lazy[Any]] = field(default_factory=dict)
     uses: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it can be imported; what is built in always can."""
+        return is_installed(*self.imports)
+
+    def require(self, where: str) -> None:
+        """Raise IncompatibleError, with the command that installs it, where the library is not installed."""
+        if not self.is_installed:
+            raise IncompatibleError(self.missing(where))
+
+    def missing(self, where: str) -> str:
+        """The one line for a library that is not installed."""
+        return missing(
+            where, self.name, None if self.rows.module.startswith("windtunnel.") else self.package or self.name
+        )
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
@@ -123,11 +146,7 @@ class Library:
         try:
             found: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
-            if self.name in MODULES:
-                raise UserError(missing("library", self.name)) from error
-            raise UserError(
-                f"library: {self.name} is not installed ({error}); pip install {self.package or self.name}"
-            ) from error
+            raise UserError(self.missing("library")) from error
         return found
 
 
@@ -138,7 +157,7 @@ class ModelSource:
     load: (facts of model.json, directory, trust) -> Loaded. keep: (model, directory, seed) -> the facts, with all that `load`
     reads written to the directory; without it `model.path` is copied. view: model -> core.view.View, how the
     model's own library prepares images, and what the classes are called; without it params.yaml says so. view_reads: the files
-    below `model.path` that decide the view.
+    below `model.path` that decide the view. imports: the module by which Python has its library, for `windtunnel doctor`'s name.
     """
 
     name: str
@@ -146,6 +165,7 @@ class ModelSource:
     keep: Lazy[Callable[..., Any]] | None = None
     view: Lazy[Callable[..., Any]] | None = None
     view_reads: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -7,13 +7,46 @@ file speaks of these very tensors: it is no DVC output, so after a checkout it m
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, RUNTIME_FILE, file_digest, read_json
+from windtunnel.core.files import DATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
+from windtunnel.core.layout import HERE, Layout
+from windtunnel.core.metadata import Record, fitting
 
 RUN_TIMES = "runtime_per_sample"
+
+
+class Runtime(Record):
+    """runtime.json: what varies between equal runs. started: seconds since the epoch. data_digest: of the tensors it speaks of.
+
+    resolved: the digest of what was run. rows_asked: of a Python `predict`, in the process that computed the result.
+    """
+
+    started: float | None = None
+    seconds: float | None = None
+    host: str = ""
+    commit: str = ""
+    resolved: str = ""
+    data_digest: str = ""
+    rows_asked: int | None = None
+    runtime_per_sample: tuple[float, ...] | None = None
+
+
+def read_runtime(directory: Path) -> Runtime | None:
+    """What was measured beside the result in `directory`; None where the file is missing, damaged or another."""
+    try:
+        return fitting(Runtime, read_json(directory / RUNTIME_FILE), str(directory), "what was measured")
+    except UserError:
+        return None
+
+
+def write_stage_runtime(stage: str, started: float, place: Layout = HERE) -> None:
+    """Note how long a stage took that leaves no assessment; `started`: time.time() at its start."""
+    seconds = round(time.time() - started, 3)
+    write_json({"started": started, "seconds": seconds}, place.runtime / stage / RUNTIME_FILE)
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:
@@ -21,16 +54,12 @@ def measured_run_times(directory: Path, data_digest: str | None = None) -> list[
 
     `data_digest`: sha256 of its robustness_data.pt where that is known already.
     """
-    try:
-        facts = read_json(directory / RUNTIME_FILE)
-    except UserError:
-        return None
-    seconds = facts.get(RUN_TIMES) if isinstance(facts, dict) else None
-    if not isinstance(facts, dict) or not isinstance(seconds, list):
+    measured = read_runtime(directory)
+    if measured is None or measured.runtime_per_sample is None:
         return None
     if data_digest is None and (directory / DATA_FILE).is_file():
         data_digest = file_digest(directory / DATA_FILE)
-    return [float(str(s)) for s in seconds] if facts.get("data_digest") == data_digest else None
+    return [*measured.runtime_per_sample] if measured.data_digest == data_digest else None
 
 
 def run_time_metrics(seconds: Sequence[float]) -> dict[str, float]:

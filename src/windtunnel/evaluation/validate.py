@@ -34,7 +34,10 @@ def _unknown_words(params: Params) -> Iterator[str]:
             visualisers_of(family, name, entry)
         except UserError as error:
             yield str(error)
-        depends = family_of(family).depends
+        known = family_of(family)
+        if known.unknown_words:
+            yield from known.unknown_words()(f"{family}.{name}", entry)
+        depends = known.depends
         own = depends is not None and depends().own_budget(entry)
         # Only here: what is resolved for a stage has the budget filled in.
         if not own and (lack := entry.budget.lack(f"{family}.{name}", params.budget)):

@@ -33,7 +33,9 @@ class CorruptionEntry(Entry):
     reference: str | None = Field(
         None, description="for mCE: imagenet-alexnet, or the directory of a suite of another model on the same samples"
     )
-    workers: PositiveInt = Field(2, description="processes that corrupt images, the one that asks the model among them")
+    workers: PositiveInt = Field(
+        2, description="processes of this machine for a large suite, where no executor is asked for"
+    )
     ci_method: Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"] = "wilson"
     ci_level: Number = Field(0.95, gt=0, lt=1)
 

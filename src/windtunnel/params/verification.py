@@ -9,19 +9,6 @@ from pydantic import Field, PositiveInt, model_validator
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.numbers import Number
 
-Step = Literal[
-    "quick-attack",
-    "attack",
-    "ibp",
-    "forward",
-    "crown-ibp",
-    "forward+backward",
-    "crown",
-    "alpha-crown",
-    "branch-and-bound",
-    "marabou",
-]
-
 
 class Radius(Block):
     """The largest certified epsilon of each sample, by bisection."""
@@ -72,14 +59,16 @@ class VerificationEntry(Entry):
         description="seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work",
     )
     time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
-    workers: PositiveInt = Field(2, description="Marabou, cascade: solver processes at a time")
+    workers: PositiveInt = Field(
+        2, description="Marabou, cascade: solver processes at a time, where no executor is asked for"
+    )
     other_classes: Literal["together", "one_by_one"] = Field(
         "together", description="Marabou: all other classes in one disjunction, or a query for each, the nearest first"
     )
     output_bounds: bool = Field(
         False, description="Marabou: bound every logit by bisection; hundreds of queries a sample"
     )
-    steps: tuple[Step, ...] = Field(
+    steps: tuple[str, ...] = Field(
         ("quick-attack", "ibp", "crown", "attack", "branch-and-bound", "marabou"),
         description="cascade: which methods, cheapest first",
     )

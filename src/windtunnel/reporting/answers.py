@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal, cast
+from collections.abc import Iterable
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from windtunnel.core.contracts import Json
+from windtunnel.core.findings import FindingRecord
+from windtunnel.core.gate import Condition, Decision, GateResult, gate_json
 from windtunnel.evaluation.sanity.findings import counts, overall
 from windtunnel.reporting.compare.comparison import Comparison
 
@@ -22,23 +23,21 @@ class Answer(BaseModel):
         return self.model_dump_json(indent=2)
 
 
-class Condition(BaseModel):
-    """One condition of the gate, as in gate.json."""
+class ShowAnswer(Answer):
+    """`windtunnel show --json`: each metadata.json with the caveats of the sanity checks."""
 
-    name: str
-    value: float | None
-    threshold: float
-    interval: tuple[float, float] | None
-    holds: bool
-    bound: str
-    reason: str
+    format: Literal["windtunnel.show/1"] = "windtunnel.show/1"
+    summary: dict[str, object]
+    assessments: dict[str, dict[str, object]] = Field(description="by name, the clean evaluation first")
+    checks: list[FindingRecord] = Field(description="a row per sanity check, as in reports/sanity/metadata.json")
+    gate: dict[str, object] | None = Field(description="gate.json; null where the gate has not run")
 
 
 class GateAnswer(Answer):
     """`windtunnel gate --json`; the exit code is the same as without."""
 
     format: Literal["windtunnel.gate/1"] = "windtunnel.gate/1"
-    decision: Literal["passed", "failed", "unsound"]
+    decision: Decision
     exit_code: int
     conditions: list[Condition]
     hard_failures: list[str]
@@ -51,8 +50,8 @@ class SanityAnswer(Answer):
     format: Literal["windtunnel.sanity/1"] = "windtunnel.sanity/1"
     status: str
     counts: dict[str, int]
-    checks: list[dict[str, object]] = Field(description="a row per check, as in reports/sanity/metadata.json")
-    asked_now: list[dict[str, object]] = Field(description="checks about this moment (MLflow, git), not in the counts")
+    checks: list[FindingRecord] = Field(description="a row per check, as in reports/sanity/metadata.json")
+    asked_now: list[FindingRecord] = Field(description="checks about this moment (MLflow, git), not in the counts")
 
 
 class SampleAnswer(BaseModel):
@@ -144,25 +143,19 @@ class CompareAnswer(Answer):
     against: list[AgainstAnswer]
 
 
-ANSWERS: tuple[type[Answer], ...] = (GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
+ANSWERS: tuple[type[Answer], ...] = (ShowAnswer, GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
 
 
-def gate_answer(verdict: Mapping[str, Json]) -> GateAnswer:
-    """gate.json. Raises ValueError where it is damaged."""
-    return GateAnswer.model_validate(dict(verdict))
+def gate_answer(verdict: GateResult) -> GateAnswer:
+    """The verdict of the gate."""
+    return GateAnswer.model_validate(gate_json(verdict))
 
 
-def sanity_answer(recorded: Iterable[Mapping[str, Json]], asked_now: Iterable[Mapping[str, Json]]) -> SanityAnswer:
+def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[FindingRecord]) -> SanityAnswer:
     """The record of the stage, and what was asked at the moment."""
-    rows = [dict(row) for row in recorded]
+    rows = [*recorded]
     number = counts(rows)
-    now = [dict(row) for row in asked_now]
-    return SanityAnswer(
-        status=overall(number),
-        counts=number,
-        checks=cast(list[dict[str, object]], rows),
-        asked_now=cast(list[dict[str, object]], now),
-    )
+    return SanityAnswer(status=overall(number), counts=number, checks=rows, asked_now=[*asked_now])
 
 
 def compare_answer(comparison: Comparison) -> CompareAnswer:

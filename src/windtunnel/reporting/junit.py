@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 from xml.etree import ElementTree
 
-from windtunnel.core.contracts import Json
-from windtunnel.evaluation.sanity.check import Severity, Status
+from windtunnel.core.findings import FindingRecord, Severity, Status
+from windtunnel.core.gate import GateResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class Case:
     reason: str = ""
 
 
-def cases_of_gate(verdict: Mapping[str, Json]) -> list[Case]:
-    """A case per condition of gate.json, and one per hard failure. Raises KeyError where it is damaged."""
+def cases_of_gate(verdict: GateResult) -> list[Case]:
+    """A case per condition of the gate, and one per hard failure."""
     found = []
-    for row in cast(list[Mapping[str, Json]], verdict["conditions"]):
-        outcome: Literal["passed", "failed"] = "passed" if row["holds"] else "failed"
-        numbers = f"found {row['value']}, {row['bound']} {row['threshold']}"
-        found.append(Case("windtunnel.gate", str(row["name"]), outcome, f"{numbers}. {row['reason']}".strip()))
-    hard = cast(list[str], verdict["hard_failures"])
+    for row in verdict.conditions:
+        outcome: Literal["passed", "failed"] = "passed" if row.holds else "failed"
+        numbers = f"found {row.value}, {row.bound} {row.threshold}"
+        found.append(Case("windtunnel.gate", row.name, outcome, f"{numbers}. {row.reason}".strip()))
+    hard = verdict.hard_failures
     return [*found, *(Case("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard)]
 
 
-_OUTCOME: dict[str, Literal["passed", "failed", "skipped"]] = {
+_OUTCOME: dict[Status, Literal["passed", "failed", "skipped"]] = {
     Status.PASS: "passed",
     Status.FAIL: "failed",
     Status.WARN: "passed",
@@ -42,15 +42,14 @@ _OUTCOME: dict[str, Literal["passed", "failed", "skipped"]] = {
 }
 
 
-def cases_of_checks(rows: Iterable[Mapping[str, Json]]) -> list[Case]:
+def cases_of_checks(rows: Iterable[FindingRecord]) -> list[Case]:
     """A case per HARD sanity check; one that was not run or does not apply is skipped with its reason."""
     found = []
     for row in rows:
-        if row["severity"] == Severity.HARD:
-            remedy = f". {row['remedy']}" if row["status"] == Status.FAIL else ""
-            reason = f"{row.get('reason') or row['title']}{remedy}"
-            found.append(Case(f"windtunnel.sanity.{str(row['id'])[0]}", f"{row['id']} {row['title']}",
-                              _OUTCOME[str(row["status"])], reason))  # fmt: skip
+        if row.severity is Severity.HARD:
+            remedy = f". {row.remedy}" if row.status is Status.FAIL else ""
+            reason = f"{row.reason or row.title}{remedy}"
+            found.append(Case(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _OUTCOME[row.status], reason))
     return found
 
 

@@ -89,7 +89,7 @@ def test_every_metric_is_recomputed_from_the_tensors_alone(digits_subject, tmp_p
 
 def test_the_semantics_are_those_of_sampling_without_any_perturbation(digits_subject, tmp_path):
     write_artifacts(assess_clean(Clean(), digits_subject), tmp_path, digits_subject, started=0.0)
-    metadata = read_artifacts(tmp_path).plain
+    metadata = read_artifacts(tmp_path).metadata.model_dump(mode="json")
     assert (metadata["assessment_kind"], metadata["case"]) == ("statistical_sampling", "average_case")
     assert metadata["semantics"]["perturbation"] == {"corruption_name": "identity", "severity": 0}
     assert not metadata["semantics"]["stochastic"]

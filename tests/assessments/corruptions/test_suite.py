@@ -63,14 +63,20 @@ def test_the_minimal_severity_is_the_mildest_that_breaks(suite):
 def test_a_suite_declares_every_severity_it_ran_at_and_what_its_verdicts_mean(suite, tmp_path):
     subject, _, (whole, children) = suite
     read = read_artifacts(write_artifacts(whole, tmp_path / "noise", subject, started=0).directory)
-    assert read.plain["semantics"]["perturbation"] == {"corruption_name": "noise", "severities": [1, 5]}
+    assert read.metadata.model_dump(mode="json")["semantics"]["perturbation"] == {
+        "corruption_name": "noise",
+        "severities": [1, 5],
+    }
     assert children[0].semantics.perturbation == PerturbationDistribution("gaussian_noise", 1)
     right = (read.tensor("corruption_predictions") == read.tensor("targets")).all(0)
     verdicts = read.tensor("verdicts")
     assert torch.equal(verdicts == Verdict.CORRECT_UNDER_PERTURBATION, right)
     assert torch.equal(verdicts == Verdict.MISCLASSIFIED_UNDER_PERTURBATION, ~right)
     assert float(right.double().mean()) == read.metrics["never_broken"]
-    assert "under every corruption at every severity" in read.plain["kwargs"]["verdict_definition"]
+    assert (
+        "under every corruption at every severity"
+        in read.metadata.model_dump(mode="json")["kwargs"]["verdict_definition"]
+    )
 
 
 def test_processes_give_the_same_bytes_as_one(suite):
@@ -83,7 +89,7 @@ def test_every_number_of_a_suite_is_computed_again_from_its_file(suite, tmp_path
     subject, entry, (whole, _) = suite
     read = read_artifacts(write_artifacts(whole, tmp_path / "noise", subject, started=0).directory)
     again = SuiteData(
-        pairs=[tuple(pair) for pair in read.plain["kwargs"]["corruptions"]],
+        pairs=[tuple(pair) for pair in read.metadata.model_dump(mode="json")["kwargs"]["corruptions"]],
         predictions=read.tensor("corruption_predictions"),
         clean=read.tensor("clean_predictions"),
         quantised=read.tensor("quantised_predictions"),

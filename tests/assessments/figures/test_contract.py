@@ -124,7 +124,7 @@ def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digit
     draw_figures(
         clean, [ConfusionMatrixVisualiser(max_labelled=3), ConfusionMatrixVisualiser(), DegradationCurveVisualiser()]
     )
-    first, second, third = read_artifacts(tmp_path).plain["visualisers"]
+    first, second, third = read_artifacts(tmp_path).metadata.model_dump(mode="json")["visualisers"]
     assert first["options"] == {"max_labelled": 3}
     assert "options" not in second
     assert "not a sweep" in third["empty"]

@@ -22,6 +22,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.files import RUNTIME_FILE, file_digest
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
+from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
@@ -100,7 +101,8 @@ def test_figures_of_what_is_left_after_attacks(survivors, tmp_path):
     written = attacked(subject_with(survivors), tmp_path)
     assert written["fgsm"].metrics["adversarial_accuracy"] == survivors / N
     assert written["crown"].metrics["certified_accuracy"] == survivors / N
-    for figure in (SecurityCurvesVisualiser(tuple(written.values())), SandwichVisualiser()):
+    write_curves(security_curves([*written.values()]), written["fgsm"].directory)
+    for figure in (SecurityCurvesVisualiser(), SandwichVisualiser()):
         drawn(figure, written["fgsm"])
 
 

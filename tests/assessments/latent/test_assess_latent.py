@@ -90,8 +90,8 @@ def test_all_eight_metrics_are_there_with_intervals_and_per_class(assessed):
     assert len(metrics["per_class"]) == 10
     for row in metrics["per_class"]:
         assert {"lga", "lra", "lara", "laga", "llna_generation", "llna_reconstruction", "lars_not_found"} <= set(row)
-    assert artifacts.plain["semantics"]["norm"] == "latent_L2"
-    assert artifacts.plain["semantics"]["perturbation"]["epsilon"] == 0.3
+    assert artifacts.metadata.model_dump(mode="json")["semantics"]["norm"] == "latent_L2"
+    assert artifacts.metadata.model_dump(mode="json")["semantics"]["perturbation"]["epsilon"] == 0.3
 
 
 def test_every_metric_can_be_computed_again_from_the_file(assessed):

@@ -353,7 +353,7 @@ def test_target_is_label_means_not_attacked_and_not_broken(few):
 
 def test_a_run_that_was_killed_goes_on_where_it_stood(few, monkeypatch, tmp_path):
     monkeypatch.setattr(assess_module, "UNIT", 4)
-    monkeypatch.setattr(batches, "KEEP_EVERY", 0.0)
+    monkeypatch.setattr(batches, "WORTH_KEEPING", 0.0)
     monkeypatch.chdir(tmp_path)
     entry = own("EvoBA", batch_size=21)
     whole = run(entry, few)

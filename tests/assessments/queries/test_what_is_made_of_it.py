@@ -98,7 +98,7 @@ def test_an_attack_that_had_nobody_to_attack_has_no_curve_among_the_others(few, 
 
 def test_mlflow_gets_the_curve_stepped_by_queries(few, tmp_path):
     artifacts = written(few, tmp_path / "evoba")
-    state = ChildState("evoba", artifacts.directory, artifacts.plain, "")
+    state = ChildState("evoba", artifacts.directory, artifacts.metadata, "")
     steps = [step for step, _ in state.curves["success_rate_curve"]]
     assert steps == artifacts.metrics["query_budgets"]
     assert {f"success_rate_curve_ci_{end}" for end in ("low", "high")} <= set(state.curves)

@@ -222,7 +222,7 @@ def test_the_sizes_of_the_groups_stand_in_the_figure_and_the_terminal(blobs, tmp
     sizes = [f"{artifacts.metrics[f'n_{group}']} {words}"
              for group, words in (("earliest", "flip earliest"), ("longest", "last longest"))]  # fmt: skip
     console = Console(record=True, width=120)
-    print_report(artifacts.plain, console)
+    print_report(artifacts.metadata, console)
     printed, drawn = console.export_text(), ConfidenceVisualiser().draw(artifacts)
     shown = str([getattr(scene, "marks", scene) for scene in (drawn if isinstance(drawn, list | tuple) else [drawn])])
     for size in sizes:

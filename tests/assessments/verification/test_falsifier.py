@@ -45,3 +45,16 @@ def test_what_it_finds_lies_in_the_ball_and_is_misclassified_in_both_precisions(
 def test_the_attack_ends_where_its_first_round_has_broken_every_sample(mlp_subject):
     result = assess("v", entry("cascade", steps=["attack"]), budget(0.5), first(mlp_subject, 4))
     assert (result.data["verdicts"] == Verdict.FALSIFIED).all()
+
+
+@pytest.mark.slow
+def test_what_the_solver_breaks_the_attack_has_broken(mlp_subject):
+    """Marabou is complete on this network: a counter-example that the attack misses would show."""
+    subject, ball = first(mlp_subject, 16), budget(0.06)
+    verdicts = {
+        step: assess("v", entry("cascade", steps=[step], timeout=120), ball, subject).data["verdicts"]
+        for step in ("attack", "marabou")
+    }
+    broken = verdicts["marabou"] == Verdict.FALSIFIED
+    assert int(broken.sum()) > int((~subject.clean_correct).sum())
+    assert (verdicts["attack"][broken] == Verdict.FALSIFIED).all()

@@ -167,7 +167,7 @@ def test_a_solver_killed_from_outside_is_asked_again_and_the_others_answer(digit
 @pytest.mark.parametrize(
     ("lost", "verdict", "reason"),
     [
-        (Lost("its worker died (SIGKILL), 3 times"), Verdict.ERROR, "without an answer: its worker died"),
+        (Lost("its worker died (SIGKILL), 5 times"), Verdict.ERROR, "without an answer: its worker died"),
         (Lost("its worker gave no answer in 7 s", hung=True), Verdict.UNKNOWN, "time-out"),
     ],
 )

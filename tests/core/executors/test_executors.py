@@ -17,6 +17,7 @@ from windtunnel.assessments.attacks.assess import assess
 from windtunnel.core.batches import Checkpoint, Incidents, batches_of, each_batch, run_batches
 from windtunnel.core.errors import UserError
 from windtunnel.core.executors import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, Here, batch_limit, executor
+from windtunnel.core.executors.crew import DEATHS
 from windtunnel.core.executors.processes import Processes
 from windtunnel.core.executors.shipping import require_equal, versions
 from windtunnel.core.subject import subject_of
@@ -152,7 +153,9 @@ def test_a_batch_that_kills_every_worker_is_named_and_the_rest_is_done_and_kept(
     monkeypatch.setenv(VARIABLE, asked)
     checkpoint, seen = Checkpoint("it", "resolved", [], tmp_path), []
     found_of_each = each_batch(batches_of(torch.arange(40), 4, 3, "it"), dies, name="it", checkpoint=checkpoint)
-    with pytest.raises(UserError, match=r"it: 4 samples have no result: its worker died .*, 3 times; .*kept") as found:
+    with pytest.raises(
+        UserError, match=rf"it: 4 samples have no result: its worker died .*, {DEATHS} times; .*kept"
+    ) as found:
         seen.extend(batch.number for batch, _ in found_of_each)
     assert "\n" not in str(found.value)
     assert seen == [0, 1, 2, 3, 4, 6, 7, 8, 9]

@@ -8,9 +8,10 @@ from click.testing import CliRunner
 from windtunnel.cli.gate import gate as gate_command
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
+from windtunnel.core.gate import Decision, gate_json
 from windtunnel.core.layout import GATE
 from windtunnel.core.outcomes import Outcomes, Record, Shares, read_record, write_record
-from windtunnel.evaluation.gate.decide import Decision, decide, flatten, gate_json, regression_mismatch
+from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.outcome import Gate
 
@@ -181,7 +182,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
 )  # fmt: skip
 def test_a_damaged_record_is_one_line(tmp_path, content):
     (tmp_path / "r.json").write_text(content)
-    with pytest.raises(UserError, match=r"r\.json: is no record of outcomes"):
+    with pytest.raises(UserError, match=r"r\.json: not a record of outcomes"):
         read_record(tmp_path / "r.json")
 
 

@@ -37,7 +37,7 @@ def changed(
                 k: v.clone() if isinstance(v, Tensor) else {n: t.clone() for n, t in v.items()}
                 for k, v in assessment.artifacts.data.items()
             }
-            facts = copy.deepcopy(assessment.artifacts.plain)
+            facts = copy.deepcopy(assessment.artifacts.metadata.model_dump(mode="json"))
             if tensors:
                 tensors(data)
             if metadata:
@@ -86,7 +86,7 @@ def fake(
 ) -> Evidence:
     """The run with one more assessment, made of FGSM's tensors and metadata with these changes."""
     model = piece_of(evidence, "fgsm")
-    facts = {**copy.deepcopy(model.artifacts.plain), "name": name, **metadata}
+    facts = {**copy.deepcopy(model.artifacts.metadata.model_dump(mode="json")), "name": name, **metadata}
     artifacts = Artifacts(name, Path(name), {**model.artifacts.data, **data}, parse_metadata(facts, name))
     assessment = Assessment(name, family, artifacts, model.rows)
     return replace(

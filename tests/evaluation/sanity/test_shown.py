@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from tests.made import metadata
 from windtunnel.cli.main import cli
 from windtunnel.core.files import write_json
+from windtunnel.core.findings import FindingRecord, read_findings
 from windtunnel.core.layout import SANITY
-from windtunnel.evaluation.sanity.findings import caveats_of, counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.sanity.findings import caveats_of, counts, overall, with_caveats
 from windtunnel.operations import moment
 
 ROW = {"id": "B4", "title": "The attack did something", "tier": "T1", "severity": "HARD", "status": "fail", "value": 0.9,
@@ -73,7 +74,7 @@ def test_without_a_run_the_command_says_what_to_do(tmp_path: Path, monkeypatch: 
 
 
 def test_a_flagged_check_is_a_caveat_of_the_assessment_it_concerns(run: Path) -> None:
-    rows = rows_in(read_sanity(SANITY))
+    rows = read_findings(SANITY)
     (caveat,) = caveats_of(rows, "pgd")
     assert (caveat.code, caveat.samples) == ("B4", ("digit-1",))
     shown = with_caveats(metadata(name="pgd", caveats=[{"code": "old", "text": "kept"}]), rows)
@@ -82,20 +83,20 @@ def test_a_flagged_check_is_a_caveat_of_the_assessment_it_concerns(run: Path) ->
 
 
 def test_info_is_no_warning_and_nothing_is_no_pass() -> None:
-    found = counts([QUIET, LEFT, INFO])
+    found = counts(FindingRecord(**row) for row in (QUIET, LEFT, INFO))
     assert (found["warn"], found["info"], found["not_run"]) == (0, 1, 1)
     assert overall(found) == "pass"
-    assert overall(counts([ROW])) == "fail"
-    assert overall(counts([{**ROW, "status": "warn", "severity": "WARN"}])) == "warn"
+    assert overall(counts([FindingRecord(**ROW)])) == "fail"
+    assert overall(counts([FindingRecord(**{**ROW, "status": "warn", "severity": "WARN"})])) == "warn"
 
 
 def test_git_is_asked_now(run: Path) -> None:
-    assert moment.committed()["status"] == "not_run"
+    assert moment.committed().status == "not_run"
     subprocess.run(["git", "init", "-q"], check=True)
-    assert moment.committed()["status"] == "warn"
+    assert moment.committed().status == "warn"
     subprocess.run(["git", "add", "-A"], check=True)
     subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "all"], check=True)
-    assert moment.committed()["status"] == "pass"
+    assert moment.committed().status == "pass"
 
 
 def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (None, "not_run"),
     ):
         monkeypatch.setattr(look, "logged_metrics", lambda *_, logged=logged: logged)
-        assert moment.tracked()["status"] == status
+        assert moment.tracked().status == status
 
 
 def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,17 +129,18 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
     monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))
-    assert moment.paired()["status"] == "not_applicable"
+    assert moment.paired().status == "not_applicable"
     mine = Record("a", ("one", "two"), {"worst_case/accuracy": Outcomes("p", "11")})
     write_record(mine, SUMMARY / OUTCOMES_FILE)
     for theirs, status in ((mine, "pass"), (replace(mine, samples=("one", "three")), "warn")):
         write_record(theirs, CHAMPION)
-        assert moment.paired()["status"] == status
+        assert moment.paired().status == status
 
 
 def test_each_assessment_gets_its_own_reason_and_the_table_that_of_all() -> None:
-    row = {**ROW, "id": "F2", "status": "warn", "assessments": ["pgd", "marabou"], "reason": "up to ±17.7 points (marabou)",
-           "each": {"pgd": "±6.5 points", "marabou": "±17.7 points"}}  # fmt: skip
+    row = FindingRecord(**{**ROW, "id": "F2", "status": "warn", "assessments": ["pgd", "marabou"],
+                           "reason": "up to ±17.7 points (marabou)",
+                           "each": {"pgd": "±6.5 points", "marabou": "±17.7 points"}})  # fmt: skip
     (of_pgd,) = caveats_of([row], "pgd")
     assert "±6.5 points" in of_pgd.text
     assert "17.7" not in of_pgd.text

@@ -12,6 +12,7 @@ from windtunnel.assessments.latent.table import ALGORITHMS as LATENT
 from windtunnel.assessments.verification.table import ALGORITHMS as VERIFICATION
 from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget, PerturbationDistribution, Randomness, Semantics
+from windtunnel.core.findings import FindingRecord
 from windtunnel.core.randomness import ONE_RANDOM_RUN
 from windtunnel.evaluation.summary.reproducibility import reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.summarise import summarise
@@ -46,7 +47,7 @@ def test_every_stochastic_algorithm_of_every_family_carries_the_caveat_and_no_ot
 
 def test_the_run_says_what_depends_on_the_seed_and_what_nobody_controls(write):
     fog, crown = write("fog", FOG), write("crown", CROWN, timeouts=2)
-    checks = {"kwargs": {"checks": [{"id": "A2", "status": "warn"}]}}
+    checks = [FindingRecord(id="A2", title="a random model", severity="WARN", status="warn")]
     facts = reproducibility([fog, crown], 7, "cpu", checks)
     assert (facts["seed"], facts["seeded"], facts["deterministic"]) == (7, ["fog"], ["crown"])
     late, model = facts["not_controlled"]
@@ -55,8 +56,8 @@ def test_the_run_says_what_depends_on_the_seed_and_what_nobody_controls(write):
     text = reproducibility_caveat(facts).text
     assert text.startswith("Drawn at random, from seed 7, and others with another seed: fog.")
     assert "The same with every seed: crown." in text
-    assert reproducibility([fog], 0, "cpu", None)["not_controlled"] == []
-    assert "cuda" in reproducibility([], 0, "cuda:0", None)["not_controlled"][0]
+    assert reproducibility([fog], 0, "cpu", [])["not_controlled"] == []
+    assert "cuda" in reproducibility([], 0, "cuda:0", [])["not_controlled"][0]
 
 
 def test_the_summary_of_every_run_carries_it(write, linear_subject):

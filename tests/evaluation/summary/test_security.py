@@ -1,5 +1,7 @@
 """Security curves: analytic distances of a linear classifier, and one set of axes for attacks and certificates."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from windtunnel.assessments.verification.assess import assess as verify
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import l2
-from windtunnel.evaluation.summary.security import security_curves
+from windtunnel.evaluation.summary.security import read_curves, security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -78,10 +80,14 @@ def test_nothing_verified_lies_above_anything_attacked_and_on_a_linear_model_the
         assert below[0] <= accuracy + 1e-9
 
 
-def test_all_of_them_are_drawn_with_a_panel_per_norm(assessed):
+def test_all_of_them_are_written_and_drawn_with_a_panel_per_norm(assessed, tmp_path):
     _, artifacts = assessed
-    linf, l2 = SecurityCurvesVisualiser(tuple(artifacts.values())).draw(artifacts["curve"])
+    summary, curves = replace(artifacts["curve"], directory=tmp_path), security_curves([*artifacts.values()])
+    write_curves(curves, tmp_path)
+    assert list(read_curves(tmp_path)) == curves
+    linf, l2 = SecurityCurvesVisualiser().draw(summary)
     assert linf.alt.startswith("Accuracy against epsilon under Linf")
     assert l2.alt.startswith("Accuracy against epsilon under L2")
+    write_curves([], tmp_path)
     with pytest.raises(NothingToDraw):
-        SecurityCurvesVisualiser().draw(artifacts["curve"])
+        SecurityCurvesVisualiser().draw(summary)

@@ -24,6 +24,7 @@ from windtunnel.core.contracts import (
     Verdict,
 )
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.findings import FindingRecord
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.gate.names import metric_names
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
@@ -135,12 +136,12 @@ def test_a_misclassified_sample_that_is_verified_is_a_hard_failure(subject, writ
 
 
 def test_a_failed_hard_check_of_sanity_is_a_hard_failure(subject, write, clean):
-    checks = [{"id": "B1", "title": "budget respected", "severity": "HARD", "status": "fail", "value": 2}]
-    checks += [
-        {"id": "C3", "title": "x", "severity": "WARN", "status": "fail"},
-        {"id": "B2", "severity": "HARD", "status": "pass"},
+    checks = [
+        FindingRecord(id="B1", title="budget respected", severity="HARD", status="fail", value=2),
+        FindingRecord(id="C3", title="x", severity="WARN", status="fail"),
+        FindingRecord(id="B2", title="y", severity="HARD", status="pass"),
     ]
-    summary = summarise(subject, BUDGET, clean, [], {"kwargs": {"checks": checks}})
+    summary = summarise(subject, BUDGET, clean, [], checks)
     assert summary.metrics["hard_failures"] == 1
 
 

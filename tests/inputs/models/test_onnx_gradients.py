@@ -11,10 +11,11 @@ import torchattacks
 from onnx import TensorProto, helper
 from torch import nn
 
+from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.solver_step import graph_for_marabou
 from windtunnel.core.classifier import Classifier
-from windtunnel.core.contracts import Algorithm, Capability
+from windtunnel.core.contracts import Algorithm, Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.libraries import is_installed
@@ -23,7 +24,9 @@ from windtunnel.inputs.data.load import load_dataset
 from windtunnel.inputs.models import onnx_gradients
 from windtunnel.inputs.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.params.data import Data
+from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model
+from windtunnel.params.verification import VerificationEntry
 from windtunnel.plugins import AssessmentKind, Randomness, ThreatModel
 
 # Not importorskip: by itself onnx2torch imports torchvision, which it is used without here.
@@ -204,3 +207,19 @@ def _saved(nodes: list, constants: list, path: Path, opset: int = 18, batch: int
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), path)
     return path
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["one sample", "any batch"])
+def test_a_graph_that_declares_a_column_decides_images_as_its_model_does(tmp_path, mlp_subject, dynamic):
+    """Graphs of the verification competition take 1x784x1 for an image of 1x28x28."""
+    data, model = mlp_subject.dataset.subset(torch.arange(6)), mlp_subject.classifier
+    columns = data.inputs.flatten(1)[:, :, None]
+    path = exported(model.module, columns, tmp_path / "column.onnx", 13, dynamic=dynamic, dynamo=False)
+    found = as_torch(path, data)
+    assert Capability.AUTOGRAD in found.capabilities
+    assert torch.allclose(found.logits(data.inputs), model.logits(data.inputs), atol=1e-5)
+    given = VerificationEntry(library="windtunnel", algorithm="cascade", steps=("crown", "branch-and-bound", "marabou"))
+    region = Budget(norm=Norm.LINF, epsilon=0.03)
+    theirs, ours = (assess("v", given, region, subject_of(it, data)).data["verdicts"].tolist() for it in (found, model))
+    assert theirs == ours
+    assert len(set(ours)) > 1

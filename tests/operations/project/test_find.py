@@ -1,5 +1,6 @@
 """What `windtunnel init` finds: weights, data, factories and the stages that make them, without running anything of the user's."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 from torch import nn
 
+from windtunnel.core.libraries import is_installed
 from windtunnel.operations.project import upstream
 from windtunnel.operations.project.factory import factories
 from windtunnel.operations.project.find import Found
@@ -44,7 +46,7 @@ def test_what_could_run_code_or_is_no_checkpoint_is_no_candidate(tmp_path, found
     torch.save(net(), tmp_path / "pickled.pt")
     (tmp_path / "text.pt").write_text("no weights")
     assert found().weights == []
-    assert found().model_at(Path("notes.txt")) is None
+    assert found().model_at("notes.txt") is None
 
 
 def test_a_torch_export_program_is_told_by_its_content(tmp_path, found):
@@ -60,7 +62,28 @@ def test_an_onnx_graph_says_the_shape_of_its_inputs(tmp_path, found):
     graph = helper.make_graph([helper.make_node("Flatten", ["x"], ["y"])], "g", [x], [y])
     onnx.save(helper.make_model(graph), str(tmp_path / "net.onnx"))
     (one,) = found().weights
-    assert (one.source, one.channels, one.side, one.classes, one.differentiable) == ("onnx", 1, 28, 10, False)
+    assert (one.source, one.channels, one.side, one.classes, one.differentiable) == (
+        "onnx",
+        1,
+        28,
+        10,
+        is_installed("onnx2torch"),
+    )
+
+
+def test_an_image_classifier_of_hugging_face_is_a_folder(tmp_path, found):
+    for name, kind in (("vit", "ViTForImageClassification"), ("bert", "BertForMaskedLM")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(
+            json.dumps({"architectures": [kind], "id2label": {"0": "a", "1": "b"}})
+        )
+    (tmp_path / "config.json").write_text("[1")
+    (one,) = found().weights
+    assert (one.source, one.path, one.classes, one.differentiable) == ("huggingface", Path("vit"), 2, True)
+    assert found().model_at("vit") == one
+    assert found().model_at("bert") is None
+    resnet = found().model_at("timm:resnet50.a1_in1k")
+    assert (resnet.source, str(resnet.path), resnet.of_library) == ("timm", "resnet50.a1_in1k", True)
 
 
 def test_data_named_as_tests_come_first_and_their_training_split_beside_them(tmp_path, found):

@@ -9,10 +9,11 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from windtunnel.cli.init import init
+from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.project import choose
+from windtunnel.operations.project import weights
 from windtunnel.operations.project.choose import Choice, notes, params_text
 from windtunnel.operations.project.graph import graph, graph_text
 from windtunnel.operations.project.samples import Samples
@@ -66,11 +67,15 @@ def test_files_that_params_name_are_dependencies_of_what_reads_them_and_of_resol
         Choice(GRAPH, PHOTOS, "", "it's: odd", "sqlite:///../mlflow.db", (224, 224)),
         Choice(STATE, IDX, "nets:Net", "idx"),
         Choice(None, None, "", "nothing"),
+        Choice(Weights(Path("resnet50"), "torchvision"), PHOTOS, "", "library"),
+        Choice(Weights(Path("google/vit"), "huggingface"), PHOTOS, "", "hub"),
+        Choice(Weights(Path("models/vit"), "huggingface", is_folder=True), PHOTOS, "", "folder"),
     ],
-    ids=["digits", "photos", "idx", "nothing"],
+    ids=["digits", "photos", "idx", "nothing", "library", "hub", "folder"],
 )
 def test_the_first_params_are_valid_whatever_is_installed(choice, with_companions, monkeypatch):
-    monkeypatch.setattr(choose, "is_installed", lambda library: with_companions)
+    for module in (plugins, weights):
+        monkeypatch.setattr(module, "is_installed", lambda *modules: with_companions)
     text = params_text(choice, Path(".."))
     raw = parse_params(text, "params.yaml")
     params = validate(raw, "params.yaml")
@@ -88,6 +93,24 @@ def test_what_is_not_known_is_said(tmp_path):
     assert "the model has 10 outputs, /photos 1000 classes" in said
     assert len(notes(Choice(None, None, "", "mine"))) == 2
     assert notes(Choice(STATE, DIGITS, "nets:Net", "mine")) == []
+
+
+def test_a_graph_that_can_be_converted_gets_attacks_with_gradients(monkeypatch):
+    for installed in (True, False):
+        monkeypatch.setattr(weights, "is_installed", lambda library, found=installed: found)
+        text = params_text(Choice(GRAPH, PHOTOS, "", "mine", resize=(224, 224)), Path(".."))
+        assert ("algorithm: PGD" in text, "HopSkipJump" in text) == (installed, not installed)
+
+
+def test_a_model_of_a_library_brings_its_transforms():
+    choice = Choice(Weights(Path("models/vit"), "huggingface", is_folder=True), PHOTOS, "", "mine")
+    text = params_text(choice, Path(".."))
+    assert "path: ../models/vit" in text
+    assert "resize" not in text
+    assert "channels" not in text
+    assert notes(choice) == []
+    named = params_text(Choice(Weights(Path("resnet50"), "torchvision"), PHOTOS, "", "mine"), Path(".."))
+    assert "name: resnet50\n  weights: pretrained\n" in named
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`windtunnel status` says in words why a stage would run; a result of which only figures changed is kept."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import onnx
 import torch
@@ -8,6 +9,7 @@ import torch
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.kept import take_back
 from windtunnel.core.artifacts import write_artifacts
+from windtunnel.core.files import write_json
 from windtunnel.core.kept import set_aside
 from windtunnel.inputs.models.load import export_onnx
 from windtunnel.operations.resolve.build import resolve_all
@@ -97,3 +99,21 @@ def test_weights_beside_an_onnx_graph_are_files_of_train(mlp_subject, tmp_path, 
     content[3] ^= 1
     (tmp_path / "w.data").write_bytes(content)
     assert explain(before, train()) == ["model.path, w.data changed"]
+
+
+def test_the_time_of_a_stage_is_known_from_its_result_or_where_it_leaves_none_from_its_last_run(tmp_path, monkeypatch):
+    from windtunnel.operations.resolve.status import _seconds
+    from windtunnel.operations.stages import run
+
+    monkeypatch.chdir(tmp_path)
+    stages = {name: Resolved(stage=name, work=Work(entry={})) for name in ("prepare", "gate", "summary", "clean")}
+    assert [_seconds(stage) for stage in (*stages.values(), resolved(), None)] == [None] * 6
+    monkeypatch.setattr(run, "import_module", lambda name: SimpleNamespace(main=lambda: None))
+    for name in ("prepare", "gate", "summary"):
+        run.run_stage(name)
+    write_json({"seconds": 4.5}, tmp_path / "reports/summary/runtime.json")
+    write_json({"seconds": 2.5}, tmp_path / "reports/robustness/pgd/runtime.json")
+    assert _seconds(stages["prepare"]) is not None
+    assert _seconds(stages["gate"]) is not None
+    assert not (tmp_path / "reports/runtime/summary").exists()
+    assert (_seconds(stages["summary"]), _seconds(resolved()), _seconds(stages["clean"])) == (4.5, 2.5, None)

@@ -42,7 +42,7 @@ def write_state(epsilon: str, accuracy: float) -> None:
         write_json(facts, folder / "metadata.json")
     for folder in ("summary", "data", "model"):
         (Path("reports") / folder).mkdir(exist_ok=True)
-    summary = {"kwargs": {"hard_failures": []}, "metrics": {}, "caveats": [], "provenance": {"model_digest": "0" * 64}}
+    summary = content(name="summary", kwargs={"hard_failures": []}, provenance={"model_digest": "0" * 64})
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"clean": {"accuracy": 0.97}, "worst_case": {"accuracy": accuracy}, "pgd": {"accuracy": accuracy}},
                Path("reports/metrics.json"))  # fmt: skip

@@ -1,5 +1,7 @@
 """One assessment in two runs: what is paired, what is refused, and what the statistics say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from planted import write_run
 
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
+from windtunnel.core.metadata import parse_metadata
 from windtunnel.reporting.compare.curves import compare_curves
 from windtunnel.reporting.compare.paired import compare_assessment, mcnemar_exact
 
@@ -96,12 +99,26 @@ def test_curves_over_other_epsilons_are_not_compared(tmp_path):
     assert compare_assessment("pgd", first, second)[0].curve is None
 
 
+def with_options(made, **options):
+    """Artifacts with further options in their metadata."""
+    return replace(
+        made,
+        metadata=parse_metadata(
+            {
+                **made.metadata.model_dump(mode="json"),
+                "kwargs": {**made.metadata.kwargs.model_dump(mode="json"), **options},
+            },
+            "made",
+        ),
+    )
+
+
 def test_a_suite_is_compared_by_severity(tmp_path):
     def suite(root, wrong):
         made = artifacts(root, [2, 2, 2])
         made.data["corruption_predictions"] = torch.tensor(wrong)
-        made.plain["kwargs"]["corruptions"] = [["fog", 1], ["fog", 3], ["snow", 1], ["snow", 3]]
-        return made
+        pairs = [["fog", 1], ["fog", 3], ["snow", 1], ["snow", 3]]
+        return with_options(made, corruptions=pairs)
 
     first = suite(tmp_path / "a", [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]])
     second = suite(tmp_path / "b", [[0, 0, 0], [0, 1, 1], [0, 0, 1], [0, 1, 1]])
@@ -120,8 +137,7 @@ def test_a_black_box_attack_is_compared_by_the_queries_it_spent(tmp_path):
     def attacked(root, verdicts, queries):
         made = artifacts(root, verdicts)
         made.data["queries"] = torch.tensor(queries)
-        made.plain["kwargs"]["max_queries"] = 50
-        return made
+        return with_options(made, max_queries=50)
 
     first = attacked(tmp_path / "a", [1, 1, 2, 2], [2, 20, 50, 50])
     second = attacked(tmp_path / "b", [1, 2, 2, 2], [50, 50, 50, 50])

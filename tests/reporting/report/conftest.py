@@ -15,6 +15,7 @@ from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.sweeps.figures import DegradationCurveVisualiser
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.entry import Budget
 from windtunnel.params.outcome import Clean
@@ -38,6 +39,7 @@ def write_run(subject, folder):
         found.append(write_artifacts(result, folder / "robustness" / name, subject, started=0))
         draw_figures(found[-1], visualisers)
     summary = summarise(subject, PerturbationBudget(Norm.LINF, 0.1), clean, found)
+    write_curves(security_curves(found), folder / "summary")
     write_artifacts(summary, folder / "summary", subject, started=0)
     return folder
 

@@ -31,8 +31,8 @@ def record(reports):
 
 def test_it_holds_every_sample_under_every_assessment(record, reports):
     found, summary = record(), read_artifacts(reports / "summary")
-    assert found.plain["name"] == "report"
-    assert found.plain["kwargs"]["assessments"] == NAMES
+    assert found.metadata.model_dump(mode="json")["name"] == "report"
+    assert found.metadata.model_dump(mode="json")["kwargs"]["assessments"] == NAMES
     for i, name in enumerate(NAMES):
         mine = read_artifacts(reports / "robustness" / name)
         assert torch.equal(found.tensor("assessment_verdicts")[i], mine.tensor("verdicts"))
@@ -61,9 +61,11 @@ def test_the_manifest_has_the_digest_of_each_file_and_the_caveats_name_their_ass
     path.write_text(json.dumps({**metadata, "caveats": [{"code": "x", "text": "Only one step."}]}))
     found = record()
     digest = hashlib.sha256(b"the pdf").hexdigest()
-    assert found.plain["kwargs"]["files"] == {"report.pdf": {"bytes": 7, "sha256": digest}}
-    assert {"code": "x", "text": "Only one step.", "assessment": "fgsm"} in found.plain["caveats"]
-    assert "reproducibility" in {row["code"] for row in found.plain["caveats"]}
+    assert found.metadata.model_dump(mode="json")["kwargs"]["files"] == {"report.pdf": {"bytes": 7, "sha256": digest}}
+    assert {"code": "x", "text": "Only one step.", "assessment": "fgsm"} in found.metadata.model_dump(mode="json")[
+        "caveats"
+    ]
+    assert "reproducibility" in {row["code"] for row in found.metadata.model_dump(mode="json")["caveats"]}
 
 
 def test_two_records_of_one_run_are_equal_bytes(record, reports):

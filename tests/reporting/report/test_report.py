@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.made import content
 from tests.reporting.report.conftest import edit, html_of, write_run
 from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import Rect
@@ -164,7 +165,7 @@ def test_figures_that_repeat_the_clean_image_are_kept_on_disk_and_shown_by_the_f
         grids = blocks_of(build_report(reports, Options(layout=layout, figure_scope="per_assessor")), PictureGrid)
         return {c for c in captions if any(grid.caption.startswith(c) for grid in grids)}
 
-    rows = read_artifacts(reports / "robustness" / "pair").plain["visualisers"]
+    rows = read_artifacts(reports / "robustness" / "pair").metadata.model_dump(mode="json")["visualisers"]
     assert {row["file"] for row in rows} == names
     assert [row.get("embeds_clean_input", False) for row in rows] == [True, False]
     assert all(row["embeds_perturbation_map"] for row in rows)
@@ -233,10 +234,10 @@ def test_damaged_sanity_checks_and_gate_cost_a_line_each(reports, content):
 
 def test_the_gate_is_shown_in_words_with_its_conditions(reports):
     condition = {"name": "worst_case/accuracy", "value": 0.2, "threshold": 0.3, "interval": [0.1, 0.4], "holds": False}
-    write_json({"decision": "failed", "exit_code": 10, "conditions": [condition]}, reports / "gate.json")
+    write_json({"decision": "failed", "hard_failures": [], "conditions": [condition]}, reports / "gate.json")
     section = next(s for s in build_report(reports).sections if s.title == "The gate")
     assert "does not meet" in section.blocks[0].text
-    assert section.blocks[1].rows == (("worst_case/accuracy", "0.2", "[0.1, 0.4]", "0.3", "does not hold"),)
+    assert section.blocks[1].rows == (("worst_case/accuracy", "0.2", "[0.1, 0.4]", "≥ 0.3", "does not hold"),)
 
 
 def test_every_sample_carries_what_each_assessment_found_of_it(reports):
@@ -272,7 +273,7 @@ def test_without_show_sample_names_no_name_is_anywhere_in_the_report(reports, tm
 def test_a_suite_shows_the_single_corruptions_below_it(reports):
     child = reports / "robustness" / "fgsm" / "fog-3"
     metrics = {"corrupted_accuracy": 0.25, "corrupted_accuracy_ci_low": 0.1, "corrupted_accuracy_ci_high": 0.5}
-    write_json({"metrics": metrics}, child / "metadata.json")
+    write_json(content("statistical_sampling", metrics=metrics), child / "metadata.json")
     (reports / "robustness" / "fgsm" / "fog-5").mkdir()
     (reports / "robustness" / "fgsm" / "fog-5" / "metadata.json").write_text("{")
     report = build_report(reports, Options(layout="full"))

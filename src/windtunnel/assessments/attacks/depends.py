@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.depends import Depends, code_of_others, module_of, other_models, remote
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.entry import Entry
 
 if TYPE_CHECKING:
     from windtunnel.params.schema import Params
 
 
-def _options(entry: Entry, params: Params) -> frozenset[str]:
-    attack = cast(AttackEntry, entry)
+def _options(attack: AttackEntry, params: Params) -> frozenset[str]:
     libraries = {attack.library}
     if attack.library == "windtunnel":
         from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
@@ -24,20 +22,19 @@ def _options(entry: Entry, params: Params) -> frozenset[str]:
     return frozenset({"any attack", *libraries}) | remote(attack.transfer_to.values())
 
 
-def _files(entry: Entry) -> Mapping[str, str]:
-    others = cast(AttackEntry, entry).transfer_to
+def _files(attack: AttackEntry) -> Mapping[str, str]:
+    others = attack.transfer_to
     return other_models({f"transfer_to.{key}": place for key, place in others.items()})
 
 
-def _code(entry: Entry) -> Iterator[str]:
-    attack = cast(AttackEntry, entry)
+def _code(attack: AttackEntry) -> Iterator[str]:
     for function in (attack.invoker, attack.adapt, attack.algorithm if attack.library == "function" else None):
         yield from module_of(function)
     yield from code_of_others(attack.transfer_to.values())
 
 
-def _survivors(entry: Entry) -> tuple[tuple[str, str], ...]:
-    on = cast(AttackEntry, entry).on
+def _survivors(attack: AttackEntry) -> tuple[tuple[str, str], ...]:
+    on = attack.on
     return tuple(("attack", name) for name in (on.survivors_of if on else ()))
 
 

@@ -21,8 +21,7 @@ def shown_samples(artifacts: Artifacts, max_samples: int) -> list[int]:
     if artifacts.tensor("clean_inputs").ndim != 4:
         raise NothingToDraw(NOT_IMAGES)
     verdicts = artifacts.tensor("verdicts")
-    attacked = artifacts.data.get("attacked")
-    tried = attacked if attacked is not None and not isinstance(attacked, dict) else verdicts > 0
+    tried = artifacts.tensor("attacked") if "attacked" in artifacts.data else verdicts > 0
     rank = 2 - tried.long() - (tried & (verdicts == Verdict.ATTACK_SUCCEEDED)).long()
     return [int(i) for i in rank.argsort(stable=True)[:max_samples]]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from windtunnel.core.artifacts import tensor_in
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
@@ -87,7 +87,7 @@ def transfer_metrics(data: Mapping[str, Tensor | dict[str, Tensor]], names: Sequ
     perturbation (`transfer_clean_predictions`) is left out: nothing was transferred to it.
     """
     verdicts, targets, attacked, fooled, before = (
-        cast(Tensor, data[key])
+        tensor_in(data, key)
         for key in ("verdicts", "targets", "attacked", "transfer_predictions", "transfer_clean_predictions")
     )
     wins = (verdicts == Verdict.ATTACK_SUCCEEDED) & attacked

@@ -52,7 +52,7 @@ def _check_attacks(where: str, row: AttackRow, run: Run) -> None:
     fitting = [
         r.algorithm.name
         for r in ROWS.values()
-        if r.algorithm.library == "torchattacks" and r.epsilon and r.algorithm.norm is row.algorithm.norm
+        if r.algorithm.library == row.algorithm.library and r.epsilon and r.algorithm.norm is row.algorithm.norm
         and r.invoker in (Invoker.PLAIN, Invoker.ANY_DISTANCE) and not r.three_channels
     ]  # fmt: skip
     names = run.settings.effective["attacks"]

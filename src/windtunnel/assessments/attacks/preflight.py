@@ -16,7 +16,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Algorithm, Norm, ThreatModel
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.libraries import require_library
+from windtunnel.core.plugins import library_of
 from windtunnel.core.references import resolve
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
@@ -27,7 +27,7 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
     row = row_of(algorithm)
     for library in _libraries(row):
-        require_library(where, library)
+        library_of(library, "attacks").require(where)
     classifier.require(algorithm, where)
     if not dataset.is_image:
         raise IncompatibleError(

@@ -47,7 +47,8 @@ class AttackRow:
     counts as successful only within the budget. norms: those that `norm_key` chooses between, else the row's own.
     three_channels: its kernels are built for three channels. min_classes: its loss needs so many. defaults: values of
     parameters for which the library has none. fixed_by: parameters, with values under which the attack draws nothing at
-    random. keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break.
+    random. keeps_clean: it returns the clean input, and not where it stood, for a sample that it did not break. counted: it asks
+    for no gradients and is offered by `queries` too, an image at a time with every evaluation of the model counted.
     """
 
     algorithm: Algorithm
@@ -64,6 +65,7 @@ class AttackRow:
     min_classes: int = 2
     defaults: Mapping[str, object] = field(default_factory=dict)
     keeps_clean: bool = False
+    counted: bool = False
     fixed_by: tuple[tuple[str, bool | float], ...] = ()
 
     @property

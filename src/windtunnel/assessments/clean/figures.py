@@ -30,6 +30,7 @@ class ConfusionMatrixVisualiser(Visualiser):
     max_labelled: int = 20
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = frozenset({"clean"})
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Confusion matrix"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -69,6 +70,7 @@ class ReliabilityVisualiser(Visualiser):
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = frozenset({"clean"})
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Reliability diagram"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:

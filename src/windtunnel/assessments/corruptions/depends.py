@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from windtunnel.assessments.depends import Depends
 from windtunnel.params.corruptions import CorruptionEntry
-from windtunnel.params.entry import Entry
 
 
-def _reference(entry: Entry) -> dict[str, str]:
-    reference = cast(CorruptionEntry, entry).reference
+def _reference(entry: CorruptionEntry) -> dict[str, str]:
+    reference = entry.reference
     return {"reference": reference} if reference and Path(reference).is_dir() else {}
 
 
-DEPENDS = Depends(lambda entry, params: frozenset(), own_budget=lambda entry: True, files=_reference)
+DEPENDS = Depends(own_budget=lambda entry: True, files=_reference)

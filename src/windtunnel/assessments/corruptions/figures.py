@@ -16,7 +16,7 @@ from windtunnel.core.metadata import corruption_pairs, number, numbers
 from windtunnel.core.rows import block, interval
 
 if TYPE_CHECKING:
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.core.artifacts import Artifacts, tensor_in
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
 _FAMILY = frozenset({"corruptions"})
@@ -24,7 +24,7 @@ _NEVER = 6  # what `minimal_severity` holds where none breaks the sample
 _NO_SUITE = "A single corruption: there is no suite to compare."
 
 
-def _pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
+def _pairs(artifacts: Artifacts) -> tuple[tuple[str, int], ...]:
     """(corruption, severity) of a suite in the order of its rows. Raises NothingToDraw for a single corruption."""
     if not (pairs := corruption_pairs(artifacts.metadata.kwargs)):
         raise NothingToDraw(_NO_SUITE)
@@ -68,6 +68,7 @@ class SeverityCurveVisualiser(Visualiser):
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = _FAMILY
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Accuracy against severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -98,6 +99,7 @@ class CorruptionHeatmapVisualiser(Visualiser):
     cmap: str = "cividis"
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = _FAMILY
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Accuracy per corruption and severity"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -129,6 +131,7 @@ class CorruptionSheetVisualiser(Visualiser):
     columns: int = 8
     kinds: ClassVar[frozenset[AssessmentKind]] = _SAMPLING
     families: ClassVar[frozenset[str]] = _FAMILY
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "One sample under every corruption"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -151,9 +154,7 @@ class CorruptionSheetVisualiser(Visualiser):
             file = artifacts.directory / f"{corruption}-{worst}" / DATA_FILE
             if file.is_file():
                 data = load_tensors(file, whole=False)
-                inputs, answers = data["perturbed_inputs"], data["perturbed_predictions"]
-                assert not isinstance(inputs, dict)
-                assert not isinstance(answers, dict)
+                inputs, answers = (tensor_in(data, f"perturbed_{key}") for key in ("inputs", "predictions"))
                 said = names[int(answers[i])]
                 words = said if said == target else f"{target} → {said}"
                 tiles.append(

@@ -9,6 +9,7 @@ LIBRARIES = (
         name="imagecorruptions",
         family="corruptions",
         package="imagecorruptions",
+        imports=("imagecorruptions",),
         rows=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
     ),
 )

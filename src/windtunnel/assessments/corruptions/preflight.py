@@ -8,7 +8,7 @@ from windtunnel.assessments.corruptions.table import corruptions_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.libraries import require_library
+from windtunnel.core.plugins import library_of
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget, BudgetOverride
 
@@ -18,7 +18,7 @@ SMALLEST = 32  # imagecorruptions refuses anything smaller
 def preflight(where: str, entry: CorruptionEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:
     """Raise UserError or IncompatibleError, in one line, for a suite that cannot run or would mean nothing."""
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "corruptions")
-    require_library(where, algorithm.library)
+    library_of(algorithm.library, "corruptions").require(where)
     classifier.require(algorithm, where)
     if entry.params:
         raise UserError(

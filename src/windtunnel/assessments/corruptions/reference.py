@@ -125,7 +125,7 @@ def _read_suite(where: str, directory: str) -> Artifacts:
 
 
 def _pairs_of(suite: Artifacts) -> list[Pair]:
-    return corruption_pairs(suite.metadata.kwargs)
+    return [*corruption_pairs(suite.metadata.kwargs)]
 
 
 def _unfit(where: str, reference: str, why: str) -> str:

@@ -6,6 +6,10 @@ from windtunnel.assessments.reported import OF_KIND, Column, Reported
 from windtunnel.core.contracts import AssessmentKind
 
 _KIND = OF_KIND[AssessmentKind.STATISTICAL_SAMPLING]
+MEANINGS = {
+    "mce": "mean corruption error: errors relative to a reference model's, 1 is as many as that one makes (mCE)",
+    "relative_mce": "as mCE, of the errors beyond those without corruption",
+}
 REPORTED = Reported(
     _KIND.question,
     (
@@ -17,4 +21,5 @@ REPORTED = Reported(
         Column("its mean accuracy", "worst_corruption_accuracy", "rate"),
         Column("never broken", "never_broken", "share", "never broken: right under every corruption that ran"),
     ),
+    meanings=MEANINGS,
 )  # fmt: skip

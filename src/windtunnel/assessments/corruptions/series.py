@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.metadata import numbers
 from windtunnel.core.series import write_csv
 
 
@@ -13,8 +13,8 @@ def write_severity_series(suite: Artifacts, path: Path) -> None:
     """A row per severity, 0 (8-bit rounding alone) first: severity, mean accuracy with its interval."""
     columns = ("accuracy", "ci_low", "ci_high")
     names = [("severity_0_accuracy" + end, "accuracy_by_severity" + end) for end in ("", "_ci_low", "_ci_high")]
-    curves = [[suite.metrics[zero], *cast(list[float], suite.metrics[rest])] for zero, rest in names]
-    severities = [0, *cast(list[int], suite.metrics["severities"])]
+    curves = [[suite.metrics[zero], *numbers(suite.metrics, rest)] for zero, rest in names]
+    severities = [0, *map(int, numbers(suite.metrics, "severities"))]
     rows = [
         {"severity": s, **dict(zip(columns, values, strict=True))}
         for s, *values in zip(severities, *curves, strict=True)

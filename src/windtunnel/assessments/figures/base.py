@@ -36,6 +36,7 @@ class Visualiser(ABC):
     scope: `per_sample` where rows are samples, `assessor` where the figure is about the whole assessment.
     embeds_clean_input, embeds_perturbation_map: whether the figure repeats that facet of a sample, so that a compact
     report can show it once.
+    essential: whether the report's section on the family shows it; the others are for who searches.
     """
 
     kinds: ClassVar[frozenset[AssessmentKind]]
@@ -43,6 +44,7 @@ class Visualiser(ABC):
     scope: ClassVar[Literal["per_sample", "assessor"]] = "assessor"
     embeds_clean_input: ClassVar[bool] = False
     embeds_perturbation_map: ClassVar[bool] = False
+    essential: ClassVar[bool] = False
     title: ClassVar[str] = ""
 
     @abstractmethod

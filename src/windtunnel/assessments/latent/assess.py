@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from windtunnel.assessments.latent.metrics import (
 )
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
 from windtunnel.assessments.latent.table import LATENT_PGD
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
@@ -289,15 +288,11 @@ def _metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings
 
 def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[str, Json]:
     """The metrics of the subject's classifier from robustness_data.pt alone, as `assess` made them."""
-    made, known = (cast(dict[str, Tensor], data[key]) for key in ("generated", "generated_accuracy"))
-    codes = Codes(
-        cast(Tensor, data["latents"]), made["latents"], made["classes"], made["latents"][:0], known["classes"]
-    )
-    reconstruction = {
-        key: cast(Tensor, data[_RENAMED.get(key, key)]) for key in made if key not in {"latents", "classes"}
-    }
+    made, known = (tensors_in(data, key) for key in ("generated", "generated_accuracy"))
+    codes = Codes(tensor_in(data, "latents"), made["latents"], made["classes"], made["latents"][:0], known["classes"])
+    reconstruction = {key: tensor_in(data, _RENAMED.get(key, key)) for key in made if key not in {"latents", "classes"}}
     if "reference_targets" in data:
-        targets, predictions = (cast(Tensor, data[f"reference_{key}"]) for key in ("targets", "predictions"))
+        targets, predictions = (tensor_in(data, f"reference_{key}") for key in ("targets", "predictions"))
         subject = replace(
             subject, dataset=replace(subject.dataset, inputs=targets, targets=targets), clean_predictions=predictions
         )
@@ -305,7 +300,7 @@ def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[st
         entry,
         subject,
         codes,
-        Findings(reconstruction, made, known["predictions"], cast(dict[str, Tensor], data["conventional"])),
+        Findings(reconstruction, made, known["predictions"], tensors_in(data, "conventional")),
     )
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.depends import Depends, code_of_others, other_models, remote
-from windtunnel.params.entry import Entry
 from windtunnel.params.latent import LatentEntry
 
 if TYPE_CHECKING:
     from windtunnel.params.schema import Params
 
 
-def _options(entry: Entry, params: Params) -> frozenset[str]:
-    return remote(cast(LatentEntry, entry).models)
+def _options(entry: LatentEntry, params: Params) -> frozenset[str]:
+    return remote(entry.models)
 
 
-def _files(entry: Entry) -> dict[str, str]:
-    return other_models({f"models[{i}]": place for i, place in enumerate(cast(LatentEntry, entry).models)})
+def _files(entry: LatentEntry) -> dict[str, str]:
+    return other_models({f"models[{i}]": place for i, place in enumerate(entry.models)})
 
 
 DEPENDS = Depends(
     _options,
     own_budget=lambda entry: True,
     files=_files,
-    code=lambda entry: code_of_others(cast(LatentEntry, entry).models),
+    code=lambda entry: code_of_others(entry.models),
 )

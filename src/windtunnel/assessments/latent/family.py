@@ -34,6 +34,7 @@ FAMILY = Family(
         "lara",
         "laga",
     ),
+    accuracy={"lara": "left in latent space"},
     generators=True,
     results=Lazy("windtunnel.assessments.latent.table:results"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.core.artifacts import Artifacts, plain_tensors
 
 _SIDES = {"reconstruction": "clean", "generation": "corrupted"}  # the colour of each
 _ACROSS = 8
@@ -41,6 +41,7 @@ _MODELS = (
 class LatentMetricsVisualiser(LatentVisualiser):
     """The metrics with their intervals: accuracies, accuracy against latent noise, sorted minimum perturbations."""
 
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Latent-space metrics"
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
@@ -111,6 +112,7 @@ class LatentGridVisualiser(LatentVisualiser):
     scope: ClassVar[Literal["per_sample", "assessor"]] = "per_sample"
     embeds_clean_input: ClassVar[bool] = True
     embeds_perturbation_map: ClassVar[bool] = True
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Nearest examples in latent space"
 
     def __post_init__(self) -> None:
@@ -154,7 +156,7 @@ class LatentGridVisualiser(LatentVisualiser):
             stages = [("generated", data["inputs"], data["predictions"])]
             distances, classes = data[f"{prefix}distances"], data["classes"]
         else:
-            data = cast("dict[str, Tensor]", artifacts.data)
+            data = plain_tensors(artifacts.data)
             classes, distances = data["targets"], data[f"{prefix}distances" if prefix else "perturbation_distance"]
             stages = [
                 ("original", data["clean_inputs"], data["clean_predictions"]),
@@ -241,7 +243,7 @@ class LatentDistributionsVisualiser(LatentVisualiser):
         from windtunnel.assessments.latent.noise import shrink
 
         factor = shrink(number(artifacts.metadata.kwargs.extra, "decay_epsilon"))
-        real = cast("dict[str, Tensor]", artifacts.data)
+        real = plain_tensors(artifacts.data)
         drawn_ones = made(artifacts)
         sides = {
             "reconstruction": changes(real["latents"], {**real, "distances": real["perturbation_distance"]}, factor),

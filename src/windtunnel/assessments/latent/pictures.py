@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.pictures import Picture
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.core.artifacts import Artifacts, plain_tensors
 
 Row = tuple[str, "list[Picture | None]"]
 
@@ -41,7 +41,7 @@ class LatentNoiseVisualiser(LatentVisualiser):
         """A column per sample, a row per level."""
         from windtunnel.assessments.figures.pictures import picture, sheets
 
-        kept = cast("dict[str, Tensor] | None", artifacts.data.get("pictures"))
+        kept = artifacts.tensors("pictures") if "pictures" in artifacts.data else None
         if kept is None:
             raise NothingToDraw(NOT_IMAGES)
         side, names = drawn_side(self.of, artifacts), artifacts.class_names
@@ -98,7 +98,7 @@ class LatentComparisonVisualiser(LatentVisualiser):
         stages, classes, _ = _without_noise(artifacts, side)
         if stages[0][1].ndim != 4:
             raise NothingToDraw(NOT_IMAGES)
-        data = made(artifacts) if side == "generation" else cast("dict[str, Tensor]", artifacts.data)
+        data = made(artifacts) if side == "generation" else plain_tensors(artifacts.data)
         stages.append(("decayed", data["decayed_inputs"], data["decayed_predictions"]))
         examples = [_examples(artifacts, known.index(name), side) for name in (self.first, second)]
         both = examples[0][2].isfinite() & examples[1][2].isfinite()
@@ -124,7 +124,7 @@ def _without_noise(artifacts: Artifacts, side: Side) -> tuple[list[tuple[str, Te
     if side == "generation":
         data = made(artifacts)
         return [("generated", data["inputs"], data["predictions"])], data["classes"], data["noisy_predictions"]
-    data = cast("dict[str, Tensor]", artifacts.data)
+    data = plain_tensors(artifacts.data)
     stages = [
         ("clean", data["clean_inputs"], data["clean_predictions"]),
         ("reconstructed", data["reconstructed_inputs"], data["reconstructed_predictions"]),
@@ -135,10 +135,10 @@ def _without_noise(artifacts: Artifacts, side: Side) -> tuple[list[tuple[str, Te
 def _examples(artifacts: Artifacts, index: int, side: Side) -> tuple[Tensor, Tensor, Tensor]:
     """(images, predictions, distances) of the nearest examples of classifier `index`, 0 for this run's."""
     if index:
-        data = cast("dict[str, Tensor]", artifacts.data[f"model_{index}"])
+        data = artifacts.tensors(f"model_{index}")
         keys = [f"{side}.{key}" for key in ("perturbed_inputs", "perturbed_predictions", "distances")]
     else:
-        data = made(artifacts) if side == "generation" else cast("dict[str, Tensor]", artifacts.data)
+        data = made(artifacts) if side == "generation" else plain_tensors(artifacts.data)
         keys = ["perturbed_inputs", "perturbed_predictions",
                 "distances" if side == "generation" else "perturbation_distance"]  # fmt: skip
     return data[keys[0]], data[keys[1]], data[keys[2]]

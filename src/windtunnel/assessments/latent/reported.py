@@ -10,6 +10,16 @@ MANIFOLD = Question(
     "Changes along the data, as a generative model knows it. These numbers are as good as that model, and no bound of "
     "anything in pixels.",
 )
+MEANINGS = {
+    "lra": "accuracy on the samples as the generative model reconstructs them (LRA)",
+    "lga": "accuracy on images that the generative model draws (LGA)",
+    "llna_reconstruction": "accuracy under random noise on the codes of the samples (LLNA)",
+    "llna_generation": "accuracy under random noise on the codes of drawn images (LLNA)",
+    "lara": "share of reconstructed images whose answer no change of the code within the bound turned (LARA)",
+    "laga": "share of drawn images whose answer no change of the code within the bound turned (LAGA)",
+    "lars": "mean size of the smallest change of a reconstructed image's code that turns the answer; larger is better (LARS)",
+    "lags": "mean size of the smallest change of a drawn image's code that turns the answer; larger is better (LAGS)",
+}
 REPORTED = Reported(
     MANIFOLD,
     (
@@ -35,4 +45,5 @@ REPORTED = Reported(
                "severity: mean size of the smallest change of the pixels that was found"),
         Column("severity, Linf", "adversarial_severity_linf", "plain"),
     ),
+    meanings=MEANINGS,
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windtunnel.assessments.attacks.figures import NOT_IMAGES as NOT_IMAGES
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser
@@ -51,4 +51,4 @@ def drawn_side(of: Side, artifacts: Artifacts) -> Side:
 
 def made(artifacts: Artifacts) -> dict[str, Tensor]:
     """The tensors of the generated images."""
-    return cast("dict[str, Tensor]", artifacts.data["generated"])
+    return artifacts.tensors("generated")

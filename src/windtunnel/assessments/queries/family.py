@@ -13,6 +13,7 @@ FAMILY = Family(
     preflight=Lazy("windtunnel.assessments.queries.preflight:preflight"),
     run=Lazy("windtunnel.assessments.queries.run:run"),
     depends=Lazy("windtunnel.assessments.queries.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.queries.reported:REPORTED"),
     figures="windtunnel.assessments.queries.figures",
     visualisers=("SuccessAgainstQueriesVisualiser", "QueryHistogramsVisualiser", "QueryGalleryVisualiser"),
     headline=("adversarial_accuracy", "attack_success_rate", "queries_succ_mean"),

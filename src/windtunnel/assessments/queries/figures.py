@@ -47,6 +47,7 @@ class _QueryVisualiser(Visualiser):
 class SuccessAgainstQueriesVisualiser(_QueryVisualiser):
     """Share of the attacked samples that broke within a number of queries, with its interval."""
 
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Success rate against queries"
 
     def draw_queries(self, artifacts: Artifacts) -> Sequence[Drawing]:

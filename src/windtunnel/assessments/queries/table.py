@@ -26,15 +26,6 @@ OWN: dict[str, Algorithm] = {
     )
 }  # fmt: skip
 
-_COUNTED = (
-    ("torchattacks", "Square"),
-    ("torchattacks", "SPSA"),
-    ("torchattacks", "OnePixel"),
-    ("torchattacks", "Pixle"),
-    ("foolbox", "BoundaryAttack"),
-    ("foolbox", "HopSkipJumpAttack"),
-    ("foolbox", "GenAttack"),
-)
-LIBRARY: dict[tuple[str, str], AttackRow] = {key: ROWS[key] for key in _COUNTED}
+LIBRARY: dict[tuple[str, str], AttackRow] = {key: row for key, row in ROWS.items() if row.counted}
 
 ALGORITHMS: tuple[Algorithm, ...] = (*OWN.values(), *(row.algorithm for row in LIBRARY.values()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from windtunnel.assessments.depends import Depends
+from windtunnel.params.entry import Entry
 
-DEPENDS = Depends(
+DEPENDS: Depends[Entry] = Depends(
     lambda entry, params: frozenset() if entry.library == "windtunnel" else frozenset({entry.library, "any attack"}),
     own_budget=lambda entry: True,
 )

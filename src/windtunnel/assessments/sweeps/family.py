@@ -14,6 +14,7 @@ FAMILY = Family(
     run=Lazy("windtunnel.assessments.sweeps.run:run"),
     finish=Lazy("windtunnel.assessments.sweeps.run:finish"),
     depends=Lazy("windtunnel.assessments.sweeps.depends:DEPENDS"),
+    reported=Lazy("windtunnel.assessments.sweeps.reported:REPORTED"),
     figures="windtunnel.assessments.sweeps.figures",
     visualisers=(
         "DegradationCurveVisualiser",

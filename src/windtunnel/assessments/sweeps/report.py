@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
-from windtunnel.core.contracts import Json
+from windtunnel.core.metadata import Metadata, number, numbers, rate
+from windtunnel.core.rows import rows_in
 
 
-def print_report(metadata: Mapping[str, Json], console: Console | None = None) -> None:
+def print_report(metadata: Metadata, console: Console | None = None) -> None:
     """Print the verdict, the curve and the histogram of critical epsilons, from the metadata.json of a sweep."""
-    out, metrics = console or Console(), cast(Mapping[str, Json], metadata["metrics"])
-    epsilons, accuracies = (cast(list[float], metrics[key]) for key in ("epsilons", "accuracy_curve"))
+    out, metrics = console or Console(), metadata.metrics
+    epsilons, accuracies = (numbers(metrics, key) for key in ("epsilons", "accuracy_curve"))
     drop, median, never = (
-        float(cast(float, metrics[key])) for key in ("accuracy_drop_at_median_epsilon", "median_epsilon", "never_flips")
+        number(metrics, key) for key in ("accuracy_drop_at_median_epsilon", "median_epsilon", "never_flips")
     )
     out.print(
-        f"[bold]{metadata['name']}[/bold]: [bold]{metrics['verdict']}[/bold] (accuracy falls by {drop:.1%} at epsilon "
+        f"[bold]{metadata.name}[/bold]: [bold]{metrics['verdict']}[/bold] (accuracy falls by {drop:.1%} at epsilon "
         f"{median:.4g}, the median of its epsilon grid)"
     )
     for epsilon, accuracy in zip(epsilons, accuracies, strict=True):
         out.print(f"  epsilon {epsilon:8.4g}  accuracy {accuracy:6.1%}", highlight=False)
-    counts = cast(list[int], metrics["critical_epsilon_histogram"])
-    survivors = int(cast(int, metrics["n_samples"])) - sum(counts)
+    counts = [int(n) for n in numbers(metrics, "critical_epsilon_histogram")]
+    survivors = int(number(metrics, "n_samples")) - sum(counts)
     out.print(f"critical epsilon, the smallest that flips the prediction ({never:.1%} never flip)", highlight=False)
     out.print(escape(text_histogram(counts, epsilons[-1], survivors)), highlight=False)
     for words, group in (("flip earliest", "earliest"), ("last longest", "longest")):
         if f"confidence_{group}" in metrics:
-            mean = float(cast(float, metrics[f"confidence_{group}"]))
+            mean = number(metrics, f"confidence_{group}")
             out.print(f"  {metrics[f'n_{group}']} {words}: mean clean confidence {mean:.1%}", highlight=False)
     out.print(f"accuracy per class at epsilon {median:.4g}, 95 % intervals", highlight=False)
-    for name, row in zip(
-        _class_names(metadata), cast(list[dict[str, float]], metrics["per_class_at_median_epsilon"]), strict=True
-    ):
-        rate = (
-            f"{row['accuracy']:6.1%} [{row['accuracy_ci_low']:.1%}, {row['accuracy_ci_high']:.1%}]"
-            if row["n"]
-            else "  -"
-        )
-        out.print(escape(f"  {name:>12} n {row['n']:5} {rate}"), highlight=False)
-
-
-def _class_names(metadata: Mapping[str, Json]) -> list[str]:
-    return [str(name) for name in cast(list[Json], cast(Mapping[str, Json], metadata["kwargs"])["class_names"])]
+    for name, row in zip(metadata.kwargs.class_names, rows_in(metrics, "per_class_at_median_epsilon"), strict=True):
+        shown = rate(row, "accuracy") if row["n"] else "-"
+        out.print(escape(f"  {name:>12} n {row['n']:5}  {shown}"), highlight=False)
 
 
 def text_histogram(counts: Sequence[int], largest: float, survivors: int, width: int = 40) -> str:

@@ -23,4 +23,4 @@ def run(task: Task[SweepEntry]) -> AssessmentResult:
 def finish(artifacts: Artifacts, place: Layout) -> None:
     """Write the series of its curve, and print its page."""
     write_curve_series(artifacts, place.plots / "sweep" / f"{artifacts.name}.csv")
-    print_report(artifacts.plain)
+    print_report(artifacts.metadata)

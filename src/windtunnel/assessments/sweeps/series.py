@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.metadata import numbers
 from windtunnel.core.series import write_csv
 
 
@@ -18,5 +18,5 @@ def write_curve_series(sweep: Artifacts, path: Path) -> None:
         "ci_high": "accuracy_curve_ci_high",
         "raw_accuracy": "accuracy_curve_raw",
     }
-    columns = [cast(list[float], sweep.metrics[key]) for key in source.values()]
+    columns = [numbers(sweep.metrics, key) for key in source.values()]
     write_csv(path, tuple(source), [dict(zip(source, row, strict=True)) for row in zip(*columns, strict=True)])

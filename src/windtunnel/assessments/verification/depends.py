@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.depends import Depends
 from windtunnel.assessments.verification.step import library_of_step
 from windtunnel.assessments.verification.table import ROWS
-from windtunnel.params.entry import Entry
 from windtunnel.params.verification import VerificationEntry
 
 if TYPE_CHECKING:
     from windtunnel.params.schema import Params
 
 
-def _steps(entry: Entry) -> tuple[str, ...]:
+def _steps(entry: VerificationEntry) -> tuple[str, ...]:
     """The steps that decide an entry; none for an algorithm that goes its own way."""
     row = ROWS[entry.library, entry.algorithm]
-    return cast(VerificationEntry, entry).steps if row.of_entry else row.steps
+    return entry.steps if row.of_entry else row.steps
 
 
-def _options(entry: Entry, params: Params) -> frozenset[str]:
+def _options(entry: VerificationEntry, params: Params) -> frozenset[str]:
     asked = [library_of_step(step) for step in _steps(entry)]
     return frozenset(name for library in asked for name in (library.name, *library.uses)) - {"windtunnel"}
 
 
-def _code(entry: Entry) -> Iterator[str]:
+def _code(entry: VerificationEntry) -> Iterator[str]:
     yield from (library_of_step(step).steps[step].module for step in _steps(entry))
     assess = ROWS[entry.library, entry.algorithm].assess
     if assess is not None:
         yield assess.module
 
 
-def _examples(entry: Entry) -> tuple[tuple[str, str], ...]:
-    return tuple(("attack", name) for name in cast(VerificationEntry, entry).examples_from)
+def _examples(entry: VerificationEntry) -> tuple[tuple[str, str], ...]:
+    return tuple(("attack", name) for name in entry.examples_from)
 
 
 DEPENDS = Depends(_options, code=_code, builds_on=_examples)

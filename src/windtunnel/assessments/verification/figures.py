@@ -73,6 +73,7 @@ class DecidedByVisualiser(Visualiser):
     """Which step of a cascade decided how many samples."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
+    essential: ClassVar[bool] = True
     title: ClassVar[str] = "Decided by"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:

@@ -15,6 +15,7 @@ LIBRARIES = (
         name="auto-LiRPA",
         family="verification",
         package="auto-LiRPA",
+        imports=("auto_LiRPA",),
         rows=Lazy(f"{_HERE}.rows:LIRPA"),
         steps={
             "ibp": _CHEAP,
@@ -29,6 +30,7 @@ LIBRARIES = (
         name="Marabou",
         family="verification",
         package="maraboupy",
+        imports=("maraboupy", "onnx", "onnxruntime"),
         rows=Lazy(f"{_HERE}.rows:MARABOU"),
         steps={"marabou": Lazy(f"{_HERE}.solver_step:MARABOU")},
     ),

@@ -22,7 +22,6 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.libraries import require_library
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Block, Budget
 from windtunnel.params.verification import VerificationEntry
@@ -73,8 +72,8 @@ def preflight(
         if isinstance(module, _RECURRENT):
             raise IncompatibleError(f"{where}: {classifier.source} is recurrent ({name}); no verifier here unrolls it")
     steps = steps_of(row, entry)
-    for library in dict.fromkeys(library_of_step(step, f"{where}.steps").name for step in steps):
-        require_library(where, library)
+    for library in {library_of_step(step).name: library_of_step(step) for step in steps}.values():
+        library.require(where)
     if entry.radius and bound_step(steps) is None:
         raise UserError(f"{where}.radius: no step here gives bounds ({', '.join(steps)}); add crown, or remove it")
     return _try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else []

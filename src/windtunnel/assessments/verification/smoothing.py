@@ -6,7 +6,6 @@ Source: Cohen, Rosenfeld, Kolter 2019, arXiv 1902.02918, whose symbols these are
 from __future__ import annotations
 
 import time
-from typing import cast
 
 import torch
 from scipy.stats import norm
@@ -16,7 +15,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.radius import curve_metrics
 from windtunnel.assessments.verification.rates import verdict_rates
 from windtunnel.assessments.verification.rows import SMOOTHING
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import FORWARD_BATCH, Classifier
@@ -106,7 +105,7 @@ def assess_smoothing(name: str, entry: VerificationEntry, budget: Budget, subjec
 def smoothing_metrics(data: Tensors, smoothing: Smoothing) -> dict[str, Json]:
     """The contract's rates, the smoothed model's own accuracy and abstentions, and the certified curve."""
     verdicts, clean, targets, predictions, radii = (
-        cast(Tensor, data[key])
+        tensor_in(data, key)
         for key in ("verdicts", "clean_predictions", "targets", "smoothed_predictions", "certified_radius")
     )
     n, correct = len(verdicts), predictions == targets

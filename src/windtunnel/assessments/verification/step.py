@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from windtunnel.core.contracts import Capability
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.plugins import Library, libraries
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from windtunnel.assessments.verification.ledger import Ledger
     from windtunnel.assessments.verification.task import Task
     from windtunnel.core.classifier import Classifier
+    from windtunnel.params.verification import VerificationEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,33 @@ class Step:
         return self.attempt is None
 
 
-def library_of_step(name: str, where: str = "steps") -> Library:
+def library_of_step(name: str) -> Library:
     """The library that offers a step; its code is not imported. Raises UserError, with the nearest match, for none."""
-    known = {step: library for library in libraries("verification").values() for step in library.steps}
-    if name not in known:
-        raise UserError(unknown_word(where, name, known, what="a step of a verification"))
-    return known[name]
+    if name not in _known():
+        raise UserError(_unknown("steps", name))
+    return _known()[name]
+
+
+def unknown_steps(where: str, entry: VerificationEntry) -> Iterator[str]:
+    """A line for each of an entry's steps that no library offers, with the nearest one that is offered."""
+    yield from (_unknown(f"{where}.steps", step) for step in entry.steps if step not in _known())
+
+
+def asks_exported_graph(name: str) -> bool:
+    """Whether a step works on the model's ONNX graph and not on the model itself: its library's algorithms need one.
+
+    Of a step that no library offers, as of a plug-in that is not installed any more, nobody knows: then False.
+    """
+    library = _known().get(name)
+    return library is not None and any(Capability.ONNX_GRAPH in row.algorithm.requires for row in library.rows())
+
+
+def _known() -> dict[str, Library]:
+    return {step: library for library in libraries("verification").values() for step in library.steps}
+
+
+def _unknown(where: str, name: str) -> str:
+    return unknown_word(where, name, _known(), what="a step of a verification")
 
 
 def step_of(name: str) -> Step:

@@ -3,50 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from enum import StrEnum
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
+from windtunnel.core.gate import Condition, Decision, GateResult
 from windtunnel.core.outcomes import Record
 from windtunnel.params.outcome import Gate
-
-
-class Decision(StrEnum):
-    """What the gate says of a model. `promoted` is said of a model in the registry alone."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    UNSOUND = "unsound"
-
-
-EXIT_CODE = {Decision.PASSED: 0, Decision.FAILED: 10, Decision.UNSOUND: 20}
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
-
-    `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be.
-    """
-
-    name: str
-    value: float | None
-    threshold: float
-    interval: tuple[float, float] | None
-    holds: bool
-    bound: str = "at least"
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GateResult:
-    """The decision with all it rests on. `champion`: which one it was compared with, None where there is none."""
-
-    decision: Decision
-    conditions: tuple[Condition, ...]
-    hard_failures: tuple[str, ...]
-    champion: Mapping[str, Json] | None = None
 
 
 def flatten(metrics: Mapping[str, Json], prefix: str = "") -> dict[str, float]:
@@ -84,21 +46,6 @@ def decide(
 def regression_mismatch(gate: Gate, challenger: Record, champion: Record) -> list[str]:
     """The metrics of `maximum_regression` on which the two cannot be paired: another protocol or other samples."""
     return [name for name in gate.maximum_regression if _refusal(name, challenger, champion)]
-
-
-def gate_json(verdict: GateResult) -> dict[str, Json]:
-    """The content of gate.json."""
-    rows: list[Json] = [
-        {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(condition).items()}
-        for condition in verdict.conditions
-    ]
-    return {
-        "decision": verdict.decision.value,
-        "exit_code": EXIT_CODE[verdict.decision],
-        "conditions": rows,
-        "hard_failures": list(verdict.hard_failures),
-        "champion": dict(verdict.champion) if verdict.champion is not None else None,
-    }
 
 
 def _evidence(gate: Gate, n: int, hard_failures: tuple[str, ...]) -> Iterator[Condition]:

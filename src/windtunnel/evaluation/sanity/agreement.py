@@ -119,8 +119,8 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
 def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
     """A solver works on another number format and another graph than the model.
 
-    Every falsified sample's example is evaluated in torch, and in onnxruntime where the verifier worked on the
-    ONNX graph: inside the ball and the box (threshold), and not the target's class.
+    Every falsified sample's example is evaluated in torch, and in onnxruntime where the step that found it worked on
+    the ONNX graph: inside the ball and the box (threshold), and not the target's class.
     """
     bad, ids, seen = [], [], 0
     for whole, ball in balls(evidence):
@@ -132,10 +132,11 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
         in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
         inside = in_box & (certificate.distance(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
         real = inside & (evidence.subject.classifier.predict(images) != targets)
-        if certificate.metadata.library == "Marabou":
+        exported = certificate.decided_on_exported_graph[claimed]
+        if exported.any():
             if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
                 raise NotRun("the model has no ONNX graph to ask again")
-            real &= onnx_logits(evidence, images).argmax(1) != targets
+            real[exported] &= onnx_logits(evidence, images[exported]).argmax(1) != targets[exported]
         seen += len(images)
         if not real.all():
             bad.append(certificate.name)

@@ -41,14 +41,14 @@ def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding])
         right, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
     )
     data: Tensors = {**base_data(subject, verdicts), "flagged": flagged}
-    rows = [finding.json() for finding in findings]
+    rows = [finding.record for finding in findings]
     found = counts(rows)
     metrics: dict[str, Json] = {
         **binomial_rate(int(right.sum()), len(right)).metrics("clean_accuracy"),
         "status": overall(found),
         **{f"checks_{key}": value for key, value in found.items()},
     }
-    checks: list[Json] = [*rows]
+    checks = [row.model_dump(mode="json") for row in rows]
     return AssessmentResult(
         name="sanity",
         semantics=Semantics(SANITY, PerturbationDistribution("identity", 0)),

@@ -6,37 +6,14 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from windtunnel.core.findings import Severity as Severity
+from windtunnel.core.findings import Status as Status
+from windtunnel.core.findings import Tier as Tier
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.evidence import Evidence
-
-
-class Tier(StrEnum):
-    """What a check costs."""
-
-    STORED = "T0"  # tensors and metadata on disk
-    PASSES = "T1"  # a few forward and backward passes, and short attacks on at most 25 samples
-    ATTACKS = "T2"  # attacks rerun on at most `sanity.samples` samples
-
-
-class Severity(StrEnum):
-    """What it means when a check flags."""
-
-    HARD = "HARD"  # the number is not valid
-    WARN = "WARN"  # robustness may be overestimated
-    INFO = "INFO"  # worth knowing
-
-
-class Status(StrEnum):
-    """Outcome of a check. `not_run` is shown wherever results are: silence never reads as pass."""
-
-    PASS = "pass"
-    WARN = "warn"
-    FAIL = "fail"
-    NOT_APPLICABLE = "not_applicable"
-    NOT_RUN = "not_run"
 
 
 class NotApplicable(Exception):

@@ -11,10 +11,10 @@ from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget, BudgetOverride
 
-LIBRARY = "torchattacks"
 CLASSES = 10  # at most
 LESSONS = 8  # samples of each class that a control learns from
 STEPS = 30
@@ -169,7 +169,7 @@ def _attacked(subject: Subject, epsilon: float) -> float:
     from windtunnel.assessments.attacks.assess import assess
 
     entry = AttackEntry(
-        library=LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
+        library=CONTROL_LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
     )
     value = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject).metrics[
         "adversarial_accuracy"

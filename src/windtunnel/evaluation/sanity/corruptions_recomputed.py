@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import cast
 
 from torch import Tensor
 
-from windtunnel.core.artifacts import AssessmentResult, read_artifacts
+from windtunnel.core.artifacts import AssessmentResult, read_artifacts, tensor_in
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 
@@ -31,7 +30,7 @@ def differing(evidence: Evidence, assessment: Assessment, pairs: Sequence[tuple[
         kept: dict[str, str] = {}
 
         def keep(result: AssessmentResult) -> None:
-            kept[result.name] = _digest(cast(Tensor, result.data["perturbed_inputs"]))
+            kept[result.name] = _digest(tensor_in(result.data, "perturbed_inputs"))
 
         assess_suite(f"{assessment.name}.again", entry, subject, keep)
         return kept

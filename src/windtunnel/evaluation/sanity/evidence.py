@@ -13,6 +13,7 @@ from torch import Tensor
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.table import ROWS
+from windtunnel.assessments.verification.step import asks_exported_graph
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.chunks import by_rows, same_values
@@ -121,6 +122,21 @@ class Assessment:
         if library is not None and library.row_of is not None:
             return cast(AttackRow, library.row_of()(self.metadata.algorithm))
         return ROWS.get((self.metadata.library, self.metadata.algorithm))
+
+    @property
+    def asked_exported_graph(self) -> bool:
+        """Whether a step of a verification was to work on the model's ONNX graph and not on the model itself."""
+        steps = self.options.get("tolerances")
+        return isinstance(steps, dict) and any(map(asks_exported_graph, steps))
+
+    @property
+    def decided_on_exported_graph(self) -> Tensor:
+        """Which samples of a verification such a step decided; (n,) bool."""
+        names = self.options.get("decided_by_names")
+        chosen = [
+            i for i, name in enumerate(names if isinstance(names, list) else []) if asks_exported_graph(str(name))
+        ]
+        return torch.isin(self.tensor("decided_by"), torch.tensor(chosen, dtype=torch.int64))
 
     @property
     def minimum_norm(self) -> bool:

@@ -1,44 +1,21 @@
-"""Findings as they are kept in reports/sanity/metadata.json, read back: for whoever shows them. Quick to import."""
+"""What was found, counted and in words: for whoever shows it. Quick to import."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import cast
 
-from windtunnel.core.contracts import Caveat, Json
-from windtunnel.core.files import METADATA_FILE, read_block
+from windtunnel.core.contracts import Caveat
+from windtunnel.core.findings import FindingRecord, Severity, Status
 from windtunnel.core.metadata import CaveatRecord, Metadata
-from windtunnel.evaluation.sanity.check import Severity, Status
-
-Row = Mapping[str, Json]
 
 
-def read_sanity(directory: Path) -> dict[str, Json] | None:
-    """metadata.json of the sanity stage; None where it never ran. Raises UserError for a damaged file."""
-    path = directory / METADATA_FILE
-    return read_block(path, "kwargs") if path.is_file() else None
-
-
-def rows_in(sanity: Mapping[str, Json] | None) -> list[Row]:
-    """The rows of kwargs.checks; none where the stage never ran or its metadata are of another version."""
-    kwargs = sanity.get("kwargs") if sanity else None
-    checks = kwargs.get("checks") if isinstance(kwargs, dict) else None
-    return [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
-
-
-def is_flagged(row: Row) -> bool:
-    """Whether a row is a failure or a warning."""
-    return row.get("status") in (Status.FAIL, Status.WARN)
-
-
-def counts(rows: Iterable[Row]) -> dict[str, int]:
+def counts(rows: Iterable[FindingRecord]) -> dict[str, int]:
     """How many checks ended how, by status; a flagged INFO check is no warning and has a count of its own."""
     found = {status.value: 0 for status in Status} | {"info": 0}
     for row in rows:
-        info = row["status"] == Status.WARN and row["severity"] == Severity.INFO
-        found["info" if info else str(row["status"])] += 1
+        info = row.status is Status.WARN and row.severity is Severity.INFO
+        found["info" if info else row.status.value] += 1
     return found
 
 
@@ -52,25 +29,20 @@ def overall(found: Mapping[str, int]) -> str:
     return "fail" if found["fail"] else "warn" if found["warn"] else "pass"
 
 
-def caveats_of(rows: Iterable[Row], name: str) -> list[Caveat]:
+def caveats_of(rows: Iterable[FindingRecord], name: str) -> list[Caveat]:
     """The flagged checks that concern the assessment `name`, as caveats whose code is the check's id."""
-
-    def reason(row: Row) -> str:
-        each = row.get("each")
-        return str((each.get(name) if isinstance(each, dict) else None) or row.get("reason", "flagged"))
-
     return [
         Caveat(
-            str(row["id"]),
-            f"Sanity check {row['id']} ({row['severity']}), {row['title']}: {reason(row)}. {row['remedy']}",
-            tuple(map(str, cast(list[Json], row.get("samples", [])))),
+            row.id,
+            f"Sanity check {row.id} ({row.severity}), {row.title}: {row.each.get(name) or row.reason or 'flagged'}. {row.remedy}",
+            row.samples,
         )
         for row in rows
-        if is_flagged(row) and name in cast(list[Json], row.get("assessments", []))
+        if row.flagged and name in row.assessments
     ]
 
 
-def with_caveats(metadata: Metadata, rows: Iterable[Row]) -> Metadata:
+def with_caveats(metadata: Metadata, rows: Iterable[FindingRecord]) -> Metadata:
     """An assessment's metadata with the caveats of the checks that flagged it.
 
     The stage runs after the assessments and may not change their outputs, so whoever shows them adds these on reading.

@@ -13,8 +13,9 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.chunks import by_rows, finite_rows, row_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
-from windtunnel.core.libraries import is_installed
+from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.probes import (
@@ -376,7 +377,7 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
 
     The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
     """
-    if not any(p.metadata.library in ("Marabou", "windtunnel") for p in evidence.verifications):
+    if not any(p.asked_exported_graph for p in evidence.verifications):
         raise NotApplicable("no verifier worked on an ONNX graph")
     if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
         raise NotApplicable("the model has no ONNX graph")
@@ -401,10 +402,10 @@ def positive_control(evidence: Evidence, limit: float) -> Outcome:
     accuracy must not exceed the threshold), and a linear classifier whose exact robust accuracy is known
     (margin / ||w_i - w_j||_1): the attack must not break more than can be broken, nor much less.
     """
-    from windtunnel.evaluation.sanity.control import LIBRARY, attack_controls, controls_attacked
+    from windtunnel.evaluation.sanity.control import attack_controls, controls_attacked
 
-    if not is_installed(LIBRARY):
-        raise NotApplicable(f"{LIBRARY}, which attacks the controls, is not installed")
+    if not library_of(CONTROL_LIBRARY, "attacks").is_installed:
+        raise NotApplicable(f"{CONTROL_LIBRARY}, which attacks the controls, is not installed")
     if not evidence.subject.dataset.is_image:
         raise NotApplicable("attacks work on images, the data is tabular")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.core.artifacts import read_artifacts
+from windtunnel.core.findings import read_sanity
 from windtunnel.core.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.check import Status, Tier
 from windtunnel.evaluation.sanity.evidence import collect
-from windtunnel.evaluation.sanity.findings import read_sanity
 from windtunnel.evaluation.sanity.run import registry, run_checks
 from windtunnel.inputs.data.load import read_train
 from windtunnel.params.schema import Params
@@ -18,9 +18,8 @@ def failures_before_promotion(params: Params) -> list[str]:
 
     `sanity.before_promotion: standard` leaves them out.
     """
-    kwargs = (read_sanity(SANITY) or {}).get("kwargs")
-    profile = kwargs.get("profile") if isinstance(kwargs, dict) else None
-    if params.sanity.before_promotion != "full" or profile == "full":
+    recorded = read_sanity(SANITY)
+    if params.sanity.before_promotion != "full" or (recorded and recorded.profile == "full"):
         return []
     settings = params.sanity.model_copy(update={"profile": "full"})
     whole = params.model_copy(update={"sanity": settings})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from windtunnel.core.contracts import Json
-from windtunnel.evaluation.sanity.findings import Row, is_flagged
+from windtunnel.core.findings import FindingRecord
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
@@ -43,29 +43,27 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def stronger(flagged: Iterable[Row], attacks: Mapping[str, AttackEntry], budget: Budget) -> dict[str, dict[str, Json]]:
+def stronger(
+    findings: Iterable[FindingRecord], attacks: Mapping[str, AttackEntry], budget: Budget
+) -> dict[str, dict[str, Json]]:
     """Entries of `attacks` by name that answer the flagged checks, each on what the flagged attacks left at their budget.
 
     A check that names no attack is about all of them. A kind is there once for a budget, and not where it is in params already.
     """
-    found: dict[str, dict[str, Json]] = {}
-    for row in flagged:
-        if not is_flagged(row):
+    made: dict[str, dict[str, Json]] = {}
+    left: dict[str, dict[str, None]] = {}  # whose survivors each entry is run on, in order
+    for row in findings:
+        if not row.flagged:
             continue
-        named = row.get("assessments")
-        names = [str(name) for name in named if name in attacks] if isinstance(named, list) else []
+        names = [name for name in row.assessments if name in attacks]
         for region, those in _by_budget(names or list(attacks), attacks, budget).items():
-            for kind in REMEDIES.get(str(row["id"]), ()):
+            for kind in REMEDIES.get(row.id, ()):
                 name = f"{kind}_{region[0].lower()}_{region[1]:.4g}".replace(".", "_")
                 if name in attacks:
                     continue
-                entry = found.setdefault(name, _entry(kind, region, budget))
-                on = entry["on"]
-                assert isinstance(on, dict)
-                before = on["survivors_of"]
-                assert isinstance(before, list)
-                on["survivors_of"] = [*before, *(n for n in those if n not in before)]
-    return found
+                made.setdefault(name, _entry(kind, region, budget))
+                left.setdefault(name, {}).update(dict.fromkeys(those))
+    return {name: {**entry, "on": {"survivors_of": [*left[name]]}} for name, entry in made.items()}
 
 
 def _by_budget(
@@ -87,4 +85,4 @@ def _entry(kind: str, region: tuple[str, float], budget: Budget) -> dict[str, Js
     differs: dict[str, Json] = (
         {} if (norm, epsilon) == (budget.norm.value, budget.epsilon) else {"norm": norm, "epsilon": epsilon}
     )
-    return {**made, "budget": {**differs, **(own if isinstance(own, dict) else {})}, "on": {"survivors_of": []}}
+    return {**made, "budget": {**differs, **(own if isinstance(own, dict) else {})}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,10 @@ import torch
 from windtunnel.assessments.clean.table import IDENTITY
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, metadata_of
 from windtunnel.core.batches import progress_bar
-from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics
+from windtunnel.core.contracts import PerturbationDistribution, Semantics
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import plain_json
+from windtunnel.core.findings import FindingRecord
 from windtunnel.core.plugins import load_modules
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
@@ -47,25 +48,25 @@ class Finding:
     reason: str
     each: Mapping[str, str] = field(default_factory=dict)
 
-    def json(self) -> dict[str, Json]:
-        """As a row of metadata.json; empty fields are left out."""
-        row: dict[str, Json] = {
-            "id": self.check.id,
-            "title": self.check.title,
-            "tier": self.check.tier.value,
-            "severity": self.severity.value,
-            "status": self.status.value,
-            "value": plain_json(self.value),
-            "threshold": self.threshold,
-            "n": self.n,
-            "samples": list(self.samples),
-            "assessments": list(self.assessments),
-            "reason": self.reason,
-            "each": dict(self.each),
-            "remedy": self.check.remedy,
-            "source": self.check.source,
-        }
-        return {key: value for key, value in row.items() if value not in (None, [], {}, "")}
+    @property
+    def record(self) -> FindingRecord:
+        """As it is kept in metadata.json."""
+        return FindingRecord(
+            id=self.check.id,
+            title=self.check.title,
+            tier=self.check.tier,
+            severity=self.severity,
+            status=self.status,
+            value=self.value if self.value is None or math.isfinite(self.value) else str(self.value),
+            threshold=self.threshold,
+            n=self.n,
+            samples=self.samples,
+            assessments=self.assessments,
+            reason=self.reason,
+            each=dict(self.each),
+            remedy=self.check.remedy,
+            source=self.check.source,
+        )
 
 
 def registry() -> dict[str, Check]:

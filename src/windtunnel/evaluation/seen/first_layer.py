@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.core.classifier import Classifier
 from windtunnel.evaluation.seen.corrections import normalisations
 
-_LAYERS = (nn.Conv2d, nn.Linear)
+# Operators with weights: the place of the input among their arguments.
+_PLACES = {
+    torch.ops.aten.convolution: 0,
+    torch.ops.aten.linear: 0,
+    torch.ops.aten.mm: 0,
+    torch.ops.aten.addmm: 1,
+}
 _ALIKE = 0.01  # means and deviations are rounded differently by different people
 
 
@@ -23,9 +33,9 @@ def twice_normalised(classifier: Classifier) -> str:
     if len(shape) != 3:
         return ""
     seen = first_input(classifier, torch.stack([torch.zeros(shape), torch.ones(shape)]))
-    if seen is None or seen.shape != (2, *shape):
+    if seen is None or seen.numel() != 2 * prod(shape):
         return ""
-    black, white = seen.flatten(2).mean(2)
+    black, white = seen.reshape(2, *shape).flatten(2).mean(2)  # also where a linear layer is given flat images
     for first, second, mean, std in _pairs(shape[0]):
         if torch.allclose(black, mean, atol=_ALIKE * float(1 / std.min())) and torch.allclose(
             white - black, 1 / std, rtol=_ALIKE
@@ -39,20 +49,30 @@ def twice_normalised(classifier: Classifier) -> str:
 
 
 def first_input(classifier: Classifier, inputs: Tensor) -> Tensor | None:
-    """What the first convolution or linear layer is given for `inputs`, float32 on the CPU; None where there is no such layer."""
-    found: list[Tensor] = []
+    """What the first convolution or matrix product is given for `inputs`, float32 on the CPU; None where there is none.
 
-    def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        if not found:
-            found.append(given[0].detach().float().cpu())
-
-    hooks = [m.register_forward_pre_hook(note) for m in classifier.module.modules() if isinstance(m, _LAYERS)]
-    try:
+    Read from the operators that run, so that it does not matter which module, or none, holds the weights.
+    """
+    first = _First()
+    with first:
         classifier.logits(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found[0] if found else None
+    return first.given
+
+
+class _First(TorchDispatchMode):
+    """Notes the input of the first convolution or matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it without types
+        self.given: Tensor | None = None
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        place = _PLACES.get(func.overloadpacket)
+        if self.given is None and place is not None:
+            self.given = args[place].detach().float().cpu()
+        return func(*args, **(kwargs or {}))
 
 
 def _pairs(channels: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:

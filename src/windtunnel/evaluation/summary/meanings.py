@@ -1,26 +1,28 @@
-"""What the abbreviations among the metrics stand for, in a line each: for whoever shows them. Quick to import."""
+"""What the short names among the metrics stand for, in a line each: for whoever lists them all. Quick to import."""
 
-MEANING: dict[str, str] = {
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from windtunnel.assessments.reported import reported_of
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.plugins import families
+
+OF_THE_SUMMARY: Mapping[str, str] = {
     "worst_case_per_class": "share of each class's samples that no assessment broke, with its interval",
     "worst_case_weakest_class_accuracy": "the lowest of these",
     "worst_case_class_gap": "the highest of these minus the lowest; an interval that begins at 0 says that it may be chance",
     "certified_per_class": "share of each class's samples that are verified, with its interval",
     "certified_weakest_class_accuracy": "the lowest of these",
     "certified_class_gap": "the highest of these minus the lowest; an interval that begins at 0 says that it may be chance",
-    "lra": "accuracy on the samples as the generative model reconstructs them (LRA)",
-    "lga": "accuracy on images that the generative model draws (LGA)",
-    "llna_reconstruction": "accuracy under random noise on the codes of the samples (LLNA)",
-    "llna_generation": "accuracy under random noise on the codes of drawn images (LLNA)",
-    "lara": "share of reconstructed images whose answer no change of the code within the bound turned (LARA)",
-    "laga": "share of drawn images whose answer no change of the code within the bound turned (LAGA)",
-    "lars": "mean size of the smallest change of a reconstructed image's code that turns the answer; larger is better (LARS)",
-    "lags": "mean size of the smallest change of a drawn image's code that turns the answer; larger is better (LAGS)",
-    "mean_runtime": "seconds a sample took on the machine that computed this result; known there alone, and in no output of DVC",
-    "mce": "mean corruption error: errors relative to a reference model's, 1 is as many as that one makes (mCE)",
-    "relative_mce": "as mCE, of the errors beyond those without corruption",
-    "queries_succ_mean": "mean number of queries of a success",
-    "median_critical_epsilon": "half of the samples are turned by a smaller epsilon of the sweep",
-    "area_under_curve": "mean accuracy over the sweep's epsilons, by the trapezoid rule",
-    "average_certified_radius": "mean over the samples of the largest epsilon verified, 0 where misclassified",
-    "average_certified_radius_at_least": "the same of a search that the time budget cut off: lower than need be, and no finding",
 }
+
+
+def meanings_of(family: str | None) -> Mapping[str, str]:
+    """By metric, of an assessment of `family`; all there are for the summary, and for what an older version left."""
+    return every_meaning() if family is None else reported_of(family, AssessmentKind.EMPIRICAL_ATTACK).meanings
+
+
+def every_meaning() -> dict[str, str]:
+    """By metric, of the summary and of every family, in their order."""
+    return {**OF_THE_SUMMARY, **{key: words for name in families() for key, words in meanings_of(name).items()}}

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Caveat, Json, Randomness
-from windtunnel.evaluation.sanity.check import Status
-from windtunnel.evaluation.sanity.findings import rows_in
+from windtunnel.core.findings import FindingRecord
 
 RANDOM_MODEL = "A2"  # the sanity check that asks the model twice
 
 
 def reproducibility(
-    assessments: Sequence[Artifacts], seed: int, device: str, sanity: Mapping[str, Json] | None
+    assessments: Sequence[Artifacts], seed: int, device: str, findings: Sequence[FindingRecord]
 ) -> dict[str, Json]:
     """Facts of the whole run.
 
@@ -29,9 +28,7 @@ def reproducibility(
         loose.append(f"{', '.join(late)} ran out of time for some samples, which a faster or idle machine may decide")
     if not device.startswith("cpu"):
         loose.append(f"sums on {device} may be rounded in another order, and a sample at the boundary may turn")
-    if any(
-        row.get("id") == RANDOM_MODEL and row.get("status") in {Status.WARN, Status.FAIL} for row in rows_in(sanity)
-    ):
+    if any(row.id == RANDOM_MODEL and row.flagged for row in findings):
         loose.append(
             "the model itself gives one input different scores (sanity check A2), which no seed of ours reaches"
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Norm
+from windtunnel.core.files import read_json, write_json
+from windtunnel.core.metadata import fitting, number, numbers
 from windtunnel.evaluation.summary.evidence import Region, examples_of, of_a_smoothed_model, region_of
 
 
@@ -35,6 +37,25 @@ class SecurityCurve:
     steps: bool = False
     smoothed: bool = False
     out_of_time: int = 0
+
+
+CURVES_FILE = "security_curves.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    curves: tuple[SecurityCurve, ...]
+
+
+def write_curves(curves: Sequence[SecurityCurve], directory: Path) -> None:
+    """Write the curves of a run beside its summary: they need the tensors of every assessment, and whoever draws them does not."""
+    write_json({"curves": [asdict(curve) for curve in curves]}, directory / CURVES_FILE)
+
+
+def read_curves(directory: Path) -> tuple[SecurityCurve, ...]:
+    """The curves beside the summary in `directory`. Raises UserError, in one line, where they are missing or damaged."""
+    path = directory / CURVES_FILE
+    return fitting(_Curves, read_json(path), str(path), "the security curves of a run").curves
 
 
 def security_curves(assessments: Sequence[Artifacts]) -> list[SecurityCurve]:
@@ -62,7 +83,7 @@ def _curves(artifacts: Artifacts) -> Iterator[SecurityCurve]:
 
 def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, *, certified: bool) -> SecurityCurve:
     low, high = f"{accuracy}_ci_low", f"{accuracy}_ci_high"
-    x, y, bottom, top = (cast(list[float], artifacts.metrics[key]) for key in (epsilons, accuracy, low, high))
+    x, y, bottom, top = (numbers(artifacts.metrics, key) for key in (epsilons, accuracy, low, high))
     smoothed = of_a_smoothed_model(artifacts)
     return SecurityCurve(
         artifacts.name, region.norm, certified, x, y, bottom, top, _count(artifacts), x[-1], smoothed=smoothed,
@@ -71,7 +92,7 @@ def _stored(artifacts: Artifacts, region: Region, epsilons: str, accuracy: str, 
 
 
 def _point(artifacts: Artifacts, region: Region, key: str, *, certified: bool) -> SecurityCurve:
-    value, low, high = (float(cast(float, artifacts.metrics[f"{key}{end}"])) for end in ("", "_ci_low", "_ci_high"))
+    value, low, high = (number(artifacts.metrics, f"{key}{end}") for end in ("", "_ci_low", "_ci_high"))
     at = region.epsilon
     return SecurityCurve(artifacts.name, region.norm, certified, [at], [value], [low], [high], _count(artifacts), at,
                          out_of_time=_out_of_time(artifacts))  # fmt: skip
@@ -100,7 +121,7 @@ def _of_distances(artifacts: Artifacts, region: Region) -> SecurityCurve:
 
 
 def _out_of_time(artifacts: Artifacts) -> int:
-    return int(cast(int, artifacts.metrics.get("timeouts", 0)))
+    return int(number(artifacts.metrics, "timeouts")) if "timeouts" in artifacts.metrics else 0
 
 
 def _count(artifacts: Artifacts) -> int:

@@ -14,7 +14,7 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.metadata import number
 from windtunnel.core.rows import Row, interval, rows_in
-from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
+from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
 
 _ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
 _CERTIFIED = ("certified", "certificate-2", "certificate-3", "certificate-4")
@@ -73,14 +73,13 @@ def _limits(rows: list[Row], key: str) -> tuple[tuple[float, float], ...]:
 class SecurityCurvesVisualiser(Visualiser):
     """Accuracy against epsilon, attacked from above and certified from below; a panel per norm. Drawn for the summary."""
 
-    assessments: tuple[Artifacts, ...] = ()
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
     families: ClassVar[frozenset[str]] = frozenset({"summary"})
     title: ClassVar[str] = "Security curves: accuracy left by attacks, and verified by certificates"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A chart per norm."""
-        curves, layers = security_curves(self.assessments), rows_in(artifacts.metrics, "sandwich")
+        curves, layers = read_curves(artifacts.directory), rows_in(artifacts.metrics, "sandwich")
         if not curves:
             raise NothingToDraw("No assessment with an epsilon: there is no security curve.")
         return [chart for _, chart in security_charts(curves, layers, len(artifacts.sample_names))]

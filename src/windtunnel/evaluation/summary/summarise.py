@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.findings import FindingRecord, Severity, Status
 from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.sanity.check import Severity, Status
-from windtunnel.evaluation.sanity.findings import rows_in
 from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.evaluation.summary.evidence import (
     NOBODY,
@@ -33,11 +32,11 @@ def summarise(
     budget: PerturbationBudget,
     clean: Artifacts,
     assessments: Sequence[Artifacts],
-    sanity: Mapping[str, Json] | None = None,
+    findings: Sequence[FindingRecord] = (),
 ) -> AssessmentResult:
     """The worst empirical verdict and the certified verdict of each sample, at `budget` and at every other one used.
 
-    `sanity` is the metadata of the sanity stage. The extra keys of robustness_data.pt: `certified_verdicts`,
+    `findings`: of the stage `sanity`. The extra keys of robustness_data.pt: `certified_verdicts`,
     `worst_by`, `certified_by` (indices into kwargs.assessments, -1 for none) at the global budget, and
     `sandwich_broken`, `sandwich_certified` (B, N) for the B regions of metrics.sandwich.
     """
@@ -47,8 +46,8 @@ def summarise(
     outcomes = [outcome(region, clean, assessments) for region in regions]
     first = outcomes[0]
     names = [a.name for a in assessments]
-    facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), sanity)
-    failures = [*_contradictions(outcomes, clean, names), *_sanity_failures(sanity)]
+    facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), findings)
+    failures = [*_contradictions(outcomes, clean, names), *_sanity_failures(findings)]
     inputs, predictions, pictured = nearest_examples(first, subject, assessments)
     data: Tensors = {
         **base_data(subject, torch.where(first.broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
@@ -148,11 +147,11 @@ def _contradictions(outcomes: Sequence[RegionEvidence], clean: Artifacts, names:
     return lines
 
 
-def _sanity_failures(sanity: Mapping[str, Json] | None) -> list[str]:
+def _sanity_failures(findings: Sequence[FindingRecord]) -> list[str]:
     return [
-        f"sanity check {row['id']} failed: {row.get('title')} ({row.get('reason') or row.get('value')})"
-        for row in rows_in(sanity)
-        if row.get("status") == Status.FAIL and row.get("severity") == Severity.HARD
+        f"sanity check {row.id} failed: {row.title} ({row.reason or row.value})"
+        for row in findings
+        if row.status is Status.FAIL and row.severity is Severity.HARD
     ]
 
 

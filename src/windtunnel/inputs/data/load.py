@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import load_tensors, save_tensors
+from windtunnel.core.artifacts import load_tensors, save_tensors, tensor_in
 from windtunnel.core.chunks import AT_A_TIME, finite_rows
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
@@ -105,8 +105,8 @@ def _read(path: Path, facts: dict[str, Json], ids: tuple[str, ...]) -> Dataset:
     low, high = cast(list[float], facts["value_range"])
     kept = {k: v for k, v in facts.items() if k not in {"ids", "class_names", "labelled", "value_range", "digest"}}
     return Dataset(
-        inputs=cast(Tensor, tensors["inputs"]),
-        targets=cast(Tensor, tensors["targets"]),
+        inputs=tensor_in(tensors, "inputs"),
+        targets=tensor_in(tensors, "targets"),
         ids=ids,
         class_names=tuple(str(n) for n in cast(list[Json], facts["class_names"])),
         labelled=bool(facts["labelled"]),

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.artifacts import load_tensors, save_tensors
+from windtunnel.core.artifacts import load_tensors, plain_tensors, save_tensors
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
@@ -77,7 +77,7 @@ def load_generators(
         shape = tuple(cast(list[int], facts["shape"]))
         sizes = (int(str(facts["num_classes"])), int(str(recipe["latent_dim"])), shape, int(str(recipe["width"])))
         model: GenerativeModel = BUILTIN[str(recipe["algorithm"])](*sizes)
-        cast(nn.Module, model).load_state_dict(cast(dict[str, Tensor], load_tensors(directory / WEIGHTS)))
+        cast(nn.Module, model).load_state_dict(plain_tensors(load_tensors(directory / WEIGHTS)))
         return replace(fit(model, f"{recipe['algorithm']} per class", None, device, dataset), decay=decay)
     span = cast(list[float] | None, facts.get("value_range"))
     if block is None or block.source != "function":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -70,8 +71,18 @@ class LogitsOf(nn.Module):
         return logits
 
 
+def giving_logits(module: nn.Module, output: object) -> nn.Module:
+    """The module for what `output`, an answer of it, needs: `LogitsOf` it where that is an object with `.logits`, else itself."""
+    if not isinstance(output, Tensor) and isinstance(getattr(output, "logits", None), Tensor):
+        return LogitsOf(module).eval()
+    return module
+
+
 class OnnxModule(nn.Module):
-    """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32."""
+    """An ONNX graph run by onnxruntime. Input (N, *shape) float32, first output (N, K) float32.
+
+    A graph that declares as many numbers in another shape, as 784x1 for an image of 1x28x28, is given them in its own.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -100,6 +111,7 @@ class OnnxModule(nn.Module):
         self.input_type = _INPUT_TYPES[kind]
         first = self.session.get_inputs()[0].shape[0]
         self.fixed_batch: int | None = first if isinstance(first, int) else None
+        self.shape = declared_shape(self.session.get_inputs()[0].shape)
 
     def __reduce__(self) -> tuple[Callable[[bytes], OnnxModule], tuple[bytes]]:
         """The graph travels, a session cannot."""
@@ -112,9 +124,22 @@ class OnnxModule(nn.Module):
 
     def _run(self, x: Tensor) -> Tensor:
         rows, size = len(x), self.fixed_batch or len(x)
+        x = in_shape(x, self.shape)
         padded = torch.cat([x, x[-1:].expand(size - rows, *x.shape[1:])]) if rows < size else x
         (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy().astype(self.input_type)})
         return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
+
+
+def declared_shape(dimensions: Sequence[int | str | None]) -> tuple[int, ...] | None:
+    """What a graph declares for a sample, without the batch; None where a size is left open."""
+    sizes = tuple(size for size in dimensions[1:] if isinstance(size, int) and size > 0)
+    return sizes if len(sizes) == len(dimensions) - 1 else None
+
+
+def in_shape(x: Tensor, shape: tuple[int, ...] | None) -> Tensor:
+    """The samples x (N, ...) in a graph's own shape, where that has as many numbers; else as they are."""
+    same = shape is None or x.shape[1:] == shape or math.prod(x.shape[1:]) != math.prod(shape)
+    return x if same else x.reshape(x.shape[0], *(shape or ()))
 
 
 def _of_bytes(graph: bytes) -> OnnxModule:

@@ -26,7 +26,7 @@ from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import begin, end, limited
 from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.backends import LogitsOf, PredictFunction, Program, copy_graph
+from windtunnel.inputs.models.backends import PredictFunction, Program, copy_graph, giving_logits
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
 from windtunnel.inputs.models.program_gradients import cutting_operator
 from windtunnel.inputs.models.training import train_classifier
@@ -200,8 +200,8 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             f"model: {loaded.source} changes its input in place, so what is measured is not what it was given; let its "
             f"forward pass work on a copy (x = x.clone())"
         )
-    if not isinstance(logits, Tensor) and isinstance(getattr(logits, "logits", None), Tensor):
-        module = LogitsOf(module).eval()
+    if (module_of_logits := giving_logits(module, logits)) is not module:
+        module = module_of_logits
         logits = module(fed)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__

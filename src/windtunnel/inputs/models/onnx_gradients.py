@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.libraries import is_installed, missing
 from windtunnel.core.references import first_line
-from windtunnel.inputs.models.backends import OnnxModule
+from windtunnel.inputs.models.backends import OnnxModule, declared_shape, in_shape
 
 LIMIT = 1e-4  # of the logits' largest spread, as graphs for a verifier are held to
 _ROWS = 256
@@ -72,12 +72,15 @@ class Agreement:
 class Converted(nn.Module):
     """The torch form of a graph: float32 (N, *shape) in, logits float32 (N, K) out, in batches that the graph takes."""
 
-    def __init__(self, network: nn.Module, batch: int | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, network: nn.Module, batch: int | None, dtype: torch.dtype, shape: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__()
-        self.network, self.batch, self.dtype = network, batch, dtype
+        self.network, self.batch, self.dtype, self.shape = network, batch, dtype, shape
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The logits; a last batch that is too small is filled up with its last sample."""
+        inputs = in_shape(inputs, self.shape)
         if self.batch is None:
             return self._of(inputs)
         rows = len(inputs)
@@ -153,7 +156,8 @@ def converted(path: Path, batch: int | None) -> Converted:
         raise NotConverted(f"onnx2torch {version('onnx2torch')} cannot convert it: {first_line(error)}") from error
     kind = graph.graph.input[0].type.tensor_type.elem_type
     dtype = {onnx.TensorProto.DOUBLE: torch.float64, onnx.TensorProto.FLOAT16: torch.float16}.get(kind, torch.float32)
-    return Converted(network, batch, dtype)
+    declared = [size.dim_value for size in graph.graph.input[0].type.tensor_type.shape.dim]
+    return Converted(network, batch, dtype, declared_shape(declared))
 
 
 def _of_a_known_opset(graph: onnx.ModelProto) -> onnx.ModelProto:

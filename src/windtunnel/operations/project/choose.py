@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 from ruamel.yaml import YAML
 
-from windtunnel.core.libraries import is_installed
+from windtunnel.core.plugins import library_of
 from windtunnel.operations.project.samples import Samples
 from windtunnel.operations.project.weights import Weights
 
@@ -51,8 +51,9 @@ def params_text(choice: Choice, up: Path) -> str:
         n=200, epsilon=epsilon,
         epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"] if grey else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
         differentiable=model is None or model.differentiable,
-        torchattacks=is_installed("torchattacks"),
-        bounds=model is not None and 0 < model.size <= _SMALL and model.differentiable and is_installed("auto-LiRPA"),
+        torchattacks=library_of("torchattacks", "attacks").is_installed,
+        bounds=model is not None and 0 < model.size <= _SMALL and model.differentiable
+        and library_of("auto-LiRPA", "verification").is_installed,
         upsample=side is not None and min(side) < _SMALLEST,
         title=_scalar(f"Robustness of {choice.experiment}"),
         tracking=_flow({"experiment": choice.experiment, **({"uri": choice.store} if choice.store else {})}),
@@ -64,7 +65,8 @@ def notes(choice: Choice) -> list[str]:
     model, data, lines = choice.model, choice.data, []
     if model is None:
         lines.append(
-            "model: no weights were found; name them under `model` (state_dict, export, onnx, mlflow or function)"
+            "model: no weights were found; name them under `model` (state_dict, export, onnx, torchvision, timm, huggingface, mlflow "
+            "or function)"
         )
     elif model.source == "state_dict" and not choice.factory:
         lines.append(
@@ -72,7 +74,7 @@ def notes(choice: Choice) -> list[str]:
         )
     if data is None:
         lines.append("data: no folder of images by class, idx file or .npz was found; name it under `data`")
-    elif data.source == "folder" and data.side is None and choice.resize is None:
+    elif data.source == "folder" and data.side is None and choice.resize is None and not (model and model.of_library):
         lines.append("data.resize: the images differ in size, or are not there yet; say which size the model takes")
     if model and data and model.classes and data.classes and model.classes != data.classes:
         lines.append(
@@ -106,6 +108,10 @@ def _model(choice: Choice, up: Path) -> list[tuple[str, object]]:
     model = choice.model
     if model is None:
         return [("source", "state_dict"), ("path", TO_NAME), ("factory", f"{TO_NAME}:{TO_NAME}")]
+    if model.of_library and model.source != "huggingface":
+        return [("source", model.source), ("name", str(model.path)), ("weights", "pretrained")]
+    if model.of_library and not model.is_folder:
+        return [("source", model.source), ("name", str(model.path))]
     factory = [("factory", choice.factory or f"{TO_NAME}:{TO_NAME}")] if model.source == "state_dict" else []
     return [("source", model.source), ("path", _below(up, model.path)), *factory]
 

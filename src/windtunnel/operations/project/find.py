@@ -14,7 +14,7 @@ from windtunnel.core.repository import repository
 from windtunnel.operations.project import samples, upstream, weights
 from windtunnel.operations.project.factory import factories
 from windtunnel.operations.project.samples import Samples
-from windtunnel.operations.project.walk import WEIGHTS, Files, files_below
+from windtunnel.operations.project.walk import Files, files_below
 from windtunnel.operations.project.weights import Weights
 
 # What upstream params call the side of images.
@@ -41,7 +41,7 @@ class Found:
     @cached_property
     def weights(self) -> list[Weights]:
         """Models, the likeliest first."""
-        return weights.candidates(self.root, self.files.weights, self.made)
+        return weights.candidates(self.root, self.files.weights, self.files.pretrained, self.made)
 
     @cached_property
     def data(self) -> list[Samples]:
@@ -67,9 +67,12 @@ class Found:
                     return (value, value)
         return None
 
-    def model_at(self, path: Path) -> Weights | None:
-        """The model at a path that the user names; None where it is nothing that loads."""
-        return weights.look_at(self.root, path, upstream.maker(path, self.made)) if path.suffix in WEIGHTS else None
+    def model_at(self, place: str) -> Weights | None:
+        """The model that the user names, a path or `library:name`; None where it is nothing that loads."""
+        if found := weights.named(place):
+            return found
+        path = Path(place)
+        return weights.look_at(self.root, path, upstream.maker(path, self.made))
 
     def data_at(self, path: Path) -> Samples:
         """The data at a path that the user names."""

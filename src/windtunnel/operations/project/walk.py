@@ -21,12 +21,17 @@ _NOT_OURS = frozenset({"pyvenv.cfg", ".windtunnel.json"})
 
 @dataclass(slots=True)
 class Files:
-    """Paths below one folder, relative to it, sorted. image_folders: those that hold images themselves, with the first of them."""
+    """Paths below one folder, relative to it, sorted.
+
+    pretrained: folders with a config.json, as transformers' save_pretrained writes it. image_folders: those that hold images
+    themselves, with the first of them.
+    """
 
     weights: list[Path] = field(default_factory=list)
     arrays: list[Path] = field(default_factory=list)
     code: list[Path] = field(default_factory=list)
     dvc: list[Path] = field(default_factory=list)
+    pretrained: list[Path] = field(default_factory=list)
     image_folders: dict[Path, Path] = field(default_factory=dict)
 
 
@@ -52,6 +57,8 @@ def _sort_in(found: Files, folder: Path, name: str) -> None:
         found.arrays.append(path)
     elif suffix == ".py":
         found.code.append(path)
+    elif name == "config.json":
+        found.pretrained.append(folder)
     elif name == "dvc.yaml":
         found.dvc.append(path)
 

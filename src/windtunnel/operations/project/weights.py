@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windtunnel.core.libraries import is_installed
 from windtunnel.operations.project.upstream import maker
 from windtunnel.operations.project.walk import WEIGHTS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+LIBRARIES = ("torchvision", "timm", "huggingface")
 _FIRST_LOOK = 12  # so many files are opened at most; more are checkpoints of one training
 
 
@@ -21,6 +24,7 @@ _FIRST_LOOK = 12  # so many files are opened at most; more are checkpoints of on
 class Weights:
     """One candidate. source: as `model.source`. made_by: the DVC stage that makes it; empty for none.
 
+    path: a file, or for huggingface a folder; where a library brings the weights too, what it calls them.
     parts: the names of the module's children, for a state dict. channels, side: of its inputs; classes: of its outputs; None
     where that is not known. size: how many numbers it has.
     """
@@ -33,23 +37,42 @@ class Weights:
     classes: int | None = None
     side: int | None = None
     size: int = 0
+    is_folder: bool = False
 
     @property
     def differentiable(self) -> bool:
-        """Whether attacks can follow its gradients."""
-        return self.source != "onnx"
+        """Whether attacks can follow its gradients; those of an ONNX graph need its torch form."""
+        return self.source != "onnx" or is_installed("onnx2torch")
+
+    @property
+    def of_library(self) -> bool:
+        """Whether a library brings the architecture, and its own transforms of images."""
+        return self.source in LIBRARIES
 
 
-def candidates(root: Path, files: Iterable[Path], made: Mapping[Path, str]) -> list[Weights]:
-    """What can be loaded of `files`, and what stages make but is not there yet; what a stage makes comes first."""
+def candidates(
+    root: Path, files: Iterable[Path], pretrained: Iterable[Path], made: Mapping[Path, str]
+) -> list[Weights]:
+    """What can be loaded of `files` and folders, and what stages make but is not there yet; what a stage makes comes first."""
     paths = [*files, *(path for path in made if path.suffix in WEIGHTS)]
     paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, made), len(path.parts), path))
-    return [found for path in paths[:_FIRST_LOOK] if (found := look_at(root, path, maker(path, made)))]
+    places = [*paths[:_FIRST_LOOK], *pretrained]
+    return [found for path in places if (found := look_at(root, path, maker(path, made)))]
+
+
+def named(model: str) -> Weights | None:
+    """`torchvision:resnet50` and its like: what a library brings; None for anything else."""
+    source, _, name = model.partition(":")
+    return Weights(Path(name), source) if source in LIBRARIES and name else None
 
 
 def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
     """What a file is; None for one that holds no weights that load without running code."""
-    source, file = WEIGHTS[path.suffix.lower()], root / path
+    file = root / path
+    if file.is_dir():
+        return _pretrained(file, path, made_by)
+    if (source := WEIGHTS.get(path.suffix.lower())) is None:
+        return None
     if not file.exists():
         return Weights(path, source, made_by)
     if source == "onnx":
@@ -59,6 +82,21 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
     if source == "export":
         return Weights(path, source, made_by, size=file.stat().st_size // 4)
     return _tensors(file, path, made_by)
+
+
+def _pretrained(folder: Path, path: Path, made_by: str) -> Weights | None:
+    """An image classifier as transformers' save_pretrained writes it."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    kinds = config.get("architectures") if isinstance(config, dict) else None
+    if not any(str(kind).endswith("ForImageClassification") for kind in kinds or []):
+        return None
+    labels = config.get("id2label")
+    return Weights(
+        path, "huggingface", made_by, classes=len(labels) if isinstance(labels, dict) else None, is_folder=True
+    )
 
 
 def _is_program(file: Path) -> bool:

@@ -15,6 +15,7 @@ from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.core.plugins import families, family_of, record_of
+from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
 from windtunnel.operations.resolve.closure import Closure, Code
@@ -126,14 +127,14 @@ class Resolver:
         return self.done[label]
 
     def _checked_by(self, profile: str) -> frozenset[str]:
-        """What the sanity checks of a profile reach: `standard` runs an attack and asks an ONNX graph, `full` more."""
+        """What the sanity checks of a profile reach: those that ask the model may run any entry again."""
         found = frozenset[str]().union(
             *(facts.of_family(f).options(entry, self.params) for f, _, entry in entries(self.params))
         )
         reached = {
             "stored": frozenset[str](),
-            "standard": found & {"Marabou", "ONNX model", "torchattacks", "foolbox"} | {"any attack"},
-            "full": found | {"any attack", "torchattacks", "corruptions run again"},  # a positive control is attacked
+            "standard": found | {"any attack"},
+            "full": found | {"any attack", CONTROL_LIBRARY, "corruptions run again"},
         }
         return reached[profile] | self.model_options
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from windtunnel.assessments.depends import Depends, module_of
 from windtunnel.assessments.figures.registry import CLEAN_FIGURES
 from windtunnel.assessments.reported import OF_KIND
 from windtunnel.core.plugins import (
+    Library,
     families,
     family_of,
     libraries,
@@ -34,16 +36,10 @@ class Option:
     modules: frozenset[str] = frozenset()
 
 
-# What an entry, a model or a data source may ask for. Everything else that a stage imports, each of its uses needs.
+# What an entry, a model or a data source may ask for beside the library of an algorithm, which has a record. Everything else
+# that a stage imports, each of its uses needs.
 OPTIONS: dict[str, Option] = {
-    "torchattacks": Option(
-        frozenset({"torchattacks"}), frozenset({"windtunnel.assessments.attacks.torchattacks.adapter"})
-    ),
-    "foolbox": Option(frozenset({"foolbox", "eagerpy"}), frozenset({"windtunnel.assessments.attacks.foolbox.adapter"})),
-    "function": Option(modules=frozenset({"windtunnel.assessments.attacks.function.adapter"})),
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
-    "auto-LiRPA": Option(frozenset({"auto_LiRPA"})),
-    "Marabou": Option(frozenset({"maraboupy", "onnx", "onnxruntime"})),
     "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.inputs.models.onnx_gradients"})),
     "safetensors": Option(frozenset({"safetensors"})),
     "ONNX gradients": Option(frozenset({"onnx2torch"})),
@@ -59,10 +55,9 @@ OPTIONS: dict[str, Option] = {
 WITHOUT_SAY = frozenset(
     {"click", "cloudpickle", "ray", "filelock", "psutil", "pydantic", "pydantic_core", "rich", "ruamel", "tqdm"}
 )
-# The distribution that brings a module, where it is not of the same name.
+# The distribution that brings a module, where it is not of the same name, and no record says it.
 DISTRIBUTION = {
     "PIL": "pillow",
-    "auto_LiRPA": "auto-LiRPA",
     "cv2": "opencv-python",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
@@ -73,18 +68,32 @@ DISTRIBUTION = {
 _ONNX = frozenset({"ONNX gradients"} if find_spec("onnx2torch") else ())
 
 
+@cache
+def every_option() -> list[tuple[str, Option]]:
+    """The options by name, those of the libraries' records among them; one name may stand for several, of several families."""
+    recorded = [library for family in families() for library in libraries(family).values()]
+    return [*OPTIONS.items(), *((library.name, _option(library)) for library in recorded)]
+
+
+def _option(library: Library) -> Option:
+    adapter = {library.adapter.module} if library.adapter else set()
+    return Option(frozenset(library.imports), frozenset(adapter))
+
+
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
     options |= _ONNX if "ONNX model" in options else frozenset()
-    reached = [OPTIONS[name] for name in options if name in OPTIONS]  # a library without code apart needs no row
-    modules = frozenset().union(*(o.modules for o in OPTIONS.values())) - frozenset().union(
-        *(o.modules for o in reached)
+    known = every_option()
+    reached = [option for name, option in known if name in options]
+    modules, libraries = (
+        frozenset[str]().union(*(getattr(o, key) for _, o in known))
+        - frozenset[str]().union(*(getattr(o, key) for o in reached))
+        for key in ("modules", "libraries")
     )
-    libraries = frozenset().union(*(o.libraries for o in OPTIONS.values()))
-    return modules, libraries - frozenset().union(*(o.libraries for o in reached))
+    return modules, libraries
 
 
-def of_family(family: str) -> Depends:
+def of_family(family: str) -> Depends[Entry]:
     """What a family says of its entries; where it says nothing, as `Depends` has it."""
     said = family_of(family).depends
     return said() if said else Depends()

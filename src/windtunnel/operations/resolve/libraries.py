@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.libraries import MODULES, missing
+from windtunnel.core.libraries import missing
+from windtunnel.core.plugins import Library, families, libraries, model_source, model_sources
 from windtunnel.operations.resolve.facts import DISTRIBUTION, WITHOUT_SAY
-
-_LIBRARY = {module: library for library, module in MODULES.items()}
 
 
 def versions(names: Iterable[str], where: str) -> dict[str, str]:
@@ -21,14 +20,32 @@ def versions(names: Iterable[str], where: str) -> dict[str, str]:
     """
     found = {}
     for name in sorted(set(names) - WITHOUT_SAY):
-        distribution = DISTRIBUTION.get(name, name)
+        distribution = DISTRIBUTION.get(name) or _packages().get(name, name)
         version = _version(distribution) or _version(distribution := _distribution_of(name))
-        if version is None and name in _LIBRARY:
-            raise UserError(missing(where, _LIBRARY[name]))
+        if version is None and (line := _missing(where, name)):
+            raise UserError(line)
         if version is None:
             raise UserError(f"{where}: needs '{name}', which is neither installed nor a module in this folder")
         found[distribution] = version
     return found
+
+
+def _recorded() -> Iterator[Library]:
+    """The libraries of all families that are imported from elsewhere."""
+    return (library for family in families() for library in libraries(family).values() if library.imports)
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """The distributions that the records name, by the module that each brings."""
+    return {library.imports[0]: library.package for library in _recorded() if library.package}
+
+
+def _missing(where: str, module: str) -> str | None:
+    """What a record says of its library that is not installed; None for a module that is no record's."""
+    of_libraries = (library.missing(where) for library in _recorded() if library.imports[0] == module)
+    of_models = (missing(where, source) for source in model_sources() if module in model_source(source).imports)
+    return next(of_libraries, None) or next(of_models, None)
 
 
 @cache

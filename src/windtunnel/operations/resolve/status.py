@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from pydantic import ValidationError
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import RUNTIME_FILE, read_json
-from windtunnel.core.layout import LOCK, RESOLVED
+from windtunnel.core.layout import HERE, LOCK, RESOLVED, ROBUSTNESS
+from windtunnel.core.run_times import read_runtime
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
 from windtunnel.operations.resolve.lock import Ran, read_lock
@@ -127,14 +127,9 @@ def _upstream(repo: Repo) -> dict[str, list[str]]:
 
 
 def _seconds(stage: Resolved | None) -> float | None:
+    """How long it took the last time, by what it left beside its result, or else for stages that leave no assessment."""
     if stage is None:
         return None
-    folder = (
-        Path("reports") / ("robustness" if stage.name or stage.stage == "clean" else "") / (stage.name or stage.stage)
-    )
-    try:
-        facts = read_json(folder / RUNTIME_FILE)
-    except UserError:
-        return None
-    seconds = facts.get("seconds") if isinstance(facts, dict) else None
-    return float(seconds) if isinstance(seconds, int | float) else None
+    folder = ROBUSTNESS if stage.name or stage.stage == "clean" else HERE.reports
+    measured = read_runtime(folder / (stage.name or stage.stage)) or read_runtime(HERE.runtime / stage.stage)
+    return measured.seconds if measured else None

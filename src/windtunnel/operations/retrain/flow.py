@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.files import read_json
+from windtunnel.core.gate import EXIT_CODE, Decision, GateResult, read_gate
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.layout import GATE, MODEL, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
-from windtunnel.evaluation.gate.decide import EXIT_CODE, Decision, regression_mismatch
+from windtunnel.evaluation.gate.decide import regression_mismatch
 from windtunnel.evaluation.gate.table import failing
 from windtunnel.evaluation.sanity.promotion import failures_before_promotion
 from windtunnel.operations.retrain.champion import RunStage, fetch_champion, reassess
@@ -58,7 +56,7 @@ class Retrained:
     status: Status
     version: Version
     champion: Version | None
-    verdict: Mapping[str, Json] | None = None
+    verdict: GateResult | None = None
     note: str = ""
     reasons: tuple[str, ...] = ()
     remembered: bool = False
@@ -93,9 +91,9 @@ def retrain(
     pipeline(["summary"])
     note = _same_protocol(params, champion, run_stage)
     pipeline([])
-    state, verdict = read_state(), cast(dict[str, Json], read_json(GATE))
+    state, verdict = read_state(), read_gate(GATE)
     if champion and champion.tags.get("windtunnel.model_digest") == state.model_digest:
-        version, status, reasons = champion, _OF_SAME_MODEL[Decision(str(verdict["decision"]))], failing(verdict)
+        version, status, reasons = champion, _OF_SAME_MODEL[verdict.decision], failing(verdict)
     else:
         version = registry.register(state, MODEL, verdict, failing(verdict))
         status, reasons = _settle(registry, version, verdict)
@@ -115,8 +113,8 @@ def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bo
     """
     if not allow_dirty:
         require_committed("promote")
-    verdict = cast(dict[str, Json], read_json(GATE))
-    _require_promotable(verdict, force=force)
+    verdict = read_gate(GATE)
+    _require_promotable(verdict.decision, "; ".join(failing(verdict)), force=force)
     _require_compared(registry, verdict)
     if failures := failures_before_promotion(load_params()):
         raise UserError("\n".join(f"promote: {failure}" for failure in failures))
@@ -127,7 +125,7 @@ def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bo
 def promote_version(registry: Registry, number: str, *, force: bool = False) -> Version:
     """Make a registered version the champion, if it passed the gate or `force` is given."""
     version = registry.version(number)
-    _require_promotable({"decision": version.decision, "reasons": version.tags.get("gate.reasons", "")}, force=force)
+    _require_promotable(version.decision, version.tags.get("gate.reasons", ""), force=force)
     return _promote(registry, version, force=force)
 
 
@@ -161,11 +159,11 @@ def _as_remembered(version: Version, champion: Version | None) -> Retrained:
     return Retrained(status, version, champion, reasons=reasons, remembered=True)
 
 
-def _settle(registry: Registry, version: Version, verdict: Mapping[str, Json]) -> tuple[Status, list[str]]:
+def _settle(registry: Registry, version: Version, verdict: GateResult) -> tuple[Status, list[str]]:
     """How it ends, and what stands against the model. One whose evaluation is unsound is no challenger."""
-    if verdict["decision"] == Decision.UNSOUND:
+    if verdict.decision is Decision.UNSOUND:
         return Status.UNSOUND, failing(verdict)
-    if verdict["decision"] == Decision.FAILED or was_rolled_back(version):
+    if verdict.decision is Decision.FAILED or was_rolled_back(version):
         registry.challenge(version)
         return Status.KEPT, failing(verdict) or [_ROLLED_BACK]
     _require_compared(registry, verdict)  # it may have changed while this ran
@@ -189,10 +187,10 @@ def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
     return version
 
 
-def _require_compared(registry: Registry, verdict: Mapping[str, Json]) -> None:
+def _require_compared(registry: Registry, verdict: GateResult) -> None:
     """Raise InfrastructureError unless the gate compared with the champion of now, where it was asked to compare at all."""
     champion = registry.alias(CHAMPION)
-    compared = cast(dict[str, Json] | None, verdict.get("champion")) or {}
+    compared = verdict.champion or {}
     if champion and load_params().gate.maximum_regression and compared.get("version") != champion.number:
         raise InfrastructureError(
             f"promote: the gate did not compare with {champion}, which is the champion now; run windtunnel champion "
@@ -200,9 +198,8 @@ def _require_compared(registry: Registry, verdict: Mapping[str, Json]) -> None:
         )
 
 
-def _require_promotable(verdict: Mapping[str, Json], *, force: bool) -> None:
-    reasons = "; ".join(failing(verdict)) if "conditions" in verdict else str(verdict["reasons"])
-    if verdict["decision"] == Decision.UNSOUND:
+def _require_promotable(decision: str, reasons: str, *, force: bool) -> None:
+    if decision == Decision.UNSOUND:
         raise UserError(f"promote: the evaluation is unsound, so nothing is known of this model ({reasons})")
-    if verdict["decision"] != Decision.PASSED and not force:
+    if decision != Decision.PASSED and not force:
         raise UserError(f"promote: it did not pass the gate ({reasons}); --force promotes it all the same")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from windtunnel.evaluation.gate.table import markdown
 from windtunnel.operations.retrain.flow import Retrained, Status
 from windtunnel.operations.tracking.registry import Version
@@ -27,10 +25,11 @@ def headline(result: Retrained) -> str:
 
 def _promoted(result: Retrained) -> str:
     if result.remembered:
-        in_service = result.champion and result.champion.number == result.version.number
-        return f"it was promoted, and {'still is the champion' if in_service else f'{result.champion} is the champion now'}"
-    before = (result.verdict or {}).get("champion")
-    replaced = f", in place of version {before['version']}" if isinstance(before, Mapping) else ": the first one"
+        if result.champion and result.champion.number == result.version.number:
+            return "it was promoted, and still is the champion"
+        return f"it was promoted, and {result.champion or 'nobody'} is the champion now"
+    before = result.verdict.champion if result.verdict else None
+    replaced = f", in place of version {before['version']}" if before else ": the first one"
     return f"{result.version} is the champion now{replaced}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from importlib import import_module
 
 from windtunnel.core.endings import handle_signals, user_errors
@@ -11,6 +12,8 @@ from windtunnel.core.errors import UserError, shown, unknown_word
 # Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
 STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")
 ENTRY = "entry"
+# Whose time nothing else notes, and that are worth knowing before they run.
+_LEAVES_NO_ASSESSMENT = frozenset({"prepare", "train", "generators", "gate"})
 
 
 def main(*words: str) -> None:
@@ -34,7 +37,12 @@ def run_stage(stage: str, name: str = "") -> None:
     stage refuses.
     """
     if stage in STAGES:
+        from windtunnel.core.run_times import write_stage_runtime
+
+        started = time.time()
         import_module(f"{__package__}.{stage}").main()
+        if stage in _LEAVES_NO_ASSESSMENT:
+            write_stage_runtime(stage, started)
     else:
         import_module(f"{__package__}.{ENTRY}").main(stage, name)
 

@@ -12,15 +12,16 @@ from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
 from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.files import write_json
+from windtunnel.core.findings import read_findings
 from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
 from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.sanity.findings import read_sanity
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.outcomes import record_outcomes
 from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
+from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.load import entries, load_params
@@ -38,8 +39,9 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     clean = read_artifacts(place.clean)
     assessments = [read_artifacts(place.robustness / name, run_times=False) for _, name, _ in entries(params)]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
-    result = summarise(subject, budget, clean, assessments, read_sanity(place.sanity))
+    result = summarise(subject, budget, clean, assessments, read_findings(place.sanity))
     result = keep_images(result, params.storage.inputs)
+    write_curves(security_curves(assessments), place.summary)
     summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))
     write_json(headline_metrics(summary, clean, assessments), place.metrics)
     write_record(record_outcomes(params, summary, clean, assessments), place.summary / OUTCOMES_FILE)
@@ -49,5 +51,5 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
 
 def _draw(assessments: Sequence[Artifacts], summary: Artifacts) -> Sequence[FigureRecord]:
     counted = tuple(a for a in assessments if "success_rate_curve" in a.metrics)
-    figures = [SandwichVisualiser(), SecurityCurvesVisualiser(tuple(assessments))]
+    figures = [SandwichVisualiser(), SecurityCurvesVisualiser()]
     return save_figures(summary, [*figures, *([SuccessCurvesVisualiser(counted)] if counted else [])])

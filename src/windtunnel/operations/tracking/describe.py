@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from windtunnel.core.contracts import Caveat, Json
-from windtunnel.evaluation.summary.headline import accuracy_key
+from windtunnel.core.contracts import Caveat
+from windtunnel.core.leading import leading_metric
+from windtunnel.core.metadata import Metadata, rate
 
 # MLflow keeps 5,000 characters of a note in its oldest stores.
 MAX_NOTE = 4500
@@ -14,7 +15,7 @@ MAX_NOTE = 4500
 
 def describe(
     metrics: Mapping[str, float],
-    assessments: Mapping[str, Mapping[str, Json]],
+    assessments: Mapping[str, Metadata],
     caveats: Sequence[tuple[str, Caveat]],
     failures: Sequence[str],
     pictures: Sequence[Path],
@@ -34,26 +35,16 @@ def describe(
     return "\n".join([*head, *_caveats(caveats, room)])[: MAX_NOTE - len(tail)] + tail
 
 
-def rate(metrics: Mapping[str, object], name: str) -> str:
-    """`66.0% [58.9%, 72.5%]`; without the interval where there is none."""
-    low, high = metrics.get(f"{name}_ci_low"), metrics.get(f"{name}_ci_high")
-    interval = "" if low is None or high is None else f" [{float(str(low)):.1%}, {float(str(high)):.1%}]"
-    return f"{float(str(metrics[name])):.1%}{interval}"
-
-
 def _sandwich(metrics: Mapping[str, float]) -> str:
     found = {group: f"{group}/accuracy" for group in ("certified", "worst_case", "clean")}
     words = [f"{group.replace('_', ' ')} **{rate(metrics, name)}**" for group, name in found.items() if name in metrics]
     return "Accuracy: " + " ≤ ".join(words)
 
 
-def _row(name: str, metadata: Mapping[str, Json]) -> str:
-    metrics, caveats = metadata["metrics"], metadata.get("caveats", [])
-    assert isinstance(metrics, Mapping)
-    assert isinstance(caveats, Sequence)
-    key = accuracy_key(name, metrics)
-    shown = f"{rate(metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
-    return f"| {name} | {metadata['library']} {metadata['algorithm']} | {shown} | {len(caveats) or ''} |"
+def _row(name: str, metadata: Metadata) -> str:
+    key = leading_metric(metadata)
+    shown = f"{rate(metadata.metrics, key)} {key.removesuffix('_accuracy')}" if key else "-"
+    return f"| {name} | {metadata.library} {metadata.algorithm} | {shown} | {len(metadata.caveats) or ''} |"
 
 
 def _caveats(caveats: Sequence[tuple[str, Caveat]], room: int) -> list[str]:

@@ -17,6 +17,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import read_json
+from windtunnel.core.gate import GateResult
 from windtunnel.core.layout import REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
@@ -101,7 +102,7 @@ class Registry:
             found = read_record(Path(self.client.download_artifacts(version.run_id, kept.as_posix(), folder)))
         return Record(found.model_digest, found.samples, found.outcomes, origin)
 
-    def register(self, state: State, model: Path, gate: Mapping[str, Json], reasons: list[str]) -> Version:
+    def register(self, state: State, model: Path, gate: GateResult, reasons: list[str]) -> Version:
         """Log an assessed state and keep its model; a state is registered once, however often this is called.
 
         `model` is reports/model. Raises UserError for a model that has no weights of its own.
@@ -115,7 +116,7 @@ class Registry:
             _STATE: state.digest,
             "windtunnel.model_digest": state.model_digest,
             "assessment.run_id": run_id,
-            "gate.decision": str(gate["decision"]),
+            "gate.decision": gate.decision.value,
             "gate.reasons": "; ".join(reasons)[:MAX_TAG],
         }
         with self._asked():
@@ -213,6 +214,7 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
     import numpy as np
     import torch
 
+    from windtunnel.inputs.models.backends import giving_logits
     from windtunnel.inputs.models.loaders import loader_of
     from windtunnel.inputs.models.trust import trust_of
     from windtunnel.params.load import load_params
@@ -229,8 +231,11 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
             graph = onnx.load(str(loaded.onnx_path))
             info = mlflow.onnx.log_model(graph, name="model", pip_requirements=["onnxruntime"])
         else:
+            module = loaded.module.eval()
+            with torch.no_grad():  # a program's outputs are tensors, and `model.source: mlflow` expects logits of it
+                module = giving_logits(module, module(torch.from_numpy(example)))
             info = mlflow.pytorch.log_model(
-                loaded.module.eval(),
+                module,
                 name="model", input_example=example, serialization_format="pt2",
                 pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
             )  # fmt: skip

@@ -10,18 +10,21 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block, read_json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block
+from windtunnel.core.findings import FindingRecord, read_findings
+from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import HERE, Layout
-from windtunnel.core.metadata import read_metadata
+from windtunnel.core.metadata import Metadata, Metrics, corruption_pairs, number, numbers, read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
+from windtunnel.core.rows import listed, rows_in
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
+from windtunnel.core.sandwich import options_of_summary
 from windtunnel.evaluation.gate.decide import flatten
-from windtunnel.evaluation.sanity.findings import Row, counts, overall, read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.sanity.findings import counts, overall, with_caveats
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.operations.tracking.stages import StageState, read_stages
 from windtunnel.params.flat import flat_params
@@ -41,7 +44,7 @@ class ChildState:
 
     name: str
     directory: Path
-    metadata: Mapping[str, Json]
+    metadata: Metadata
     digest: str
     stage: StageState | None = None
     run_times: Mapping[str, float] = field(default_factory=dict)
@@ -49,7 +52,7 @@ class ChildState:
     @property
     def metrics(self) -> dict[str, float]:
         """Every plain number of the assessment's metrics."""
-        metrics = cast(dict[str, Json], self.metadata["metrics"])
+        metrics = self.metadata.metrics
         return flatten({**metrics, **self.run_times, **_by_name(metrics)})
 
     @property
@@ -57,26 +60,25 @@ class ChildState:
         """Series as stepped metrics: accuracy and critical epsilons by epsilon (step: epsilon x 1e6), accuracy by severity,
         success by queries, parts of a suite.
         """
-        metrics = cast(dict[str, Json], self.metadata["metrics"])
+        metrics = self.metadata.metrics
         found: dict[str, list[tuple[int, float]]] = {}
         axes = [("accuracy_curve", "epsilons", 1e6), ("accuracy_by_severity", "severities", 1)]
         axes += [("critical_epsilon_histogram", "critical_epsilon_bins", 1e6)]
         axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
         for key, axis, scale in axes:
-            values, steps = metrics.get(key), metrics.get(axis)
-            if isinstance(values, list) and isinstance(steps, list):
-                pairs = zip(steps, values, strict=True)
-                found[key] = [(round(float(str(s)) * scale), float(str(v))) for s, v in pairs if v is not None]
+            if key in metrics and axis in metrics:
+                pairs = zip(listed(metrics, axis), listed(metrics, key), strict=True)
+                points = [{"step": step, "value": value} for step, value in pairs if value is not None]
+                found[key] = [(round(number(point, "step") * scale), number(point, "value")) for point in points]
         return found | self._parts
 
     @property
     def _parts(self) -> dict[str, list[tuple[int, float]]]:
         """`<corruption>/corrupted_accuracy` by severity, with its interval, of each part of a suite."""
-        metrics, kwargs = (cast(dict[str, Json], self.metadata.get(key, {})) for key in ("metrics", "kwargs"))
-        pairs = cast(list[tuple[str, int]], kwargs.get("corruptions", []))
+        metrics, pairs = self.metadata.metrics, corruption_pairs(self.metadata.kwargs)
         found: dict[str, list[tuple[int, float]]] = {}
         for end in ("", "_ci_low", "_ci_high"):
-            values = cast(list[float], metrics.get(f"accuracy_by_pair{end}", []))
+            values = numbers(metrics, f"accuracy_by_pair{end}") if pairs else []
             for (corruption, severity), value in zip(pairs, values, strict=True):
                 found.setdefault(f"{corruption}/corrupted_accuracy{end}", []).append((severity, value))
         return found
@@ -84,13 +86,12 @@ class ChildState:
     @property
     def words(self) -> dict[str, str]:
         """Every metric that is a word, such as the verdict of a sweep: MLflow takes them as tags."""
-        metrics = cast(dict[str, Json], self.metadata["metrics"])
-        return {key: value for key, value in metrics.items() if isinstance(value, str)}
+        return {key: value for key, value in self.metadata.metrics.items() if isinstance(value, str)}
 
     @property
-    def caveats(self) -> list[Caveat]:
+    def caveats(self) -> tuple[Caveat, ...]:
         """What limits its numbers."""
-        return _caveats(self.metadata)
+        return self.metadata.all_caveats
 
     @property
     def files(self) -> list[Path]:
@@ -129,35 +130,33 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
     params = load_params(layout.params)
     stages = [stage for stage in read_stages(layout.lock) if stage.name != "track"]
     names = ["clean", *(name for _, name, _ in entries(params))]
-    checks = rows_in(read_sanity(layout.sanity))
+    checks = read_findings(layout.sanity)
     children, problems = [], []
     for name in names:
         try:
             children.append(_child(layout, name, stages, checks, tensors=tensors))
         except UserError as error:  # the others are worth logging; the run says that one is missing
             problems.append(f"{name} is not logged: {error}")
-    summary = read_block(layout.summary / METADATA_FILE, "kwargs", "provenance")
+    summary = read_metadata(layout.summary)
     metrics = flatten(read_block(layout.metrics))
-    gate = read_block(layout.gate)
+    gate = read_gate(layout.gate)
     figures = sorted(layout.summary.glob("*.png"))
     files = [layout.params, layout.metrics, layout.gate, layout.summary / METADATA_FILE, layout.summary / OUTCOMES_FILE,
              layout.sanity / METADATA_FILE, layout.report / METADATA_FILE, layout.lock,
              *(layout.reports / f"report.{e}" for e in ("pdf", "html")), *figures]  # fmt: skip
     digest = _digest(layout, [child.digest for child in children])
-    failures = [str(f) for f in cast(list[Json], cast(dict[str, Json], summary["kwargs"])["hard_failures"])]
-    caveats = [
-        (name, c) for name, m in [("summary", summary), *((c.name, c.metadata) for c in children)] for c in _caveats(m)
-    ]
+    failures = options_of_summary(summary).hard_failures
+    caveats = [(m.name, c) for m in (summary, *(child.metadata for child in children)) for c in m.all_caveats]
     counted = counts(checks)
-    dataset = cast(dict[str, Json], read_json(layout.data / "dataset.json"))
-    model_digest = str(cast(dict[str, Json], summary["provenance"])["model_digest"])
+    dataset = read_block(layout.data / "dataset.json")
+    model_digest = summary.provenance.model_digest
     tags = {
         "windtunnel.state": digest,
-        "windtunnel.decision": str(gate["decision"]),
+        "windtunnel.decision": gate.decision.value,
         "sanity.hard_fails": str(len(failures)),
         "sanity.status": "fail" if failures else overall(counted) if checks else "not_run",
         "caveat_count": str(len(caveats)),
-        **{f"caveat.{caveat.code}": caveat.text for caveat in _caveats(summary)},
+        **{f"caveat.{caveat.code}": caveat.text for caveat in summary.all_caveats},
         **({"windtunnel.damaged": "; ".join(problems)} if problems else {}),
         "data.digest": str(dataset["digest"]),
         "model.digest": model_digest,
@@ -180,7 +179,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         children=children,
         files=[path for path in files if path.is_file()],
         dataset=dataset,
-        model=cast(dict[str, Json], read_json(layout.model / "model.json")),
+        model=read_block(layout.model / "model.json"),
         model_digest=model_digest,
         log_tensors=params.tracking.log_tensors,
         problems=tuple(problems),
@@ -242,10 +241,10 @@ def _git(*arguments: str) -> str:
 
 
 def _child(
-    layout: Layout, name: str, stages: Sequence[StageState], checks: Sequence[Row], *, tensors: bool
+    layout: Layout, name: str, stages: Sequence[StageState], checks: Sequence[FindingRecord], *, tensors: bool
 ) -> ChildState:
     directory = layout.robustness / name
-    metadata = with_caveats(read_metadata(directory), checks).model_dump(mode="json")
+    metadata = with_caveats(read_metadata(directory), checks)
     stage = next((s for s in stages if layout.name_in_dvc(directory) in s.outs), None)
     if not tensors:
         return ChildState(name, directory, metadata, "", stage)
@@ -259,20 +258,10 @@ def _child(
     return ChildState(name, directory, metadata, digest, stage, run_times)
 
 
-def _by_name(metrics: Mapping[str, Json]) -> dict[str, Json]:
+def _by_name(metrics: Metrics) -> dict[str, Json]:
     """The tables of a latent assessment as groups: `models/<classifier>/<metric>`, `correlations/<metric>/<with>/<coefficient>`."""
-    models = {str(row["model"]): row for row in _table_rows(metrics, "models")}
+    models = {str(row["model"]): row for row in rows_in(metrics, "models")}
     pairs: dict[str, dict[str, Json]] = {}
-    for row in _table_rows(metrics, "correlations"):
+    for row in rows_in(metrics, "correlations"):
         pairs.setdefault(str(row["x"]), {})[str(row["y"])] = {k: v for k, v in row.items() if k not in {"x", "y"}}
     return {key: group for key, group in (("models", models), ("correlations", pairs)) if group}
-
-
-def _table_rows(metrics: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
-    """The rows of a metric that is a table; none where it is absent."""
-    rows = metrics.get(key, [])
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _caveats(metadata: Mapping[str, Json]) -> list[Caveat]:
-    return [Caveat(row["code"], row["text"]) for row in cast(list[dict[str, str]], metadata.get("caveats", []))]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.files import DATA_FILE
 from windtunnel.core.layout import Layout
@@ -158,7 +157,8 @@ def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: Ch
         run = _create(
             client, experiment, child.name, {**_child_tags(child, state.layout), **link, "mlflow.parentRunId": parent}
         )
-    facts = {"library": child.metadata["library"], "algorithm": child.metadata["algorithm"], **_region(child)}
+    region = child.metadata.semantics.perturbation.model_dump(mode="json")
+    facts = {"library": child.metadata.library, "algorithm": child.metadata.algorithm, **region}
     _log_params(client, run, {key: str(value) for key, value in facts.items()})
     _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
     for path in child.files:
@@ -170,13 +170,11 @@ def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: Ch
 
 def _child_tags(child: ChildState, layout: Layout) -> dict[str, str]:
     """By what a nested run is found, and what limits its numbers."""
-    semantics = child.metadata["semantics"]
-    assert isinstance(semantics, Mapping)
     tags = {
         "windtunnel.role": "assessment",
         "windtunnel.digest": child.digest,
-        "assessment_kind": str(child.metadata["assessment_kind"]),
-        "threat_model": str(semantics["threat_model"]),
+        "assessment_kind": child.metadata.assessment_kind.value,
+        "threat_model": child.metadata.semantics.threat_model.value,
         "tensors": f"{layout.name_in_dvc(child.directory / DATA_FILE)} (in DVC)",
         **{f"metric.{key}": word for key, word in child.words.items()},
         **{f"caveat.{caveat.code}": caveat.text[:MAX_TAG] for caveat in child.caveats},
@@ -185,14 +183,6 @@ def _child_tags(child: ChildState, layout: Layout) -> dict[str, str]:
         md5 = child.stage.outs[layout.name_in_dvc(child.directory)]
         tags |= {"dvc.stage": child.stage.name, "dvc.stage_hash": child.stage.hash, "dvc.out_md5": md5}
     return tags
-
-
-def _region(child: ChildState) -> Mapping[str, Json]:
-    semantics = child.metadata["semantics"]
-    assert isinstance(semantics, Mapping)
-    region = semantics["perturbation"]
-    assert isinstance(region, Mapping)
-    return region
 
 
 def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> None:

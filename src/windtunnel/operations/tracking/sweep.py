@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 FIGURE = "sweep.png"
-# MLflow's run list folds nested runs, except below the parent of a run of this type: the states are what the list is about.
+# MLflow's run list folds nested runs; it opens the parents of runs of this type, and the states are what the list is about.
 _OPEN = {"mlflow.runType": "evaluation"}
 _CURVES = (
     ("clean/accuracy", "clean", "clean accuracy"),

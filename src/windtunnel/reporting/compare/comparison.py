@@ -10,8 +10,8 @@ from statsmodels.stats.multitest import multipletests
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json
-from windtunnel.evaluation.summary.headline import ACCURACY
+from windtunnel.core.leading import leading_metrics
+from windtunnel.core.metadata import read_metadata
 from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
 from windtunnel.reporting.compare.runs import Run
 
@@ -69,6 +69,7 @@ def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
     Whether the numbers may be believed, the sandwich, the accuracy of each assessment, what else is known of the
     sandwich, the rest; within these as in metrics.json.
     """
+    accuracies = leading_metrics()
 
     def place(key: str) -> tuple[int, int]:
         group, _, metric = key.partition("/")
@@ -76,7 +77,7 @@ def _as_read(blocks: Sequence[Mapping[str, object]]) -> list[str]:
             return 0, 0
         if group in _GROUPS:
             return (1 if metric == "accuracy" else 3), _GROUPS.index(group)
-        return (2 if metric in ACCURACY else 4), 0
+        return (2 if metric in accuracies else 4), 0
 
     return sorted(_keys(blocks), key=place)
 
@@ -85,10 +86,9 @@ def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
     """What of this kind only one of the runs has, or has under the same name with another algorithm; empty for nothing."""
     one, two = (
         {
-            name: facts
+            name: metadata
             for name, path in side.assessments().items()
-            if isinstance(facts := read_json(path / METADATA_FILE), dict) and facts.get("assessment_kind") == kind
-            and name != "summary"
+            if name != "summary" and (metadata := read_metadata(path)).assessment_kind is kind
         }
         for side in (first, run)
     )  # fmt: skip

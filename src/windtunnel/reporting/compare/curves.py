@@ -12,6 +12,7 @@ from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
+from windtunnel.core.metadata import corruption_pairs, number
 
 RESAMPLES = 2000
 _AT_ONCE = 50  # resamples in memory together
@@ -60,16 +61,15 @@ def curve_of(artifacts: Artifacts) -> Curve | None:
         return Curve("epsilon", tuple(round(e, 9) for e in artifacts.tensor("epsilons").tolist()), scores)
     if "corruption_predictions" in data:
         right = (artifacts.tensor("corruption_predictions") == targets).double()
-        kwargs = artifacts.plain["kwargs"]
-        assert isinstance(kwargs, dict)
-        of_row = torch.tensor([float(pair[1]) for pair in kwargs["corruptions"]])
+        pairs = corruption_pairs(artifacts.metadata.kwargs)
+        of_row = torch.tensor([float(severity) for _, severity in pairs])
         points = of_row.unique()
         scores = torch.stack([right[of_row == s].mean(0) for s in points], dim=1)
-        return Curve("severity", tuple(points.tolist()), scores, kwargs["corruptions"])
-    kwargs = artifacts.plain["kwargs"]
-    if "queries" in data and isinstance(kwargs, dict) and "max_queries" in kwargs:
+        return Curve("severity", tuple(points.tolist()), scores, pairs)
+    options = artifacts.metadata.kwargs.extra
+    if "queries" in data and options.get("max_queries") is not None:
         right = artifacts.tensor("clean_predictions") == targets
-        most = int(str(kwargs["max_queries"]))
+        most = int(number(options, "max_queries"))
         budgets = [b * 10**k for k in range(len(str(most))) for b in (1, 2, 5) if b * 10**k < most] + [most]
         broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
         held = [right & ~(broken & (artifacts.tensor("queries") <= budget)) for budget in budgets]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import is_tensor_summary
+from windtunnel.core.metadata import Metadata
 from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
 from windtunnel.reporting.compare.curves import CurveDifference, compare_curves
 
@@ -74,7 +75,7 @@ def compare_assessment(
     without: outcomes to leave out. Raises UserError where the two are of other algorithms, or were not made on the same
     samples: paired statistics on other samples would look right and mean nothing, so names alone are not trusted.
     """
-    if reason := another_algorithm(first.plain, second.plain) or _why_not(first, second):
+    if reason := another_algorithm(first.metadata, second.metadata) or _why_not(first, second):
         raise UserError(f"{name}: {reason}")
     settings = tuple(_differing(first, second))
     return [
@@ -84,25 +85,13 @@ def compare_assessment(
     ]
 
 
-def another_algorithm(first: Mapping[str, Json], second: Mapping[str, Json]) -> str:
-    """In which way two metadata.json are of different assessments under one name; empty where only settings differ."""
-    for words, path in (
-        ("library", ("library",)),
-        ("algorithm", ("algorithm",)),
-        ("objective", ("semantics", "objective")),
-        ("norm", ("semantics", "norm")),
-    ):
-        one, two = (_at(facts, path) for facts in (first, second))
-        if one != two:
-            return f"another {words} ({one} and {two})"
-    return ""
-
-
-def _at(facts: Mapping[str, Json], path: tuple[str, ...]) -> Json:
-    found: Json = dict(facts)
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+def another_algorithm(first: Metadata, second: Metadata) -> str:
+    """In which way two assessments under one name are of different algorithms; empty where only settings differ."""
+    parts = ({"library": m.library, "algorithm": m.algorithm, "objective": m.semantics.objective, "norm": m.semantics.norm}
+             for m in (first, second))  # fmt: skip
+    one, two = parts
+    differs = next((words for words in one if one[words] != two[words]), None)
+    return f"another {differs} ({one[differs]} and {two[differs]})" if differs else ""
 
 
 def _why_not(first: Artifacts, second: Artifacts) -> str:
@@ -166,8 +155,8 @@ def _pair(
 
 def _differing(first: Artifacts, second: Artifacts) -> Iterator[str]:
     """`semantics.perturbation.epsilon`: where the two records of how they were made differ; the model is no setting."""
-    keys = ("library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs")
-    one, two = (dict(_leaves({key: a.plain.get(key) for key in keys})) for a in (first, second))
+    keys = {"library", "algorithm", "library_version", "semantics", "kwargs", "call_kwargs"}
+    one, two = (dict(_leaves(a.metadata.model_dump(mode="json", include=keys))) for a in (first, second))
     # The numbers of a summary's kwargs are results; those of an assessment's are its options.
     results = ("kwargs.hard_failures", "kwargs.assessments")
     return (path for path in sorted({*one, *two}) if one.get(path) != two.get(path) and path not in results)

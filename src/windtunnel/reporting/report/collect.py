@@ -5,7 +5,7 @@ One assessment's tensors are in memory at a time: pictures are taken of some sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,21 +15,22 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, RUNTIME_FILE, read_json
+from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.findings import FindingRecord, read_sanity
+from windtunnel.core.gate import GateResult, read_gate
+from windtunnel.core.metadata import Metadata, read_metadata
+from windtunnel.core.run_times import read_runtime
+from windtunnel.core.sandwich import layers_of, options_of_summary
 from windtunnel.evaluation.sanity.findings import with_caveats
-from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
+from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
 from windtunnel.reporting.report.figures import Drawn, figures_of
-from windtunnel.reporting.report.guard import ODD_METADATA
 from windtunnel.reporting.report.names import numbered_samples, numbers_of
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures
-from windtunnel.reporting.report.words import Row, kwargs, listed, number
+from windtunnel.reporting.report.words import Row, kwargs, listed
 
-# What the report reads of every metadata.json, of the summary's, of each layer of the sandwich, and of gate.json.
-_OF_ALL = ("assessment_kind", "algorithm", "library", "semantics", "kwargs", "provenance")
-_OF_SUMMARY = ("sandwich", "n_samples", "clean_accuracy")
-_OF_LAYER = ("norm", "epsilon", "n", "n_attacked", "n_examined")
+# What the report reads of the summary beside the sandwich.
+_OF_SUMMARY = ("n_samples", "clean_accuracy")
 _SUMMARY_TENSORS = ("verdicts", "worst_by", "certified_verdicts", "certified_by", "perturbation_distance")
-_OF_CHECK = ("id", "title", "severity", "status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,12 @@ class Found:
 
     clean: Artifacts | None
     summary: Artifacts | None
-    checks: tuple[Row, ...] | None
-    gate: Row | None
+    checks: tuple[FindingRecord, ...] | None
+    gate: GateResult | None
     assessments: tuple[Artifacts, ...]
     facts: Mapping[str, Row]
     problems: tuple[str, ...]
-    children: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
+    children: Mapping[str, Mapping[str, Metadata]] = field(default_factory=dict)
     pictures: Pictures | None = None
     curves: tuple[SecurityCurve, ...] = ()
     figures: Mapping[str, tuple[Drawn, ...]] = field(default_factory=dict)
@@ -101,34 +102,33 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
         clean, summary = (numbered_samples(a, numbers) if a else None for a in (clean, summary))
     wanted = list(names) if names is not None else _in_order(known_assessments(reports), summary)
     wanted = [name for name in wanted if name != "clean"]
-    checks = _checks(reports / "sanity" / METADATA_FILE, problems)
+    checks = _checks(reports / "sanity", problems)
     pictures = plan_pictures(summary or clean, len(wanted))
     run = _run(summary) if summary and measured else None
     figures = {clean.name: figures_of(clean)} if clean else {}
     clean, summary = (_slim(a) if a else None for a in (clean, summary))
     confidence: dict[str, float] = {}
     assessments: list[Artifacts] = []
-    children: dict[str, dict[str, Row]] = {}
-    curves: list[SecurityCurve] = []
+    children: dict[str, dict[str, Metadata]] = {}
     for name in wanted:
         if found := read(robustness / name, f"Assessment {name}"):
             found = found if named else numbered_samples(found, numbers)
             if pictures:
                 pictures.take(found, len(assessments))
-            curves += _curves(found)
             if (median := _confidence_when_wrong(found)) is not None:
                 confidence[name] = median
             children[name] = _children(robustness / name, name, problems)
             figures[name] = figures_of(found)
-            metadata = with_caveats(found.metadata, (row for row in checks or () if "remedy" in row))
+            metadata = with_caveats(found.metadata, checks or ())
             metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **found.run_time_metrics}})
             assessments.append(replace(_slim(found), metadata=metadata))
     facts = {
         what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
     }
     verdict = _gate(reports / "gate.json", problems)
+    curves = _curves(reports / "summary", wanted, problems) if summary else ()
     return Found(
-        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, tuple(curves),
+        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, curves,
         figures, confidence, run,
     )  # fmt: skip
 
@@ -145,12 +145,13 @@ def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
-def _curves(artifacts: Artifacts) -> list[SecurityCurve]:
-    """What an assessment knows against epsilon, for which it needs the tensors; nothing where its metadata is odd."""
+def _curves(summary: Path, names: Collection[str], problems: list[str]) -> tuple[SecurityCurve, ...]:
+    """What these assessments know against epsilon, as the summary has it."""
     try:
-        return security_curves([artifacts])
-    except ODD_METADATA:
-        return []
+        return tuple(curve for curve in read_curves(summary) if curve.name in names)
+    except UserError:
+        problems.append("What is known against epsilon is missing from this report: the summary has no curves that fit")
+        return ()
 
 
 def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
@@ -164,11 +165,11 @@ def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
 
 def _run(summary: Artifacts) -> Run | None:
     """What runtime.json says, where it speaks of the tensors that are there: it is no DVC output, so it may be of others."""
-    content = _object(summary.directory / RUNTIME_FILE)
-    if content is None or content.get("data_digest") != summary.digest() or not content.get("started"):
+    measured = read_runtime(summary.directory)
+    if measured is None or measured.data_digest != summary.digest() or not measured.started:
         return None
-    when = datetime.fromtimestamp(number(content, "started"), UTC)
-    return Run(f"{when:%Y-%m-%d %H:%M} UTC", str(content.get("commit", "")))
+    when = datetime.fromtimestamp(measured.started, UTC)
+    return Run(f"{when:%Y-%m-%d %H:%M} UTC", measured.commit)
 
 
 def _slim(artifacts: Artifacts) -> Artifacts:
@@ -187,25 +188,26 @@ def _check_metadata(artifacts: Artifacts) -> None:
 def _lacking_in_summary(summary: Artifacts) -> str:
     """What the report needs of the summary and does not find there, in words; empty for nothing."""
     missing = [key for key in _OF_SUMMARY if key not in summary.metrics]
-    missing += [key for key in ("hard_failures", "assessments") if not isinstance(kwargs(summary).get(key), list)]
     missing += [key for key in _SUMMARY_TENSORS if key not in summary.data]
-    layers = summary.metrics.get("sandwich")
-    if not isinstance(layers, list) or not layers:
-        missing.append("a layer of the sandwich")
-    else:
-        missing += [key for key in _OF_LAYER if not all(isinstance(row, dict) and key in row for row in layers)]
-    return ", ".join(dict.fromkeys(missing))
+    for what, read in (
+        ("a layer of the sandwich", lambda: layers_of(summary.metrics)[0]),
+        ("its hard failures or assessments", lambda: options_of_summary(summary.metadata)),
+    ):
+        try:
+            read()
+        except (UserError, IndexError):
+            missing.append(what)
+    return ", ".join(missing)
 
 
-def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Row]:
+def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Metadata]:
     """The metadata of the single corruptions of a suite."""
-    found: dict[str, Row] = {}
+    found: dict[str, Metadata] = {}
     for path in sorted(directory.glob(f"*/{METADATA_FILE}")):
-        content = _object(path)
-        if content is None or not isinstance(content.get("metrics"), dict):
+        try:
+            found[path.parent.name] = read_metadata(path.parent)
+        except UserError:
             problems.append(f"{name}/{path.parent.name} is missing from this report: its metadata.json is damaged")
-        else:
-            found[path.parent.name] = content
     return found
 
 
@@ -218,26 +220,23 @@ def _object(path: Path) -> Row | None:
     return content if isinstance(content, dict) else None
 
 
-def _checks(path: Path, problems: list[str]) -> tuple[Row, ...] | None:
-    if not path.is_file():
-        problems.append("No sanity checks ran: nothing here vouches for the evaluation itself.")
-        return None
-    content = _object(path) or {}
-    options = content.get("kwargs")
-    rows = options.get("checks") if isinstance(options, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and all(k in r for k in _OF_CHECK) for r in rows):
+def _checks(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] | None:
+    try:
+        found = read_sanity(directory)
+    except UserError:
         problems.append(
             "The sanity checks are missing from this report: their metadata is damaged or of another version"
         )
         return None
-    return tuple(row for row in rows if isinstance(row, dict))
-
-
-def _gate(path: Path, problems: list[str]) -> Row | None:
-    if not path.is_file():
+    if found is None:
+        problems.append("No sanity checks ran: nothing here vouches for the evaluation itself.")
         return None
-    content = _object(path)
-    if content is None or "decision" not in content:
+    return found.checks
+
+
+def _gate(path: Path, problems: list[str]) -> GateResult | None:
+    try:
+        return read_gate(path) if path.is_file() else None
+    except UserError:
         problems.append("The gate's verdict is missing from this report: gate.json is damaged")
         return None
-    return content

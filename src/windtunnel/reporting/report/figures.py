@@ -23,11 +23,15 @@ from windtunnel.reporting.report.model import Block, Chart, Figure, Text
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One figure of an assessment. `repeats`: shows clean images or maps of the change, which the report may show elsewhere."""
+    """One figure of an assessment. `repeats`: shows clean images or maps of the change, which the report may show elsewhere.
+
+    essential: whether the section on its family shows it.
+    """
 
     visualiser: str
     blocks: tuple[Block, ...]
     repeats: bool = False
+    essential: bool = False
 
 
 def figures_of(artifacts: Artifacts) -> tuple[Drawn, ...]:
@@ -42,12 +46,13 @@ def _figures(artifacts: Artifacts) -> Iterator[Drawn]:
         name, title = row.name, row.title or row.name
         path = pictures.get(row.file)
         repeats = row.embeds_clean_input or row.embeds_perturbation_map
+        essential = name in VISUALISERS and VISUALISERS[name].essential
         if row.empty:
-            yield Drawn(name, (Text(f"{title}: {row.empty}"),))
+            yield Drawn(name, (Text(f"{title}: {row.empty}"),), essential=essential)
         elif blocks := _described(artifacts, row, title):
-            yield Drawn(name, blocks, repeats)
+            yield Drawn(name, blocks, repeats, essential)
         elif path:
-            yield Drawn(name, (Figure(path, f"{artifacts.name}: {title}"),), repeats)
+            yield Drawn(name, (Figure(path, f"{artifacts.name}: {title}"),), repeats, essential)
 
 
 def _described(artifacts: Artifacts, row: FigureRecord, title: str) -> tuple[Block, ...]:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.contracts import Json
-from windtunnel.core.metadata import parse_metadata
-from windtunnel.reporting.report.words import kwargs, listed
+from windtunnel.core.sandwich import options_of_summary
 
 
 def numbers_of(base: Artifacts | None) -> dict[str, str]:
@@ -19,22 +17,25 @@ def numbers_of(base: Artifacts | None) -> dict[str, str]:
 
 def numbered_samples(artifacts: Artifacts, numbered: Mapping[str, str]) -> Artifacts:
     """`artifacts` with every sample called by its number, in its options, its caveats and its hard failures."""
-    options = dict(kwargs(artifacts))
-    options["sample_names"] = [numbered.get(name, "a sample of another run") for name in artifacts.sample_names]
-    options["hard_failures"] = [_in_text(line, numbered) for line in listed(options, "hard_failures")]
-    caveats: list[Json] = [
-        {
-            **row,
-            "text": _in_text(row.get("text"), numbered),
-            "samples": [numbered.get(str(s), "") for s in listed(row, "samples")],
-        }
-        for row in listed(artifacts.plain, "caveats")
-        if isinstance(row, Mapping)
-    ]
-    content = {**artifacts.plain, "kwargs": options, "caveats": caveats}
-    return replace(artifacts, metadata=parse_metadata(content, artifacts.name))
+    metadata = artifacts.metadata
+    caveats = tuple(
+        caveat.model_copy(
+            update={
+                "text": _in_text(caveat.text, numbered),
+                "samples": tuple(numbered.get(s, "") for s in caveat.samples),
+            }
+        )
+        for caveat in metadata.caveats
+    )
+    options: dict[str, object] = {
+        "sample_names": tuple(numbered.get(name, "a sample of another run") for name in artifacts.sample_names)
+    }
+    if "hard_failures" in metadata.kwargs.extra:
+        options["hard_failures"] = [_in_text(line, numbered) for line in options_of_summary(metadata).hard_failures]
+    renamed = {"caveats": caveats, "kwargs": metadata.kwargs.model_copy(update=options)}
+    return replace(artifacts, metadata=metadata.model_copy(update=renamed))
 
 
-def _in_text(value: Json, numbered: Mapping[str, str]) -> str:
+def _in_text(text: str, numbered: Mapping[str, str]) -> str:
     """A sentence whose `sample <name>` is numbered. Not every occurrence of a name: it may be a number itself."""
-    return re.sub(r"\bsample ([^\s,;:]+)", lambda found: numbered.get(found[1], found[0]), str(value))
+    return re.sub(r"\bsample ([^\s,;:]+)", lambda found: numbered.get(found[1], found[0]), text)

@@ -15,9 +15,10 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts, save_tensors
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
+from windtunnel.core.findings import read_findings
 from windtunnel.core.metadata import read_metadata
 from windtunnel.core.storage import DISTANCES, KEPT
-from windtunnel.evaluation.sanity.findings import read_sanity, rows_in, with_caveats
+from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.evidence import rows_of
 
 NOT_ASSESSED = 0  # no verdict has this code
@@ -40,7 +41,7 @@ def write_record(
     for none. `files` are what the report consists of: kwargs.files has the size and sha256 of each.
     """
     summary = read_artifacts(reports / "summary")
-    checks = rows_in(read_sanity(reports / "sanity"))
+    checks = read_findings(reports / "sanity")
     rows = [_row(read_artifacts(reports / "robustness" / name), summary) for name in names]
     data: Tensors = {key: summary.data[key] for key in (*_OF_SUMMARY, KEPT, DISTANCES) if key in summary.data}
     for key, column in zip(("verdicts", "predictions", "distances"), zip(*rows, strict=True), strict=False):
@@ -50,9 +51,10 @@ def write_record(
     for name in names:
         metadata = with_caveats(read_metadata(reports / "robustness" / name), checks)
         caveats += [{**row.model_dump(mode="json"), "assessment": name} for row in metadata.caveats]
+    options = summary.metadata.kwargs.model_dump(mode="json")
     write_json(
         {
-            **summary.plain,
+            **summary.metadata.model_dump(mode="json"),
             "name": "report",
             "algorithm": "report",
             "metrics": {
@@ -61,7 +63,7 @@ def write_record(
                 "headline": read_json(reports / "metrics.json"),
             },
             "kwargs": {
-                **{key: value for key, value in _object(summary.plain["kwargs"]).items() if key in _KEPT},
+                **{key: value for key, value in options.items() if key in _KEPT},
                 "assessments": list(names),
                 "files": {path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)} for path in files},
             },
@@ -85,8 +87,3 @@ def _row(artifacts: Artifacts, summary: Artifacts) -> tuple[Tensor, Tensor, Tens
     if "perturbation_distance" in artifacts.data:
         distances[places] = artifacts.tensor("perturbation_distance")
     return verdicts, predictions, distances
-
-
-def _object(value: Json) -> dict[str, Json]:
-    assert isinstance(value, dict)
-    return value

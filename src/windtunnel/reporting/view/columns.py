@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from windtunnel.core.artifacts import Tensors, load_tensors, with_run_times
+from windtunnel.core.artifacts import Tensors, load_tensors, tensor_in, with_run_times
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
@@ -106,7 +106,7 @@ def collect(runs: Sequence[Run]) -> Samples:
     if base is None:
         raise UserError("view: no results there; run dvc repro first")
     names, classes, first = base
-    targets, clean = (cast(Tensor, first.data[key]).numpy() for key in ("targets", "clean_predictions"))
+    targets, clean = (tensor_in(first.data, key).numpy() for key in ("targets", "clean_predictions"))
     shown = [f"sample {i + 1}" for i in range(len(names))] if _hidden(runs[0]) else names
     labels = tuple(run.label for run in runs)
     return Samples(tuple(shown), tuple(classes), targets, clean, labels, summaries, tuple(sources), first)

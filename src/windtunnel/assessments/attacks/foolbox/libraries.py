@@ -12,6 +12,7 @@ LIBRARIES = (
         rows=Lazy("windtunnel.assessments.attacks.foolbox.rows:ROWS"),
         adapter=Lazy("windtunnel.assessments.attacks.foolbox.adapter:perturb"),
         call=Lazy("windtunnel.assessments.attacks.foolbox.adapter:call_of"),
+        imports=("foolbox", "eagerpy"),
         module="foolbox.attacks",
     ),
 )

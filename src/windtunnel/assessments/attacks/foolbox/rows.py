@@ -142,14 +142,22 @@ ROWS: tuple[AttackRow, ...] = (
     _any_norm("GaussianBlurAttack", "blur noise", FIXED, "steps"),
     _any_norm("InversionAttack", "inversion noise", FIXED, None),
     _any_norm("LinearSearchBlendedUniformNoiseAttack", "blended noise", GLOBAL, "steps"),
-    _minimal("BoundaryAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START),
-    _minimal(
-        "HopSkipJumpAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL,
-        invoker=START, norm_key="constraint", norms=(L2, LINF),
+    replace(
+        _minimal("BoundaryAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL, invoker=START), counted=True
+    ),
+    replace(
+        _minimal(
+            "HopSkipJumpAttack", DECISION, L2, "decision_boundary query_efficient", GLOBAL,
+            invoker=START, norm_key="constraint", norms=(L2, LINF),
+        ),
+        counted=True,
     ),
     _minimal("SaltAndPepperNoiseAttack", DECISION, L2, "decision_boundary noise", GLOBAL, targeting=Targeting.NO),
-    _budgeted(
-        "GenAttack", SCORE, LINF, "genetic score_based", GLOBAL, steps="steps", targeting=Targeting.REQUIRED
+    replace(
+        _budgeted(
+            "GenAttack", SCORE, LINF, "genetic score_based", GLOBAL, steps="steps", targeting=Targeting.REQUIRED
+        ),
+        counted=True,
     ),
     _any_norm(
         "DatasetAttack", "dataset decision_boundary", GLOBAL, None, targeting=Targeting.YES, invoker=Invoker.POOL,

@@ -68,7 +68,7 @@ def _many_attacks(request: Request, call: LibraryCall, model: nn.Module) -> torc
 
     names = request.arguments.get("attacks", ["FGSM", "PGD"])
     assert isinstance(names, list | tuple)
-    rows = [ROWS["torchattacks", str(name)] for name in names]
+    rows = [ROWS[request.row.algorithm.library, str(name)] for name in names]
     return torchattacks.MultiAttack([library_class(row)(model, **_arguments(request, row)) for row in rows])
 
 

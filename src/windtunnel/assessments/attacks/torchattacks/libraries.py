@@ -12,6 +12,7 @@ LIBRARIES = (
         rows=Lazy("windtunnel.assessments.attacks.torchattacks.rows:ROWS"),
         adapter=Lazy("windtunnel.assessments.attacks.torchattacks.adapter:perturb"),
         call=Lazy("windtunnel.assessments.attacks.torchattacks.adapter:call_of"),
+        imports=("torchattacks",),
         module="torchattacks",
     ),
 )

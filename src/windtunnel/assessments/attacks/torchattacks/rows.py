@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting, algorithm
 from windtunnel.core.contracts import Norm, Randomness, ThreatModel
 
@@ -94,9 +96,10 @@ ROWS: tuple[AttackRow, ...] = (
     _own_distance("CW", WHITE, L2, "optimization", FIXED, "steps", step="lr"),
     _own_distance("DeepFool", WHITE, L2, "optimization", FIXED, "steps", targeting=Targeting.NO),
     _auto("AutoAttack", "auto ensemble", None, classes="n_classes", min_classes=4),
-    _auto("Square", "score_based", "n_queries", threat=SCORE, targeting=Targeting.YES),
-    _own_distance(
-        "OnePixel", SCORE, L0, "evolutionary score_based", GLOBAL, "steps", minimum_norm=False
+    replace(_auto("Square", "score_based", "n_queries", threat=SCORE, targeting=Targeting.YES), counted=True),
+    replace(
+        _own_distance("OnePixel", SCORE, L0, "evolutionary score_based", GLOBAL, "steps", minimum_norm=False),
+        counted=True,
     ),  # scipy's differential evolution on numpy's stream
     _auto("APGD", "auto gradient_sign iterative", "steps"),
     _auto(
@@ -148,7 +151,7 @@ ROWS: tuple[AttackRow, ...] = (
         three_channels=True,
         targeting=Targeting.YES,
     ),
-    _own_distance("Pixle", SCORE, L0, "score_based", GLOBAL, "max_iterations", minimum_norm=False),
+    replace(_own_distance("Pixle", SCORE, L0, "score_based", GLOBAL, "max_iterations", minimum_norm=False), counted=True),
     _iterative("RFGSM", LINF, ITERATIVE, GLOBAL),
     _iterative("SINIFGSM", LINF, TRANSFER, FIXED),
     AttackRow(
@@ -157,6 +160,7 @@ ROWS: tuple[AttackRow, ...] = (
         "lr",
         "nb_iter",
         targeting=Targeting.YES,
+        counted=True,
     ),
     _own_distance("SparseFool", WHITE, L0, "optimization sparse", FIXED, "steps", targeting=Targeting.NO),
     _iterative("TIFGSM", LINF, TRANSFER, GLOBAL, three_channels=True, fixed_by=NO_DIVERSITY),

@@ -11,4 +11,5 @@ SOURCE = ModelSource(
     keep=Lazy(f"{_HERE}:keep"),
     view=Lazy(f"{_HERE}:view"),
     view_reads=("config.json", "preprocessor_config.json"),
+    imports=("transformers",),
 )

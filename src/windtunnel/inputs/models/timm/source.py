@@ -5,4 +5,6 @@ from __future__ import annotations
 from windtunnel.core.plugins import Lazy, ModelSource
 
 _HERE = "windtunnel.inputs.models.timm.adapter"
-SOURCE = ModelSource("timm", Lazy(f"{_HERE}:load"), keep=Lazy(f"{_HERE}:keep"), view=Lazy(f"{_HERE}:view"))
+SOURCE = ModelSource(
+    "timm", Lazy(f"{_HERE}:load"), keep=Lazy(f"{_HERE}:keep"), view=Lazy(f"{_HERE}:view"), imports=("timm",)
+)

@@ -13,7 +13,6 @@ from windtunnel.reporting.report.model import Block, Finding, Section, Table, Te
 from windtunnel.reporting.report.sections.classifiers import classifier_tables
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 from windtunnel.reporting.report.words import (
-    block,
     class_name,
     interval,
     kwargs,
@@ -23,21 +22,13 @@ from windtunnel.reporting.report.words import (
     short,
 )
 
-# What a section shows of each of its assessments. The others of our visualisers show what its own charts compare already,
-# or are for who searches; what is not ours was asked for.
-_ESSENTIAL = frozenset({
-    "ConfusionMatrixVisualiser", "ReliabilityVisualiser", "SuccessAgainstQueriesVisualiser", "DecidedByVisualiser",
-    "CorruptionHeatmapVisualiser", "SeverityCurveVisualiser", "CorruptionSheetVisualiser", "LatentMetricsVisualiser",
-    "LatentGridVisualiser",
-})  # fmt: skip
-
 _FEW_CHARACTERS = 24
 
 
 def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
     """What the section shows of an assessment."""
     for drawn in found.figures.get(artifacts.name, ()):
-        if drawn.visualiser in _ESSENTIAL:
+        if drawn.essential:
             yield from drawn.blocks
     yield from classifier_tables(artifacts)
 
@@ -53,7 +44,7 @@ def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> 
 def _further_figures(artifacts: Artifacts, found: Found, options: Options) -> Iterator[Block]:
     left_out = shown_side_by_side(artifacts, found, options)
     for drawn in found.figures.get(artifacts.name, ()):
-        if drawn.visualiser not in _ESSENTIAL and not (left_out and drawn.repeats):
+        if not drawn.essential and not (left_out and drawn.repeats):
             yield from drawn.blocks
 
 
@@ -134,7 +125,7 @@ def _pairs(found: Found, name: str) -> Iterator[Table]:
     """The single corruptions of a suite, each with its interval."""
     rows = []
     for child, metadata in found.children.get(name, {}).items():
-        metrics = block(metadata, "metrics")
+        metrics = metadata.metrics
         limits = interval(metrics, "corrupted_accuracy")
         rows.append(
             (
@@ -142,7 +133,7 @@ def _pairs(found: Found, name: str) -> Iterator[Table]:
                 f"{number(metrics, 'corrupted_accuracy'):.1%}" if "corrupted_accuracy" in metrics else "-",
                 f"[{limits[0]:.1%}, {limits[1]:.1%}]" if limits else "",
                 short(metrics.get("prediction_flips")),
-                str(len(listed(metadata, "caveats"))),
+                str(len(metadata.caveats)),
             )
         )
     if rows:

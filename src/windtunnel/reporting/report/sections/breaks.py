@@ -8,8 +8,8 @@ from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
+from windtunnel.core.leading import leading_metric
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
-from windtunnel.evaluation.summary.headline import ACCURACY
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.known import known_against_epsilon
@@ -29,7 +29,7 @@ def _left(mine: Sequence[Artifacts]) -> Chart | None:
     """The accuracy that each attack left, with its interval."""
     rows = []
     for a in mine:
-        key = next((k for k in ACCURACY if k in a.metrics and k != "clean_accuracy"), None)
+        key = leading_metric(a.metadata)
         if key:
             name = f"{a.name}, {region_words(a)}"
             rows.append(Bar(name, number(a.metrics, key), "broken", interval(a.metrics, key)))

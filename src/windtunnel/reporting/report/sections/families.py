@@ -10,32 +10,22 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from windtunnel.assessments.figures.axes import HALF
-from windtunnel.assessments.reported import CONFIDENCE, COST, OF_KIND, Column, Question, Reported
+from windtunnel.assessments.reported import CONFIDENCE, COST, Column, Question, Reported, reported_of
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import ThreatModel
-from windtunnel.core.errors import UserError
-from windtunnel.core.plugins import family_of
 from windtunnel.params.outcome import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
+from windtunnel.reporting.report.sections.verdict import layers
 from windtunnel.reporting.report.words import Row, budget, number, percent, region, region_words, short
 
 
 def reported(artifacts: Artifacts) -> Reported:
-    """What the report says of an assessment: as its family's record has it, else as its kind."""
-    family = artifacts.metadata.family
-    if family is not None:
-        try:
-            said = family_of(family).reported
-        except UserError:  # of a plug-in that is not installed any more
-            said = None
-        if said is not None:
-            found: Reported = said()
-            return found
-    return OF_KIND[artifacts.kind]
+    """What the report says of an assessment."""
+    return reported_of(artifacts.metadata.family, artifacts.kind)
 
 
 def show(column: Column, artifacts: Artifacts, confidence: float | None = None) -> str:
@@ -116,9 +106,7 @@ def _overview(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
 
 def _place(found: Found, artifacts: Artifacts) -> int:
     """The place of an assessment's budget among those of the sandwich; last where it has none."""
-    layers = found.summary.metrics.get("sandwich") if found.summary else None
-    budgets = [budget(row) for row in layers if isinstance(row, dict)] if isinstance(layers, list) else []
-    where = region(artifacts)
+    budgets, where = [budget(row) for row in layers(found.summary)], region(artifacts)
     mine = budget(where) if {"norm", "epsilon"} <= where.keys() else ""
     return budgets.index(mine) if mine in budgets else len(budgets)
 

@@ -118,7 +118,7 @@ def _caveats(found: Found) -> tuple[Finding, ...]:
     """What limits every number, what limits the findings, and what is missing."""
     general = [c.text for a in (found.summary, found.clean) if a for c in a.caveats if c.code != "hard_failure"]
     named = [a for _, a in list(_damage(found))[:FINDINGS] if a]
-    checks = {str(row["id"]) for row in found.checks or ()}  # their caveats stand here under their own name
+    checks = {row.id for row in found.checks or ()}  # their caveats stand here under their own name
     # What one assessment says of its own draws, the summary says of all of them.
     repeated = (
         {"one_random_run"}

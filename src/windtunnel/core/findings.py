@@ -1,0 +1,91 @@
+"""What the sanity checks found, as it is kept in reports/sanity/metadata.json: written and read as the same type."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+
+from windtunnel.core.files import METADATA_FILE, read_block
+from windtunnel.core.metadata import Options, SparseRecord, fitting
+
+
+class Tier(StrEnum):
+    """What a check costs."""
+
+    STORED = "T0"  # tensors and metadata on disk
+    PASSES = "T1"  # a few forward and backward passes, and short attacks on at most 25 samples
+    ATTACKS = "T2"  # attacks rerun on at most `sanity.samples` samples
+
+
+class Severity(StrEnum):
+    """What it means when a check flags."""
+
+    HARD = "HARD"  # the number is not valid
+    WARN = "WARN"  # robustness may be overestimated
+    INFO = "INFO"  # worth knowing
+
+
+class Status(StrEnum):
+    """How a check ended. `not_run` is shown wherever results are: silence never reads as pass."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    NOT_APPLICABLE = "not_applicable"
+    NOT_RUN = "not_run"
+
+
+class FindingRecord(SparseRecord):
+    """The result of one check; what is empty is left out. value: text where it is infinite.
+
+    samples, assessments: whom it concerns. each: the reason by assessment, where `reason` speaks of the worst of them.
+    """
+
+    id: str
+    title: str
+    tier: Tier | None = None
+    severity: Severity
+    status: Status
+    value: float | str | None = None
+    threshold: float | None = None
+    n: int | None = None
+    samples: tuple[str, ...] = ()
+    assessments: tuple[str, ...] = ()
+    reason: str = ""
+    each: dict[str, str] = Field(default_factory=dict)
+    remedy: str = ""
+    source: str = ""
+
+    @property
+    def flagged(self) -> bool:
+        """Whether it is a failure or a warning."""
+        return self.status in (Status.FAIL, Status.WARN)
+
+    @property
+    def group(self) -> str:
+        """The letter of its group."""
+        return self.id[0]
+
+
+class SanityOptions(Options):
+    """`kwargs` of the metadata of the stage `sanity`. meaning: what passing these checks does not say."""
+
+    profile: str = ""
+    checks: tuple[FindingRecord, ...] = ()
+    meaning: str = ""
+
+
+def read_sanity(directory: Path) -> SanityOptions | None:
+    """What the stage found; None where it never ran. Raises UserError, in one line, for a damaged file."""
+    path = directory / METADATA_FILE
+    if not path.is_file():
+        return None
+    return fitting(SanityOptions, read_block(path, "kwargs")["kwargs"], str(path), "what the sanity checks found")
+
+
+def read_findings(directory: Path) -> tuple[FindingRecord, ...]:
+    """The findings of the stage; none where it never ran. Raises UserError as `read_sanity`."""
+    found = read_sanity(directory)
+    return found.checks if found else ()

@@ -1,0 +1,66 @@
+"""The verdict of the gate, as gate.json holds it: written and read as the same type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from windtunnel.core.contracts import Json
+from windtunnel.core.files import plain_json, read_block
+from windtunnel.core.metadata import Value, fitting
+
+
+class Decision(StrEnum):
+    """What the gate says of a model. `promoted` is said of a model in the registry alone."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSOUND = "unsound"
+
+
+EXIT_CODE = {Decision.PASSED: 0, Decision.FAILED: 10, Decision.UNSOUND: 20}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
+
+    `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be.
+    """
+
+    name: str
+    value: float | None
+    threshold: float
+    interval: tuple[float, float] | None
+    holds: bool
+    bound: str = "at least"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """The decision with all it rests on. `champion`: which one it was compared with, None where there is none."""
+
+    decision: Decision
+    conditions: tuple[Condition, ...]
+    hard_failures: tuple[str, ...] = ()
+    champion: Mapping[str, Value] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `windtunnel gate`."""
+        return EXIT_CODE[self.decision]
+
+
+def gate_json(verdict: GateResult) -> dict[str, Json]:
+    """The content of gate.json."""
+    content = plain_json({"decision": verdict.decision.value, "exit_code": verdict.exit_code, **asdict(verdict)})
+    assert isinstance(content, dict)
+    return content
+
+
+def read_gate(path: Path) -> GateResult:
+    """What gate.json says. Raises UserError, in one line, where it is missing or damaged."""
+    return fitting(GateResult, read_block(path), str(path), "a verdict of the gate")

@@ -1,0 +1,82 @@
+"""What the summary says beside an assessment's metadata: a layer of the sandwich for each budget, and what is not valid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from windtunnel.core.contracts import Norm
+from windtunnel.core.files import METADATA_FILE, read_block
+from windtunnel.core.metadata import Metadata, Options, Rate, Record, Value, fitting
+
+
+class Layer(Record):
+    """The two ends at one budget, each with its 95 % interval; None where nothing attacked, or verified, there.
+
+    n, n_attacked, n_examined: samples, those that an attack tried and those that a verifier was given. attacked_by,
+    certified_by: the assessments that broke or certified one.
+    """
+
+    norm: Norm
+    epsilon: float
+    n: int
+    n_attacked: int
+    n_examined: int
+    worst_case_accuracy: float | None = None
+    worst_case_accuracy_ci_low: float | None = None
+    worst_case_accuracy_ci_high: float | None = None
+    certified_accuracy: float | None = None
+    certified_accuracy_ci_low: float | None = None
+    certified_accuracy_ci_high: float | None = None
+    attacked_by: tuple[str, ...] = ()
+    certified_by: tuple[str, ...] = ()
+
+    @property
+    def worst_case(self) -> Rate | None:
+        """The share of samples that no assessment broke."""
+        return Rate.of(self.worst_case_accuracy, self.worst_case_accuracy_ci_low, self.worst_case_accuracy_ci_high)
+
+    @property
+    def certified(self) -> Rate | None:
+        """The share of samples that are verified."""
+        return Rate.of(self.certified_accuracy, self.certified_accuracy_ci_low, self.certified_accuracy_ci_high)
+
+
+class Reproducibility(Record):
+    """What of a run comes out equal on a second run: names of the assessments that two seeds cannot, or can, tell apart.
+
+    not_controlled: a sentence for everything that may differ on a second run with the same seed.
+    """
+
+    seed: int
+    deterministic: tuple[str, ...]
+    seeded: tuple[str, ...]
+    not_controlled: tuple[str, ...]
+
+
+class SummaryOptions(Options):
+    """`kwargs` of the summary's metadata. assessments: their names, in the order of the run. hard_failures: a line each."""
+
+    assessments: tuple[str, ...] = ()
+    hard_failures: tuple[str, ...]
+    reproducibility: Reproducibility | None = None
+
+
+class _Sandwich(Record):
+    sandwich: tuple[Layer, ...]
+
+
+def layers_of(metrics: Mapping[str, Value], where: str = "the summary") -> tuple[Layer, ...]:
+    """The layers among the metrics of the summary, the global budget first. Raises UserError where they do not fit."""
+    return fitting(_Sandwich, metrics, where, "a sandwich").sandwich
+
+
+def options_of_summary(metadata: Metadata) -> SummaryOptions:
+    """The options of the summary. Raises UserError, in one line, where they do not fit."""
+    return fitting(SummaryOptions, metadata.kwargs.model_dump(), metadata.name, "the options of a summary")
+
+
+def read_summary(directory: Path) -> SummaryOptions:
+    """The options of the summary in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    path = directory / METADATA_FILE
+    return fitting(SummaryOptions, read_block(path, "kwargs")["kwargs"], str(path), "the options of a summary")
