@@ -1,7 +1,7 @@
 """Executors: work in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
     python benchmarks/scale.py [--workers 2] [--n 2000] [--repeats 3] [--ray]
-    python benchmarks/scale.py --memory [--sizes 1000 10000 100000] [--large 2000] [--inputs 1000]    # see scale_memory
+    python benchmarks/scale.py --memory [--sizes 1000 10000 100000] [--large 2000] [--inputs 1000] [--network linear]    # see scale_memory
 
 PGD of 20 steps, EvoBA, crown and a suite of corruptions on n samples (a half, a quarter and a tenth of them for the last three): in
 this process, over `workers` processes, with --ray over as many Ray actors, and over one of either (what handing over costs), one
@@ -152,9 +152,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 10_000, 100_000])
     parser.add_argument("--large", type=int, default=2000, help="images of 3x224x224, with --memory")
     parser.add_argument("--inputs", default="all", help="storage.inputs, with --memory")
+    parser.add_argument("--network", choices=["lenet5", "linear"], default="lenet5", help="with --memory")
     options = parser.parse_args()
     if options.memory:
-        scale_memory.main(options.sizes, options.large, f"storage: {{inputs: {options.inputs}}}")
+        scale_memory.main(options.sizes, options.large, f"storage: {{inputs: {options.inputs}}}", options.network)
         return
     torch.set_num_threads(1)
     busy, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ _SMALL = """
 seed: 0
 device: cpu
 data: {source: npz, path: data.npz, class_names: 10}
-model: {source: state_dict, path: weights.pt, factory: "windtunnel.inputs.models.architectures:lenet5"}
+model: {source: state_dict, path: weights.pt, factory: "FACTORY"}
 budget: {norm: Linf, epsilon: 0.1}
 STORAGE
 attacks:
@@ -57,6 +57,11 @@ _NETWORK = '''
 from torch import nn
 
 
+def linear() -> nn.Module:
+    """As little of a network as there can be."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
 def striding() -> nn.Module:
     """A small network for 224 px: what is measured is the pipeline."""
     return nn.Sequential(
@@ -74,8 +79,8 @@ class Measured:
     memory: int
 
 
-def small(n: int, storage: str) -> list[Measured]:
-    """A run on n MNIST-sized samples."""
+def small(n: int, storage: str, network: str) -> list[Measured]:
+    """A run on n MNIST-sized samples: of a trained `lenet5`, or of a `linear` network, whose time is that of the pipeline."""
     images, labels = _digits()
     rng = np.random.default_rng(0)
     x = np.empty((n, 28, 28), np.uint8)
@@ -86,14 +91,16 @@ def small(n: int, storage: str) -> list[Measured]:
     y = np.tile(labels, -(-n // len(labels)))[:n].astype(np.int64)
     stages = "prepare, train, clean, attack fgsm, attack pgd, verify crown_ibp, sanity, summary, report, gate, track"
     with tempfile.TemporaryDirectory() as folder:
+        place, factory = Path(folder), "windtunnel.inputs.models.architectures:lenet5"
         weights = SHARED / "data" / "models" / "mnist_lenet5_clntrained.pt"
-        return _run(Path(folder), _SMALL.replace("STORAGE", storage), (x, y), weights, stages.split(", "))
+        if network == "linear":
+            factory, weights = "networks:linear", _own_network(place, "linear")
+        params = _SMALL.replace("STORAGE", storage).replace("FACTORY", factory)
+        return _run(place, params, (x, y), weights, stages.split(", "))
 
 
 def large(n: int, storage: str) -> list[Measured]:
     """A run on n images of 3x224x224."""
-    import torch
-
     rng = np.random.default_rng(0)
     y = rng.integers(0, 10, n)
     x = np.empty((n, 3, 224, 224), np.uint8)
@@ -102,13 +109,20 @@ def large(n: int, storage: str) -> list[Measured]:
         x[i] = np.kron(coarse, np.ones((1, 32, 32), np.uint8))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "networks.py").write_text(_NETWORK)
-        scope: dict[str, object] = {}
-        exec(_NETWORK, scope)  # our own text above
-        torch.manual_seed(0)
-        torch.save(scope["striding"]().state_dict(), place / "own.pt")  # type: ignore[operator]
         stages = ["prepare", "train", "clean", "attack fgsm", "corrupt suite", "summary", "report"]
-        return _run(place, _LARGE.replace("STORAGE", storage), (x, y), place / "own.pt", stages)
+        return _run(place, _LARGE.replace("STORAGE", storage), (x, y), _own_network(place, "striding"), stages)
+
+
+def _own_network(place: Path, name: str) -> Path:
+    """Untrained weights of a network of `_NETWORK`, whose text is put beside them."""
+    import torch
+
+    (place / "networks.py").write_text(_NETWORK)
+    scope: dict[str, Callable[[], torch.nn.Module]] = {}
+    exec(_NETWORK, scope)  # our own text above
+    torch.manual_seed(0)
+    torch.save(scope[name]().state_dict(), place / "own.pt")
+    return place / "own.pt"
 
 
 def _digits() -> tuple[np.ndarray, np.ndarray]:
@@ -163,12 +177,12 @@ def _own(status: Path) -> Iterator[int]:
             yield int(line.split()[1]) * 1024
 
 
-def main(sizes: list[int], large_images: int, storage: str) -> None:
+def main(sizes: list[int], large_images: int, storage: str, network: str) -> None:
     """Measure and print."""
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; {storage or 'storage.inputs: all'}")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; {storage}; {network}")
     runs: dict[int, list[Measured]] = {}
     for n in sizes:
-        runs[n] = small(n, storage)
+        runs[n] = small(n, storage, network)
         print(f"\n{n} samples of 1x28x28")
         _print(runs[n])
     for less, more in zip(sizes, sizes[1:], strict=False):

@@ -122,6 +122,9 @@ def test_check_answers_with_what_the_model_sees_and_what_is_suspected_of_it(run)
     assert set(seen["samples"][0]) == {"name", "label", "prediction", "confidence", "low", "high"}
     assert Path(seen["picture"]).is_file()
     assert seen["clean_accuracy"] < 0.1
+    assert said["needs"]["disk_bytes"] > 300 * 64 * 4
+    assert said["needs"]["seconds"] is None
+    assert said["needs"]["entries"] == []
     (suspicion,) = seen["suspicions"]
     assert "labels were one higher" in suspicion
 

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from windtunnel.cli.seen import Wider
     from windtunnel.core.classifier import Classifier
     from windtunnel.core.dataset import Dataset
-    from windtunnel.reporting.answers import SeenAnswer
+    from windtunnel.reporting.answers import RoomAnswer, SeenAnswer
 
-    Checked = tuple[
+    Seen = tuple[
         list[str], SeenAnswer | None
     ]  # a line per mistake; what the model sees, None where it was asked nothing
+    Checked = tuple[list[str], SeenAnswer | None, RoomAnswer | None]  # and what the run needs
 
 
 @click.command()
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many rows a Python predict (model.source: function) may be asked.",
 )
+@click.option("--estimate", is_flag=True, help="Run one batch of every entry: time, memory and disk of the whole job.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
-def check(*, path: Path, queries: int, as_json: bool) -> None:
+def check(*, path: Path, queries: int, estimate: bool, as_json: bool) -> None:
     """Validate params, data, model, and that every assessment can run on them. Exit code 2 if not.
 
     A model that `train` has yet to make is checked as it will be: untrained, of the same shape.
@@ -51,16 +53,17 @@ def check(*, path: Path, queries: int, as_json: bool) -> None:
     Examples:
       windtunnel check
       windtunnel check --params experiments/wide.yaml
+      windtunnel check --estimate
     """  # noqa: D301
     if as_json:
-        _as_json(path, queries)
+        _as_json(path, queries, estimate=estimate)
         return
-    mistakes, _ = run_watched(_check, path, queries)
+    mistakes, _, _ = run_watched(_check, path, queries, estimate=estimate)
     if mistakes:
         raise UserError("\n".join(mistakes))
 
 
-def _as_json(path: Path, queries: int) -> None:
+def _as_json(path: Path, queries: int, *, estimate: bool) -> None:
     """The answer on stdout, and exit code 2 where there is a mistake."""
     from windtunnel.core.errors import USER_ERROR
     from windtunnel.reporting.answers import CheckAnswer
@@ -68,18 +71,19 @@ def _as_json(path: Path, queries: int) -> None:
     number = 0
     mistakes: list[str] = []
     seen: SeenAnswer | None = None
+    needs: RoomAnswer | None = None
     try:
         # What a model of the user's prints is no part of the answer.
-        mistakes, seen = run_watched(_check, path, queries, quiet=True)
+        mistakes, seen, needs = run_watched(_check, path, queries, estimate=estimate, quiet=True)
         number = sum(1 for _ in entries(load_params(path)))
     except UserError as error:
         mistakes = str(error).splitlines()
-    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes, seen=seen).text())
+    click.echo(CheckAnswer(ok=not mistakes, assessments=number, mistakes=mistakes, seen=seen, needs=needs).text())
     if mistakes:
         raise SystemExit(USER_ERROR)
 
 
-def _check(path: Path, queries: int, *, quiet: bool = False) -> Checked:
+def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = False) -> Checked:
     """In a process of its own, so that a model which hangs, or ends its process, cannot pass for one that was checked."""
     if quiet:
         os.dup2(2, 1)  # stdout becomes stderr
@@ -89,17 +93,21 @@ def _check(path: Path, queries: int, *, quiet: bool = False) -> Checked:
     check_whole(path, raw)
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
-    mistakes, seen = check_compatibility(params, console, queries)
+    mistakes, seen, needs = check_compatibility(params, console, queries, estimate=estimate)
     if not mistakes:
         console.print("[green]✓[/green] every assessment fits the model and the data")
-    return mistakes, seen
+    return mistakes, seen, needs
 
 
-def check_compatibility(params: Params, console: Console, queries: int | None = None) -> Checked:
-    """Load the data and the model and print what they are: a line per assessment that cannot run on them, and what the model sees.
+def check_compatibility(
+    params: Params, console: Console, queries: int | None = None, *, estimate: bool = False
+) -> Checked:
+    """Load the data and the model and print what they are: a line per assessment that cannot run on them, what the model sees, and
+    what the run needs of the machine.
 
-    queries: how many rows a Python `predict` may be asked.
+    queries: how many rows a Python `predict` may be asked. estimate: measure a batch of every entry, if none is refused.
     """
+    from windtunnel.cli.needs import needs_of, print_estimate
     from windtunnel.cli.seen import SECONDS
     from windtunnel.core.dataset import too_many
     from windtunnel.inputs.data.load import load_dataset
@@ -135,7 +143,12 @@ def check_compatibility(params: Params, console: Console, queries: int | None = 
             mistakes.append(str(error))
     mistakes += _transfer_mistakes(params, assessed)
     failures, seen = check_model(params, classifier, assessed, console, queries, wider)
-    return mistakes + failures, seen
+    mistakes += failures
+    refused, needs = needs_of(params, classifier, assessed, train, console)
+    mistakes += refused
+    if estimate and not mistakes:
+        needs = print_estimate(params, classifier, assessed, train, console, needs)
+    return mistakes, seen, needs
 
 
 def check_model(
@@ -145,7 +158,7 @@ def check_model(
     console: Console,
     queries: int | None = None,
     wider: Wider | None = None,
-) -> Checked:
+) -> Seen:
     """The sanity checks of group A that need no assessment: a line per failure, and what the model sees; warnings are printed.
 
     A Python `predict` is asked about as many samples as `queries` rows allow, and how many rows that is, is said before.

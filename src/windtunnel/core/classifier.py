@@ -13,6 +13,7 @@ from windtunnel.core.contracts import Algorithm, Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
 
 FORWARD_BATCH = 512
+_FORWARD_VALUES = 2**23  # of the inputs of a batch: beyond, what the layers hold of it is gigabytes
 CPU = torch.device("cpu")
 
 
@@ -36,14 +37,15 @@ class Classifier:
     caveats: tuple[Caveat, ...] = ()
 
     @torch.no_grad()
-    def logits(self, inputs: Tensor, batch_size: int = FORWARD_BATCH) -> Tensor:
-        """Logits, float32 (N, K) on the CPU, in batches of `batch_size`."""
+    def logits(self, inputs: Tensor, batch_size: int | None = None) -> Tensor:
+        """Logits, float32 (N, K) on the CPU, in batches of `batch_size`, `forward_rows` where it is None."""
         if not len(inputs):
             return torch.empty(0, self.num_classes)
-        batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(batch_size)]
+        size = batch_size or forward_rows(inputs)
+        batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(size)]
         return torch.cat(batches)
 
-    def predict(self, inputs: Tensor, batch_size: int = FORWARD_BATCH) -> Tensor:
+    def predict(self, inputs: Tensor, batch_size: int | None = None) -> Tensor:
         """Predicted classes, int64 (N,) on the CPU: argmax of the logits, the first of equals; -1 where one is NaN."""
         return argmax_or_invalid(self.logits(inputs, batch_size))
 
@@ -58,6 +60,11 @@ class Classifier:
                 f"torch module (state_dict or torch.export), or an algorithm that needs only its forward pass: "
                 f"windtunnel algorithms --requires forward"
             )
+
+
+def forward_rows(inputs: Tensor) -> int:
+    """How many of `inputs` (N, ...) pass the model together: 512 up to 3x73x73, fewer of larger ones; never by the memory there is."""
+    return max(1, min(FORWARD_BATCH, _FORWARD_VALUES // max(1, inputs[:1].numel())))
 
 
 def argmax_or_invalid(logits: Tensor) -> Tensor:

@@ -62,7 +62,8 @@ class Family:
     visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs. accuracy: the one
     that stands for an assessment where one alone is shown, in words; without it that of its kind (core.leading).
     plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
-    generators: whether its entries read the generative models of the stage `generators`.
+    generators: whether its entries read the generative models of the stage `generators`. results: about how many results of all
+    its samples an entry leaves on the disk, one where absent.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Family:
     asks_libraries: tuple[str, ...] = ()
     plot: Mapping[str, str] | None = None
     generators: bool = False
+    results: Lazy[Callable[[Any], int]] | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:

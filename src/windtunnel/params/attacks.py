@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, PositiveInt
 
 from windtunnel.params.entry import Block, Entry
@@ -32,4 +34,7 @@ class AttackEntry(Entry):
         None, description="module:function, model -> what is differentiated in its place (BPDA); see docs/attacks.md"
     )
     eot: PositiveInt = Field(1, description="gradients are a mean over so many draws of a randomised model (EOT)")
+    search_precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the model during the search; what counts is always evaluated in float32"
+    )
     on: On | None = Field(None, description="run only where other attacks failed")

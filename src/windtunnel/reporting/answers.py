@@ -76,6 +76,28 @@ class SeenAnswer(BaseModel):
     suspicions: list[str] = Field(description="a sentence each: normalisations, channels, scale, order of the classes")
 
 
+class EstimateAnswer(BaseModel):
+    """One entry of params.yaml, from one batch of it."""
+
+    name: str
+    samples: int
+    batch: int = Field(description="samples that were tried; 0 where none were")
+    seconds: float = Field(description="for all samples, over the workers there are")
+    memory_bytes: int = Field(description="the most of one process, beside mapped files")
+    disk_bytes: int
+    skipped: str = Field(description="why nothing was measured; empty where it was")
+
+
+class RoomAnswer(BaseModel):
+    """What the run needs on this machine."""
+
+    disk_bytes: int = Field(description="of all results, without DVC's cache")
+    memory_bytes: int = Field(description="about what the process of a stage takes at its peak, beside mapped files")
+    workers: int
+    seconds: float | None = Field(description="of all entries one after the other; null without --estimate")
+    entries: list[EstimateAnswer] = Field(description="empty without --estimate")
+
+
 class CheckAnswer(Answer):
     """`windtunnel check --json`; exit code 2 where not ok."""
 
@@ -84,6 +106,7 @@ class CheckAnswer(Answer):
     assessments: int = Field(description="how many entries params.yaml has; 0 where it could not be read")
     mistakes: list[str] = Field(description="a line per mistake")
     seen: SeenAnswer | None = Field(None, description="null where the model was asked nothing")
+    needs: RoomAnswer | None = Field(None, description="null where the data or the model could not be loaded")
 
 
 class PairAnswer(BaseModel):

@@ -289,6 +289,8 @@ def test_any_accelerator_is_taken_and_one_that_no_test_ran_on_is_said(kind, monk
     assert (
         said == f"windtunnel: device: no test of windtunnel ran on {kind}; compare a small run with device: cpu first\n"
     )
+    # Its switches are for the whole process (tests/core/test_devices.py).
+    monkeypatch.setattr("windtunnel.inputs.models.load.make_deterministic", lambda _: None)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     assert pick_device("auto").type == "cuda"
     assert capsys.readouterr().err == ""

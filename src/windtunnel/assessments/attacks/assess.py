@@ -17,7 +17,7 @@ from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapt
 from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
 from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
-from windtunnel.assessments.attacks.gradients import adapted, averaged, surrogate_of
+from windtunnel.assessments.attacks.gradients import adapted, averaged, searched_in, surrogate_of
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.plan import Run, plan_of
 from windtunnel.assessments.attacks.survivors import Prior, entry_digest, prior_of
@@ -92,6 +92,7 @@ def assess(
             **({"invoker": entry.invoker} if entry.invoker else {}),
             **({"adapt": entry.adapt} if entry.adapt else {}),
             **({"eot": entry.eot} if entry.eot > 1 else {}),
+            **({"search_precision": entry.search_precision} if entry.search_precision != "float32" else {}),
             **({"transfer_to": {key: other.digest for key, other in others.items()}} if others else {}),
             **(
                 {"survivors_of": {key: prior[key].digest() for key in attack.before.by}}
@@ -242,7 +243,9 @@ def _attack_of(
         runs=runs,
         budget=effective,
         subject=subject,
-        model=adapted(where, subject.classifier.module, surrogate_of(where, entry.adapt)),
+        model=searched_in(
+            entry.search_precision, adapted(where, subject.classifier.module, surrogate_of(where, entry.adapt))
+        ),
         aims=aims,
         before=prior_of(where, entry, subject, effective, prior),
         invoke=invoker_of(where, entry.invoker),

@@ -1,4 +1,4 @@
-"""What an attack differentiates where the model's own gradient misleads: a stand-in (BPDA), or a mean over draws (EOT).
+"""What an attack differentiates: a stand-in where the model's own gradient misleads (BPDA), a mean over draws (EOT), fewer bits.
 
 Athalye et al. 2018, arXiv 1802.00420. Success is always evaluated on the model itself.
 """
@@ -48,6 +48,26 @@ class MeanOverDraws(nn.Module):
         for _ in range(self.draws - 1):
             total = total + self.model(x)
         return total / self.draws
+
+
+class InBfloat16(nn.Module):
+    """The model's logits, computed in bfloat16 where that is safe (autocast): half of the memory, and faster on an accelerator."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits, float32 (n, K)."""
+        with torch.autocast(x.device.type, torch.bfloat16):
+            logits: Tensor = self.model(x)
+        return logits.float()
+
+
+def searched_in(precision: str, model: nn.Module) -> nn.Module:
+    """The model as a search asks it: in `bfloat16`, or itself in `float32`."""
+    return InBfloat16(model) if precision == "bfloat16" else model
 
 
 def surrogate_of(where: str, reference: str | None) -> Surrogate | None:

@@ -20,7 +20,7 @@ from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
 from windtunnel.core.chunks import put_rows, row_parts
-from windtunnel.core.classifier import FORWARD_BATCH
+from windtunnel.core.classifier import forward_rows
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
@@ -129,9 +129,9 @@ def _eight_bits(inputs: Tensor) -> np.ndarray:
 
 def _predicted(subject: Subject, pixels: np.ndarray, upsample: int | None = None) -> Tensor:
     """Predictions of uint8 images (N, H, W, C), resized to `upsample` and back where it is given; int64 (N,)."""
-    found = []
-    for start in range(0, len(pixels), FORWARD_BATCH):
-        part = pixels[start : start + FORWARD_BATCH]
+    found, rows = [], forward_rows(subject.dataset.inputs)
+    for start in range(0, len(pixels), rows):
+        part = pixels[start : start + rows]
         found.append(subject.classifier.predict(_floats(there_and_back(part, upsample) if upsample else part)))
     return torch.cat(found)
 

@@ -25,5 +25,6 @@ FAMILY = Family(
         "MinimalSeverityVisualiser",
     ),
     headline=("corrupted_accuracy", "mean_corruption_error", "mce", "relative_mce"),
+    results=Lazy("windtunnel.assessments.corruptions.table:results"),
     plot={"x": "severity", "y": "accuracy", "title": "Severity curve: ${key}"},
 )

@@ -40,6 +40,11 @@ def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def results(entry: CorruptionEntry) -> int:
+    """How many results an entry leaves: each corruption at each severity, and the suite."""
+    return len(corruptions_of(entry, "corruptions")) * len(entry.severities) + 1
+
+
 def _row(name: str, family: str, summary: str, *, deterministic: bool) -> Algorithm:
     return Algorithm(
         library="imagecorruptions",

@@ -36,4 +36,5 @@ FAMILY = Family(
     ),
     accuracy={"lara": "left in latent space"},
     generators=True,
+    results=Lazy("windtunnel.assessments.latent.table:results"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
+from windtunnel.params.latent import LatentEntry
 
 LATENT_PGD = Algorithm(
     library="windtunnel",
@@ -17,3 +18,8 @@ LATENT_PGD = Algorithm(
     summary="PGD over latent codes of generative models, and the metrics LGA, LRA, LLNA, LLAR, LAGS, LARS, LAGA, LARA",
 )
 ALGORITHMS: tuple[Algorithm, ...] = (LATENT_PGD,)
+
+
+def results(entry: LatentEntry) -> int:
+    """How many times over an entry keeps clean and perturbed images: reconstructed ones too, and generated ones like them."""
+    return 2 * (1 + len(entry.decay_epsilon))

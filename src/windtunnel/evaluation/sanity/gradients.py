@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from windtunnel.core.classifier import FORWARD_BATCH
+from windtunnel.core.classifier import forward_rows
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import NotRun, Outcome, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -33,7 +33,8 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     def compute() -> tuple[Tensor, Tensor]:
         zero, finite = [], []
         try:
-            for x, y in zip(data.inputs.split(FORWARD_BATCH), data.targets.split(FORWARD_BATCH), strict=True):
+            rows = forward_rows(data.inputs)
+            for x, y in zip(data.inputs.split(rows), data.targets.split(rows), strict=True):
                 found = input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
                 zero.append((found == 0).all(1))
                 finite.append(found.isfinite().all(1))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.artifacts import Tensors
-from windtunnel.core.classifier import FORWARD_BATCH, Classifier
+from windtunnel.core.classifier import Classifier, forward_rows
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import NotApplicable
@@ -44,8 +44,8 @@ def need_gradients(evidence: Evidence) -> None:
 
 def input_gradients(classifier: Classifier, inputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Gradient of `loss` at each input, float32 (n, ...) on the CPU. Raises RuntimeError where the graph is interrupted."""
-    found = []
-    for x, y in zip(inputs.split(FORWARD_BATCH), labels.split(FORWARD_BATCH), strict=True):
+    found, rows = [], forward_rows(inputs)
+    for x, y in zip(inputs.split(rows), labels.split(rows), strict=True):
         point = x.to(classifier.device).clone().requires_grad_()
         value = loss(classifier.module(point), y.to(classifier.device)).sum()
         (gradient,) = torch.autograd.grad(value, point)
@@ -219,4 +219,4 @@ def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:
     graph = evidence.once("onnx graph", read)
     assert isinstance(graph, OnnxModule)
     with torch.no_grad():
-        return torch.cat([graph(part) for part in inputs.split(FORWARD_BATCH)])
+        return torch.cat([graph(part) for part in inputs.split(forward_rows(inputs))])

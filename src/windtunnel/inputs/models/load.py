@@ -19,6 +19,7 @@ from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.devices import make_deterministic
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, read_json, replacing, write_json
 from windtunnel.core.plugins import model_source, model_sources
@@ -40,7 +41,7 @@ TESTED_DEVICES = ("cpu", "cuda")
 def pick_device(name: str) -> torch.device:
     """`auto` is the first accelerator there is, else the CPU. Raises UserError for a device that is not there.
 
-    Says on stderr, once, where no test of ours ran on that kind of device.
+    Says on stderr, once, where no test of ours ran on that kind of device. CUDA is held to deterministic algorithms.
     """
     if name == "auto":
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -55,6 +56,7 @@ def pick_device(name: str) -> torch.device:
         raise UserError("device: 'meta' holds no numbers; auto picks one that does")
     if device.type not in TESTED_DEVICES:
         _warn_untested(device.type)
+    make_deterministic(device)
     return device
 
 

@@ -1,0 +1,88 @@
+"""What a run needs of the machine, as `windtunnel check` says it: disk and memory, and with --estimate the time of each entry."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from windtunnel.cli.tables import Column, print_table
+from windtunnel.params.schema import Params
+from windtunnel.reporting.answers import EstimateAnswer, RoomAnswer
+
+if TYPE_CHECKING:
+    from windtunnel.core.classifier import Classifier
+    from windtunnel.core.dataset import Dataset
+    from windtunnel.operations.estimate import Estimate
+
+_COLUMNS = (
+    Column("entry", typed=True), Column("samples", right=True), Column("tried", right=True), Column("time", right=True),
+    Column("memory", right=True), Column("disk", right=True), Column("not measured"),
+)  # fmt: skip
+
+
+def needs_of(
+    params: Params, classifier: Classifier, assessed: Dataset, train: Dataset | None, console: Console
+) -> tuple[list[str], RoomAnswer]:
+    """(a line where the disk is too small, what is needed); says how large results and memory will be."""
+    from windtunnel.operations.estimate import workers_there
+    from windtunnel.operations.sizes import gigabytes, memory_of, no_room, sizes_of, total
+
+    disk, memory = total(sizes_of(params, assessed, train)), memory_of(params, classifier, assessed)
+    refused, tight = no_room(params, assessed, train)
+    console.print(f"[green]✓[/green] needs: about {gigabytes(disk)} on disk for the results (storage.inputs: "
+                  f"{params.storage.inputs}), {gigabytes(memory)} of memory")  # fmt: skip
+    if tight:
+        console.print(f"[yellow]![/yellow] {escape(tight)}")
+    answer = RoomAnswer(disk_bytes=disk, memory_bytes=memory, workers=workers_there(), seconds=None, entries=[])
+    return [refused] if refused else [], answer
+
+
+def print_estimate(
+    params: Params,
+    classifier: Classifier,
+    assessed: Dataset,
+    train: Dataset | None,
+    console: Console,
+    needs: RoomAnswer,
+) -> RoomAnswer:
+    """`needs` with what a batch of each entry says of all its samples, printed as a table."""
+    from windtunnel.operations.estimate import estimates
+    from windtunnel.operations.sizes import gigabytes
+
+    found = list(estimates(params, classifier, assessed, train, needs.workers))
+    memory = max([needs.memory_bytes, *(one.memory for one in found)])
+    seconds = sum(one.seconds for one in found)
+    whole = ("all of them", "", "", _time(seconds), gigabytes(memory), gigabytes(needs.disk_bytes), "")
+    rows = [_row(one) for one in found]
+    workers = f"{needs.workers} worker{'s' if needs.workers > 1 else ''}"
+    print_table(console, _COLUMNS, [("", [*rows, whole])], title=f"from one batch of each, on {workers}")
+    return needs.model_copy(
+        update={
+            "seconds": seconds,
+            "memory_bytes": memory,
+            "entries": [
+                EstimateAnswer(
+                    name=one.name, samples=one.samples, batch=one.batch, seconds=one.seconds, memory_bytes=one.memory,
+                    disk_bytes=one.disk, skipped=one.skipped,
+                )
+                for one in found
+            ],
+        }
+    )  # fmt: skip
+
+
+def _row(one: Estimate) -> tuple[str, ...]:
+    from windtunnel.operations.sizes import gigabytes
+
+    disk = gigabytes(one.disk)
+    if one.skipped:
+        return one.name, str(one.samples), "", "", "", disk, one.skipped
+    return one.name, str(one.samples), str(one.batch), _time(one.seconds), gigabytes(one.memory), disk, ""
+
+
+def _time(seconds: float) -> str:
+    """`0:02:07`; with a digit more below ten seconds."""
+    return f"{seconds:.1f} s" if seconds < 10 else str(timedelta(seconds=round(seconds)))

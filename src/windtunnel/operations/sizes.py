@@ -1,0 +1,126 @@
+"""How large a run will be, before it runs: what its results take on the disk, and what a batch takes in memory."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from windtunnel.core.classifier import Classifier, forward_rows
+from windtunnel.core.contracts import Capability
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.layout import REPORTS
+from windtunnel.core.plugins import families
+from windtunnel.core.storage import Wanted
+from windtunnel.operations.resolve import facts
+from windtunnel.params.entry import Entry
+from windtunnel.params.load import entries
+from windtunnel.params.schema import Params
+
+_FLOAT = 4  # bytes
+_SMALL = 160  # bytes of a sample that are neither images nor a value per class: verdicts, predictions, distances, costs
+_PROGRAM = 400 * 2**20  # Python, torch and the libraries
+_FEW = 1000  # samples whose images are plenty to look at
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one entry, or a stage, leaves on the disk: `results` of `samples` samples each, in bytes."""
+
+    name: str
+    samples: int
+    results: int
+    bytes: int
+
+
+def sizes_of(params: Params, assessed: Dataset, train: Dataset | None, keep: Wanted | None = None) -> list[Size]:
+    """The entries of params.yaml, and `data, clean, sanity, summary, report` together. `keep`: as if storage.inputs were this."""
+    image, found = math.prod(assessed.inputs.shape[1:]) * _FLOAT, []
+    everyone = len(assessed)
+
+    def result(n: int, wanted: Wanted, images: int = 2) -> int:
+        kept = n if wanted == "all" else min(n, wanted)
+        return kept * images * image + n * (_SMALL + 4 * _FLOAT * assessed.num_classes)
+
+    for family, name, entry in entries(params):
+        n, record = _samples(entry, everyone), families()[family]
+        wanted = facts.as_it_runs(family, entry, params).kept_inputs
+        wanted = keep if keep is not None and entry.drops_images else wanted
+        results = record.results()(entry) if record.results else 1
+        found.append(Size(f"{family}.{name}", n, results, results * result(n, wanted)))
+    own = params.storage.inputs if keep is None else keep
+    shared = 3 * result(everyone, own) + result(everyone, own, images=1)  # clean, summary and report; sanity
+    data = (everyone + (len(train) if train is not None else 0)) * (image + 8)
+    found.append(Size("data, clean, sanity, summary, report", everyone, 1, shared + data))
+    return found
+
+
+def no_room(params: Params, assessed: Dataset, train: Dataset | None) -> tuple[str, str]:
+    """(the line for results that the disk cannot hold, one for those that DVC's cache cannot hold besides); empty where they fit."""
+    needed = total(sizes_of(params, assessed, train))
+    free = shutil.disk_usage(".").free
+    there = free + _held(REPORTS)  # what lies there is replaced
+    if needed <= there:
+        tight = f"the results need {gigabytes(needed)}, and as much again in DVC's cache where it copies; {gigabytes(free)} are free"
+        return "", tight if 2 * needed > there else ""
+    wanted = params.storage.inputs
+    fewer = total(sizes_of(params, assessed, train, keep=_FEW))
+    advice = f"storage: {{inputs: {_FEW}}} needs {gigabytes(fewer)}, " if fewer < 0.9 * needed else ""
+    return (
+        f"storage.inputs: {wanted}: the results need {gigabytes(needed)} and {gigabytes(free)} are free on the disk; {advice}or "
+        f"assess fewer samples (data.samples.n)"
+    ), ""
+
+
+def total(sizes: Sequence[Size]) -> int:
+    """Bytes of all of them."""
+    return sum(size.bytes for size in sizes)
+
+
+def memory_of(params: Params, classifier: Classifier, assessed: Dataset) -> int:
+    """About how many bytes the process of a stage takes at its peak, beside mapped files: its program, and one batch in the model.
+
+    From the outputs of the model's layers on one sample; for a model that shows none, from its inputs.
+    """
+    image = math.prod(assessed.inputs.shape[1:]) * _FLOAT
+    outputs = list(_outputs(classifier, assessed))
+    forward = forward_rows(assessed.inputs) * (image + 2 * max(outputs, default=image))
+    batch = max((entry.batch_size for _, _, entry in entries(params)), default=0)
+    return _PROGRAM + max(forward, batch * (6 * image + 2 * sum(outputs)))
+
+
+def _outputs(classifier: Classifier, assessed: Dataset) -> Iterator[int]:
+    """Bytes of what each layer gives for one sample; of a model that shows no layers nothing, without asking it a row that counts."""
+    if Capability.AUTOGRAD not in classifier.capabilities:
+        return iter(())
+    counts: list[int] = []
+
+    def count(_: nn.Module, __: object, output: object) -> None:
+        counts.append(output.numel() * _FLOAT if isinstance(output, torch.Tensor) else 0)
+
+    leaves = [part for part in classifier.module.modules() if not next(part.children(), None)]
+    handles = [part.register_forward_hook(count) for part in leaves]
+    try:
+        classifier.logits(assessed.inputs[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return iter(counts)
+
+
+def gigabytes(size: float) -> str:
+    """`1.2 GB`, `30 MB`."""
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
+
+
+def _samples(entry: Entry, everyone: int) -> int:
+    return min(entry.samples.n or everyone, everyone)
+
+
+def _held(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0

@@ -1,0 +1,115 @@
+"""What a run will need: the sizes that `windtunnel check` says, and what it refuses."""
+
+import copy
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from windtunnel.core.subject import Subject
+from windtunnel.evaluation.validate import validate
+from windtunnel.operations import estimate, sizes
+from windtunnel.operations.direct.pipeline import assess_subject
+
+N = 60
+PARAMS = {
+    "data": {"source": "function", "function": "given:directly", "class_names": 10},
+    "model": {"source": "function", "function": "given:directly"},
+    "budget": {"norm": "Linf", "epsilon": 0.1},
+    "attacks": {"fgsm": {"library": "torchattacks", "algorithm": "FGSM", "batch_size": 20}},
+    "sweeps": {"sweep": {"epsilons": [0, 0.05], "samples": {"n": 20}}},
+    "verification": {"crown": {"library": "auto-LiRPA", "algorithm": "crown"}},
+    "corruptions": {"suite": {"algorithm": "fog", "severities": [1, 3], "upsample": 32, "workers": 1}},
+}
+
+
+def _params(**changes: object):
+    return validate({**copy.deepcopy(PARAMS), **changes}, "test")
+
+
+@pytest.fixture(scope="module")
+def subject(linear_subject: Subject) -> Subject:
+    return linear_subject.subset(torch.arange(N))
+
+
+@pytest.mark.parametrize("inputs", ["all", 10])
+def test_the_sizes_that_are_told_are_those_on_disk(subject, inputs):
+    params = _params(storage={"inputs": inputs})
+    found = assess_subject(params, subject, None)
+    told = {size.name: size.bytes for size in sizes.sizes_of(params, subject.dataset, None)}
+    for name in ("attacks.fgsm", "sweeps.sweep", "verification.crown", "corruptions.suite"):
+        folder = found.place.robustness / name.partition(".")[2]
+        there = sum(path.stat().st_size for path in folder.rglob("robustness_data.pt"))
+        # A file of torch's is never below a few kilobytes, which matters at 60 samples alone.
+        assert told[name] / 3 - 10_000 <= there <= 3 * told[name] + 10_000 * len(list(folder.rglob("*.pt"))), name
+
+
+def test_fewer_images_are_fewer_bytes_and_other_tensors_stay(subject):
+    whole = sizes.sizes_of(_params(), subject.dataset, None)
+    few = sizes.sizes_of(_params(storage={"inputs": 10}), subject.dataset, None)
+    assert sizes.total(few) < sizes.total(whole)
+    assert sizes.sizes_of(_params(), subject.dataset, None, keep=10)[0] == few[0]
+    (fgsm, *_), image = few, 4 * subject.dataset.inputs[0].numel()
+    assert fgsm.bytes > 2 * 10 * image
+
+
+def test_results_that_do_not_fit_the_disk_are_refused_with_the_key_to_change(subject, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sizes, "_FEW", 5)
+    params = _params()
+    needed = sizes.total(sizes.sizes_of(params, subject.dataset, None))
+    free = SimpleNamespace(free=needed - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    refused, _ = sizes.no_room(params, subject.dataset, None)
+    assert refused.startswith("storage.inputs: all: the results need ")
+    assert "storage: {inputs: 5} needs " in refused
+    assert "\n" not in refused
+    free.free = needed + 1
+    refused, tight = sizes.no_room(params, subject.dataset, None)
+    assert refused == ""
+    assert "DVC's cache" in tight
+    free.free = 2 * needed + 1
+    assert sizes.no_room(params, subject.dataset, None) == ("", "")
+
+
+def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
+    from dataclasses import replace
+
+    from windtunnel.core.contracts import Capability
+    from windtunnel.inputs.models.backends import PredictFunction
+
+    module = PredictFunction(lambda batch: batch.reshape(len(batch), -1)[:, :10])
+    classifier = replace(subject.classifier, module=module, capabilities=frozenset({Capability.FORWARD}))
+    assert sizes.memory_of(_params(), classifier, subject.dataset) > 0
+    skipped = [one.skipped for one in estimate.estimates(_params(), classifier, subject.dataset, None, 1)]
+    assert skipped == ["a Python predict is not asked: every query counts"] * 4
+    assert module.rows_asked == 0
+
+
+def test_one_batch_of_each_entry_is_run_and_told_for_all_samples(subject, monkeypatch):
+    asked: list[int] = []
+    compute = estimate.compute
+    monkeypatch.setattr(
+        estimate, "compute", lambda family, task: asked.append(len(task.subject.dataset)) or compute(family, task)
+    )
+    found = {one.name: one for one in estimate.estimates(_params(), subject.classifier, subject.dataset, None, 2)}
+    assert list(found) == ["attacks.fgsm", "sweeps.sweep", "verification.crown", "corruptions.suite"]
+    assert asked == [20, 20, 60, 60]
+    fgsm = found["attacks.fgsm"]
+    assert (fgsm.samples, fgsm.batch) == (60, 20)
+    assert fgsm.seconds == pytest.approx(fgsm.measured * 3 / 2)  # three batches over two workers
+    assert found["corruptions.suite"].seconds == pytest.approx(
+        found["corruptions.suite"].measured
+    )  # has workers of its own
+    for one in found.values():
+        assert one.skipped == ""
+        assert one.memory > 50 * 2**20
+        assert one.disk > 0
+
+
+def test_an_entry_that_cannot_be_tried_is_named_with_the_reason(subject):
+    params = _params(latent={"manifold": {"samples": {"n": 10}, "generated": 10}})
+    found = {one.name: one for one in estimate.estimates(params, subject.classifier, subject.dataset, None, 1)}
+    assert found["latent.manifold"].skipped == "its generative models are made by the run"
+    assert found["latent.manifold"].seconds == 0
