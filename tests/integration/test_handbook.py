@@ -5,9 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from rich.console import Console
 from ruamel.yaml import YAML
 
+from windtunnel.cli.check import check_compatibility
+from windtunnel.evaluation.validate import validate
 from windtunnel.params.load import validate_schema
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +55,65 @@ def test_the_tutorial_is_a_program_that_ends_in_a_finding(tmp_path):
 def test_every_params_of_the_how_tos_is_valid(text):
     given = YAML(typ="safe", pure=True).load(text)
     validate_schema({**REST, **given}, "how-to.md")
+
+
+THEIRS = """
+from torch import nn
+
+def resnet18():
+    return nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 5))
+"""
+API = """
+import numpy as np
+
+def predict(batch):
+    scores = batch.reshape(len(batch), -1)[:, :5] + 0.1
+    return scores / scores.sum(1, keepdims=True)
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """What the how-tos name: a model in four forms, one of them behind a function, and images as files and as an array."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("my_models.py").write_text(THEIRS)
+    Path("my_api.py").write_text(API)
+    torch.manual_seed(0)
+    namespace: dict = {}
+    exec(THEIRS, namespace)
+    model, x = namespace["resnet18"]().eval(), torch.rand(24, 3, 32, 32)
+    with torch.no_grad():
+        model[2].bias -= model(x).mean(0)  # so that no class is always the answer
+    torch.save(model.state_dict(), "weights.pt")
+    (command,) = re.findall(r"`(torch\.export\.save\(.*?\))`", (DOCS / "how-to.md").read_text(), re.DOTALL)
+    exec(command, {"torch": torch, "model": model, "x": x})
+    torch.onnx.export(model, (x[:1],), "model.onnx", dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    labels = model(x).argmax(1)
+    np.savez("test.npz", x=x.numpy(), y=labels.numpy())
+    Path("images").mkdir()
+    for number, image in enumerate(x):
+        pixels = image.permute(1, 2, 0).mul(255).byte().numpy()
+        Image.fromarray(pixels).resize((40, 40)).save(f"images/{number}.png")
+    rows = [f"{number}.png,{'abcde'[int(label)]}" for number, label in enumerate(labels)]
+    Path("labels.csv").write_text("\n".join(["file,label", *rows, ""]))
+
+
+IMAGES = {"source": "folder", "path": "images", "labels": "labels.csv", "class_names": [*"abcde"], "resize": 32}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", blocks("how-to.md", "yaml"))
+def test_every_params_of_the_how_tos_runs_on_what_it_names(theirs, text):
+    given = YAML(typ="safe", pure=True).load(text)
+    if given.get("device") == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    if "data" in given and "model" not in given:  # the block is about the data
+        given["model"] = {"source": "state_dict", "path": "weights.pt", "factory": "my_models:resnet18"}
+    if "model" in given and "labels" not in given.get("data", {}):
+        given["data"] = {**given.get("data", {}), **IMAGES}
+    mistakes, _ = check_compatibility(validate({**REST, **given}), Console(quiet=True), 200)
+    assert mistakes == []
 
 
 @pytest.mark.parametrize("line", [c for b in blocks("how-to.md", "bash") for c in b.strip().splitlines()])
