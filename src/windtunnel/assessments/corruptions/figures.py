@@ -16,7 +16,7 @@ from windtunnel.core.metadata import corruption_pairs, number, numbers
 from windtunnel.core.rows import block, interval
 
 if TYPE_CHECKING:
-    from windtunnel.core.artifacts import Artifacts, tensor_in
+    from windtunnel.core.artifacts import Artifacts
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
 _FAMILY = frozenset({"corruptions"})
@@ -137,7 +137,7 @@ class CorruptionSheetVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A grid; from the directories of the single corruptions, of which those that are not written are left out."""
         from windtunnel.assessments.figures.pictures import PictureGrid, picture
-        from windtunnel.core.artifacts import load_tensors
+        from windtunnel.core.artifacts import load_tensors, tensor_in
         from windtunnel.core.files import DATA_FILE
 
         pairs, images, i = _pairs(artifacts), artifacts.tensor("clean_inputs"), self.sample
