@@ -70,7 +70,7 @@ def test_check_says_what_is_wrong_with_generators_and_models_before_anything_run
     raw = {"data": {"samples": {"n": 20}}, "model": {"train": {"architecture": "mlp"}}, "budget": {"epsilon": 0.1}}
     latent = {"m": {"models": ["runs/nowhere"]}}
     params = validate({**raw, "latent": latent})
-    lines, _ = check_compatibility(params, Console(quiet=True))
+    lines = check_compatibility(params, Console(quiet=True))[0]
     assert len(lines) == 2
     assert lines[0].startswith("generators.source: none, but latent has entries")
     assert "latent.m.models[0]" in lines[1]
