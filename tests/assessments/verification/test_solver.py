@@ -1,9 +1,13 @@
 """Marabou: agreement with the cascade, graphs that are not the model, and solvers that end badly."""
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -240,3 +244,31 @@ def test_what_earlier_steps_took_of_a_time_out_the_solver_does_not_have(mlp_subj
     left = result.data["verdicts"] == Verdict.UNKNOWN
     assert left.any()
     assert torch.equal(result.data["timed_out"], left)
+
+
+SCRIPT = """
+import torch
+from balls import budget, entry, subject_with
+from windtunnel.assessments.verification.assess import assess
+
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+result = assess("v", entry("linf-box", timeout=20, workers=2), budget(0.01), subject_with(module, torch.rand(4, 1, 2, 2), 2))
+print(len(result.data["verdicts"]), "verdicts")
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_used_solvers_ends():
+    """Marabou takes SIGTERM, by which multiprocessing ends its processes, as a request to stop solving, and stays."""
+    folders = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "PYTHONPATH": folders},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert ended.stdout.strip() == "4 verdicts"

@@ -5,6 +5,7 @@ The worker processes import this module: it must not import torch, which takes l
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing as mp
 import os
 import pickle
@@ -129,10 +130,14 @@ def _crew_of(size: int) -> _ProcessCrew:
 
 
 def end_workers() -> None:
-    """End the processes that wait for more work; without it they end with this one."""
+    """End the processes that wait for more work; they end with this one too."""
     crew, _Kept.crew = _Kept.crew, None
     for worker in crew.workers if crew else ():
         worker.end()
+
+
+# Before multiprocessing asks them by SIGTERM and waits: a solver takes that signal as a request to stop solving, and stays.
+atexit.register(end_workers)
 
 
 def _how(code: int | None) -> str:
