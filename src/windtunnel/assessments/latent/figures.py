@@ -11,6 +11,7 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.figures.plots import Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
 from windtunnel.assessments.latent import pictures as pictures  # registers its figures
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
+from windtunnel.core.artifacts import plain_tensors
 from windtunnel.core.metadata import number, numbers
 from windtunnel.core.rows import Row, interval, listed, rows_in
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts, plain_tensors
+    from windtunnel.core.artifacts import Artifacts
 
 _SIDES = {"reconstruction": "clean", "generation": "corrupted"}  # the colour of each
 _ACROSS = 8

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
+from windtunnel.core.artifacts import plain_tensors
 from windtunnel.core.metadata import numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.pictures import Picture
-    from windtunnel.core.artifacts import Artifacts, plain_tensors
+    from windtunnel.core.artifacts import Artifacts
 
 Row = tuple[str, "list[Picture | None]"]
 
