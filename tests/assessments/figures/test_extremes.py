@@ -70,7 +70,9 @@ def attacked(subject: Subject, folder: Path) -> dict[str, Artifacts]:
     written = {name: write_artifacts(r, folder / name, subject, started=0) for name, r in results.items()}
     for artifacts in written.values():
         kind = artifacts.kind
-        figures = [cls() for name, cls in sorted(VISUALISERS.items()) if kind in cls.kinds]
+        figures = [
+            cls() for name, cls in sorted(VISUALISERS.items()) if kind in cls.kinds and "summary" not in cls.families
+        ]
         assert len(draw_figures(artifacts, figures)) == len(figures)
     return written
 

@@ -55,7 +55,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     equal = project.retrain()
     assert equal.status is Status.PROMOTED, summary_markdown(equal)
     assert "windtunnel version 3 is the champion now, in place of version 1\n" in summary_markdown(equal)
-    assert equal.verdict["conditions"][-1]["interval"][0] > -0.15
+    assert equal.verdict.conditions[-1].interval[0] > -0.15
     assert (number(registry, CHAMPION), number(registry, PREVIOUS), number(registry, CHALLENGER)) == ("3", "1", None)
     assert registry.version("3").run_id == registry.version("3").tags["assessment.run_id"]
 
