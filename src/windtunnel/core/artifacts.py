@@ -114,6 +114,11 @@ class Artifacts:
     metadata: Metadata
     numbers: tuple[int, ...] | None = None
 
+    @property
+    def flat_tensors(self) -> dict[str, Tensor]:
+        """Those of `data` under a key of their own."""
+        return plain_tensors(self.data)
+
     def tensor(self, key: str) -> Tensor:
         """The tensor under `key`. Raises KeyError where the assessment has none."""
         return tensor_in(self.data, key)

@@ -11,7 +11,6 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.figures.plots import Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
 from windtunnel.assessments.latent import pictures as pictures  # registers its figures
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
-from windtunnel.core.artifacts import plain_tensors
 from windtunnel.core.metadata import number, numbers
 from windtunnel.core.rows import Row, interval, listed, rows_in
 
@@ -157,7 +156,7 @@ class LatentGridVisualiser(LatentVisualiser):
             stages = [("generated", data["inputs"], data["predictions"])]
             distances, classes = data[f"{prefix}distances"], data["classes"]
         else:
-            data = plain_tensors(artifacts.data)
+            data = artifacts.flat_tensors
             classes, distances = data["targets"], data[f"{prefix}distances" if prefix else "perturbation_distance"]
             stages = [
                 ("original", data["clean_inputs"], data["clean_predictions"]),
@@ -244,7 +243,7 @@ class LatentDistributionsVisualiser(LatentVisualiser):
         from windtunnel.assessments.latent.noise import shrink
 
         factor = shrink(number(artifacts.metadata.kwargs.extra, "decay_epsilon"))
-        real = plain_tensors(artifacts.data)
+        real = artifacts.flat_tensors
         drawn_ones = made(artifacts)
         sides = {
             "reconstruction": changes(real["latents"], {**real, "distances": real["perturbation_distance"]}, factor),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
-from windtunnel.core.artifacts import plain_tensors
 from windtunnel.core.metadata import numbers
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class LatentComparisonVisualiser(LatentVisualiser):
         stages, classes, _ = _without_noise(artifacts, side)
         if stages[0][1].ndim != 4:
             raise NothingToDraw(NOT_IMAGES)
-        data = made(artifacts) if side == "generation" else plain_tensors(artifacts.data)
+        data = made(artifacts) if side == "generation" else artifacts.flat_tensors
         stages.append(("decayed", data["decayed_inputs"], data["decayed_predictions"]))
         examples = [_examples(artifacts, known.index(name), side) for name in (self.first, second)]
         both = examples[0][2].isfinite() & examples[1][2].isfinite()
@@ -125,7 +124,7 @@ def _without_noise(artifacts: Artifacts, side: Side) -> tuple[list[tuple[str, Te
     if side == "generation":
         data = made(artifacts)
         return [("generated", data["inputs"], data["predictions"])], data["classes"], data["noisy_predictions"]
-    data = plain_tensors(artifacts.data)
+    data = artifacts.flat_tensors
     stages = [
         ("clean", data["clean_inputs"], data["clean_predictions"]),
         ("reconstructed", data["reconstructed_inputs"], data["reconstructed_predictions"]),
@@ -139,7 +138,7 @@ def _examples(artifacts: Artifacts, index: int, side: Side) -> tuple[Tensor, Ten
         data = artifacts.tensors(f"model_{index}")
         keys = [f"{side}.{key}" for key in ("perturbed_inputs", "perturbed_predictions", "distances")]
     else:
-        data = made(artifacts) if side == "generation" else plain_tensors(artifacts.data)
+        data = made(artifacts) if side == "generation" else artifacts.flat_tensors
         keys = ["perturbed_inputs", "perturbed_predictions",
                 "distances" if side == "generation" else "perturbation_distance"]  # fmt: skip
     return data[keys[0]], data[keys[1]], data[keys[2]]
