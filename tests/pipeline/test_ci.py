@@ -140,7 +140,10 @@ def test_no_verdict_replaces_the_comment_of_an_earlier_commit(tools, monkeypatch
 
 def test_a_comment_is_no_longer_than_github_takes(tools):
     tools("dvc")
-    tools("windtunnel", 'case $1 in gate) echo "**the gate**";; compare) for i in $(seq 9999); do echo "| ä$i | 1 |"; done;; esac')
+    tools(
+        "windtunnel",
+        'case $1 in gate) echo "**the gate**";; compare) for i in $(seq 9999); do echo "| ä$i | 1 |"; done;; esac',
+    )
     assert subprocess.run([CI / "assess.sh", "v1", "out"], check=False).returncode == 0
     comment = Path("out/comment.md").read_text()
     assert 50_000 < len(comment) < 65_536
