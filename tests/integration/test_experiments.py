@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -174,8 +175,9 @@ def wait_for(browser, found, what):
         except StaleElementReferenceException:
             pass
         time.sleep(0.2)
-    browser.save_screenshot("/tmp/windtunnel-ui.png")
-    raise AssertionError(f"the page does not show {what}")
+    with tempfile.NamedTemporaryFile(suffix=".png", delete=False) as picture:
+        browser.save_screenshot(picture.name)
+    raise AssertionError(f"the page does not show {what}; see {picture.name}")
 
 
 def text_of(browser):

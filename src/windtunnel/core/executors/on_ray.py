@@ -1,6 +1,7 @@
 """Units of work over a Ray cluster (Moritz et al. 2018, OSDI): actors that hold the model and the samples, which are sent once.
 
-`RAY_ADDRESS` names the cluster; without it Ray is started on this machine. Workers return tensors, so no file system is shared.
+`RAY_ADDRESS` names the cluster; without it Ray joins what `ray start` began on this machine, or starts one for this process (`local`:
+always that). Workers return tensors, so no file system is shared.
 """
 
 from __future__ import annotations
@@ -144,12 +145,7 @@ def _connected() -> Any:
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
         try:
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level="ERROR",
-                include_dashboard=False if not address else None,
-            )
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except Exception as error:  # connection errors of many kinds
             raise UserError(f"RAY_ADDRESS: {address}: no Ray cluster answers there ({error})") from error
     return ray
