@@ -13,6 +13,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.inputs.data.load import load_dataset
 from windtunnel.inputs.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.inputs.models.loaders import loader_of
+from windtunnel.inputs.models.record import ModelRecord
 from windtunnel.inputs.models.trust import trust_of
 from windtunnel.inputs.models.views import view_of
 from windtunnel.params.data import Data
@@ -267,6 +268,7 @@ def test_a_library_that_is_not_installed_says_how_to_install_it(source, tmp_path
 
 def test_what_a_stranger_wrote_in_model_json_fetches_nothing(tmp_path):
     need("torchvision", "timm")
-    facts = {"source": "timm", "name": "hf-hub:stranger/model", "num_classes": 2}
+    kept = {"file": "weights.pt", "sha256": "0", "original": "it", "mean": [0.5], "std": [0.5], "random": False}
+    record = ModelRecord(source="timm", name="hf-hub:stranger/model", num_classes=2, **kept)
     with pytest.raises(UserError, match="is a place on a hub"):
-        loader_of("timm", trust_of(Model()))(facts, tmp_path, trust_of(Model()))
+        loader_of("timm", trust_of(Model()))(record, tmp_path, trust_of(Model()))
