@@ -187,8 +187,7 @@ def test_taken_back_everything_is_as_before_but_for_the_users_own_files(reposito
     assert sorted(repository.rglob("*")) == sorted([*before, folder, folder / "notes.md"])
 
 
-def test_what_commands_write_where_nothing_is_said_leaves_the_work_tree_clean(repository):
-    """`promote` and `retrain` refuse one that is not: `windtunnel report` once was enough."""
+def test_what_commands_write_where_nothing_is_said_is_nothing_for_git(repository):
     (repository / ".git").rmdir()
     subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
     apply(planned(repository), repository)

@@ -21,7 +21,7 @@ _FIXED = {
     ".gitignore": (
         "# What a run makes beside reports/; dvc.lock is committed, results lie in DVC's cache.\n"
         "/.cache/\n/mlflow.db*\n/mlartifacts/\n__pycache__/\n/dvc_plots/\n"
-        # What `report` and `evidence` write here by default: a work tree that they made dirty could promote nothing.
+        # What `report` and `evidence` write here by default.
         "/report/\n/evidence.zip\n"
     ),
     ".dvcignore": "# Volatile facts (time, host) beside each assessment: no part of any output.\nruntime.json\n",
