@@ -125,7 +125,9 @@ def test_an_npz_counts_where_it_holds_x(tmp_path, found):
     assert [one.path.name for one in found().data] == ["a.npz"]
     assert found().data_at(Path("a.npz")).source == "npz"
     assert found().data_at(Path("later.npz")).source == "npz"  # a stage may make it
-    with pytest.raises(UserError, match=r"^init: --data b\.npz: has no array 'x' \(it has weights\); x is \(N, C, H, W\)"):
+    with pytest.raises(
+        UserError, match=r"^init: --data b\.npz: has no array 'x' \(it has weights\); x is \(N, C, H, W\)"
+    ):
         found().data_at(Path("b.npz"))
 
 

@@ -174,7 +174,14 @@ def test_taken_back_everything_is_as_before_but_for_the_users_own_files(reposito
     before = sorted(repository.rglob("*"))
     apply(planned(repository), repository)
     folder = repository / "robustness"
-    for made in ("reports/robustness/pgd/metadata.json", ".cache/x", "mlflow.db", "mlflow.db.lock", "dvc.lock", *BY_DEFAULT):
+    for made in (
+        "reports/robustness/pgd/metadata.json",
+        ".cache/x",
+        "mlflow.db",
+        "mlflow.db.lock",
+        "dvc.lock",
+        *BY_DEFAULT,
+    ):
         (folder / made).parent.mkdir(parents=True, exist_ok=True)
         (folder / made).touch()
     (folder / "notes.md").write_text("mine")
