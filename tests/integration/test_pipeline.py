@@ -22,7 +22,7 @@ sweeps:
 verification:
   crown: {library: auto-LiRPA, algorithm: crown}
 corruptions:
-  blur: {algorithm: gaussian_blur, severities: [1], upsample: 32, workers: 1}
+  blur: {algorithm: gaussian_blur, severities: [1], upsample: 32}
 tracking: {experiment: test}
 gate: {minimum: {clean/accuracy: 0.5}}
 """

@@ -27,7 +27,7 @@ attacks:
   pgd: {library: torchattacks, algorithm: PGD, budget: {steps: 10, step_size: 0.02}}
   fgsm: {library: torchattacks, algorithm: FGSM}
   rest: {library: torchattacks, algorithm: PGD, on: {survivors_of: [fgsm]}}
-corruptions: {fog: {algorithm: fog, upsample: 32, workers: 1}}
+corruptions: {fog: {algorithm: fog, upsample: 32}}
 """
 SCRIPT = """
 import json, mlflow, numpy as np, os
