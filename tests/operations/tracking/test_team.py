@@ -126,13 +126,6 @@ def test_a_server_killed_in_mid_delivery_loses_nothing_and_the_next_track_delive
 
 
 def test_champions_change_over_the_server_and_their_weights_come_back_through_it(server, project):
-    facts = {
-        "source": "train",
-        "architecture": "mlp",
-        "input_shape": [1, 8, 8],
-        "num_classes": 10,
-        "recipe": {"recipe": "x"},
-    }
     registry = open_registry(Tracking())
     made = []
     for accuracy in (0.5, 0.6):
@@ -140,10 +133,6 @@ def test_champions_change_over_the_server_and_their_weights_come_back_through_it
         digest = {"model_digest": str(int(10 * accuracy)) * 64}
         summary = content(name="summary", kwargs={"hard_failures": []}, provenance=digest)
         write_json(summary, Path("reports/summary/metadata.json"))
-        write_json(
-            {"source": "digits", "digest": "d" * 64, "n": 20, "shape": [1, 8, 8]}, Path("reports/data/dataset.json")
-        )
-        write_json(facts, Path("reports/model/model.json"))
         torch.manual_seed(int(10 * accuracy))
         save_tensors(dict(mlp((1, 8, 8), 10).state_dict()), Path("reports/model/weights.pt"))
         made.append(registry.register(read_state(), Path("reports/model"), GateResult(Decision.PASSED, ()), []))

@@ -47,8 +47,11 @@ def write_state(epsilon: str, accuracy: float) -> None:
     write_json({"clean": {"accuracy": 0.97}, "worst_case": {"accuracy": accuracy}, "pgd": {"accuracy": accuracy}},
                Path("reports/metrics.json"))  # fmt: skip
     write_json({"decision": "passed", "exit_code": 0, "conditions": []}, Path("reports/gate.json"))
-    write_json({"source": "digits", "digest": "d" * 64, "n": 20}, Path("reports/data/dataset.json"))
-    write_json({"source": "train"}, Path("reports/model/model.json"))
+    ids, names = [f"digit-{i:04d}" for i in range(20)], [str(i) for i in range(10)]
+    data = {"source": "digits", "n": 20, "n_train": 0, "shape": [1, 8, 8], "class_names": names, "labelled": True}
+    write_json({**data, "value_range": [0, 1], "digest": "d" * 64, "ids": ids}, Path("reports/data/dataset.json"))
+    made = {"architecture": "mlp", "recipe": {"recipe": "standard"}, "input_shape": [1, 8, 8], "num_classes": 10}
+    write_json({"source": "train", **made}, Path("reports/model/model.json"))
 
 
 def tensors(path: Path, content: str) -> None:

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.files import read_json
 from windtunnel.core.gate import GateResult
 from windtunnel.core.layout import REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
+from windtunnel.inputs.models.record import Fetched, read_model
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
 from windtunnel.params.outcome import Tracking
@@ -125,7 +125,7 @@ class Registry:
             if self.uri.startswith("http"):
                 tags["assessment.link"] = f"{without_credentials(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
             known = logged_model(self.client, run_id, state)
-            model_id = _log_weights(known, model, cast(list[int], state.dataset["shape"]))
+            model_id = _log_weights(known, model, state.dataset.shape)
             if not self.client.search_registered_models(f"name = '{self.model}'"):
                 self.client.create_registered_model(self.model)
             source = f"models:/{model_id}"
@@ -215,17 +215,17 @@ def _as_version(found: object) -> Version:
     return Version(str(found.name), str(found.version), str(found.run_id), dict(found.tags))
 
 
-def _log_weights(model_id: str, directory: Path, shape: list[int]) -> str:
+def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:
     """Upload the weights in a form that holds no pickle; the id of the logged model that has them.
 
     It is `model_id`, the one whose metrics are tracked, so that MLflow ranks one model per digest; or the one of MLflow's that
     the weights came from.
     """
-    facts = cast(dict[str, Json], read_json(directory / "model.json"))
-    if facts["source"] == "function":
+    record = read_model(directory)
+    if record.source == "function":
         raise UserError("model.source: a function keeps no weights, so there is nothing to register")
-    if facts["source"] == "mlflow" and facts.get("model_id"):
-        return str(facts["model_id"])
+    if isinstance(record, Fetched) and record.model_id:
+        return record.model_id
     import mlflow
     import numpy as np
     import torch
@@ -236,7 +236,7 @@ def _log_weights(model_id: str, directory: Path, shape: list[int]) -> str:
     from windtunnel.params.load import load_params
 
     trust = trust_of(load_params().model)
-    loaded = loader_of(str(facts["source"]), trust)(facts, directory, trust)
+    loaded = loader_of(record.source, trust)(record, directory, trust)
     # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)
