@@ -185,5 +185,6 @@ def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digi
     monkeypatch.setattr(decide, "bound_network", endless)
     subject = first(digits_subject, 3)
     result = assess("v", entry("branch-and-bound", timeout=1000), budget(0.01), subject)
-    assert len(limits) == int(subject.clean_correct.sum()) and min(limits) > 0
+    assert len(limits) == int(subject.clean_correct.sum())
+    assert min(limits) > 0
     assert (result.data["verdicts"] == Verdict.UNKNOWN).sum() == len(limits)
