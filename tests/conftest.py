@@ -22,6 +22,8 @@ torch.set_num_threads(1)  # xdist runs a worker per core
 # How long one example takes is the machine's business: under load the 200 ms of the default are no failure of ours.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+# A Ray of its own for each process: without an address Ray joins whatever cluster another test has on this machine.
+os.environ["RAY_ADDRESS"] = "local"
 ALL = frozenset(Capability)
 
 

@@ -6,19 +6,36 @@ set -euo pipefail
 base=$1
 out=$2
 mkdir -p "$out"
+
+# The comment as it will stand: of which commit it speaks, and no longer than GitHub takes (65,536 characters).
+write_comment() {
+  {
+    # By this line the next run finds the comment that it updates.
+    echo "<!-- windtunnel -->"
+    echo "## windtunnel"
+    echo
+    if [ -n "${WINDTUNNEL_COMMIT:-}" ]; then echo "Of commit $WINDTUNNEL_COMMIT."; echo; fi
+    if [ -n "${WINDTUNNEL_ARTIFACTS:-}" ]; then echo "[Report, pictures and test reports]($WINDTUNNEL_ARTIFACTS)"; echo; fi
+    awk '{ n += length($0) + 1 } n <= 60000 { print } END { if (n > 60000) print "\n(cut here: the rest is in the artifacts)" }'
+  } >"$out/comment.md"
+}
+
+# Without it, the comment of an earlier commit would stay, with a verdict that is no more.
+no_verdict() {
+  echo "**no verdict**: $1; the log of this job says why" | write_comment
+  exit 30
+}
+
 dvc pull --run-cache --allow-missing || echo "nothing pulled: what is not cached is computed here" >&2
-dvc repro
-windtunnel sanity --flagged --junit "$out/sanity.xml" >"$out/sanity.txt"
+dvc repro || no_verdict "\`dvc repro\` ended with $?"
+windtunnel sanity --flagged --junit "$out/sanity.xml" >"$out/sanity.txt" || no_verdict "\`windtunnel sanity\` ended with $?"
 code=0
 windtunnel gate --markdown --junit "$out/gate.xml" >"$out/gate.md" || code=$?
+case $code in 0 | 10 | 20) ;; *) no_verdict "\`windtunnel gate\` ended with $code" ;; esac
 # A base without results is no reason to say nothing of this run.
 windtunnel compare "$base" --markdown --html "$out/comparison.html" >"$out/compare.md" ||
   echo "There is nothing to compare with at \`$base\`: its dvc.lock or its results are unavailable." >"$out/compare.md"
 {
-  # By this line the next run finds the comment that it updates.
-  echo "<!-- windtunnel -->"
-  echo "## windtunnel"
-  echo
   cat "$out/gate.md"
   echo
   echo "<details><summary>Against $base</summary>"
@@ -26,7 +43,6 @@ windtunnel compare "$base" --markdown --html "$out/comparison.html" >"$out/compa
   cat "$out/compare.md"
   echo
   echo "</details>"
-  if [ -n "${WINDTUNNEL_ARTIFACTS:-}" ]; then echo; echo "[Report, pictures and test reports]($WINDTUNNEL_ARTIFACTS)"; fi
-} >"$out/comment.md"
+} | write_comment
 dvc push --run-cache || echo "nothing pushed: the next run computes it again" >&2
 exit "$code"

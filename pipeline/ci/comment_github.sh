@@ -5,7 +5,8 @@ repository=$1
 number=$2
 file=$3
 known=$(gh api --paginate "repos/$repository/issues/$number/comments" \
-  --jq '.[] | select(.body | startswith("<!-- windtunnel -->")) | .id' | head -n 1)
+  --jq '.[] | select(.body | startswith("<!-- windtunnel -->")) | .id')
+known=${known%%$'\n'*}
 if [ -n "$known" ]; then
   gh api --method PATCH "repos/$repository/issues/comments/$known" --field "body=@$file" --silent
 else

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -138,11 +137,11 @@ def _one_job(folder: Path, address: str, draw: random.Random, due: list[str], ta
             continue
         kind = due.pop()
         with contextlib.suppress(psutil.Error):
-            psutil.Process(driver.pid if kind == "driver" else draw.choice(actors)).send_signal(signal.SIGKILL)
+            (psutil.Process(driver.pid) if kind == "driver" else draw.choice(actors)).kill()
         tally.kills[kind] += 1
         if kind == "driver":
             driver.wait()
-            _, alive = psutil.wait_procs([psutil.Process(p) for p in actors if psutil.pid_exists(p)], ORPHANS_END_IN)
+            _, alive = psutil.wait_procs(actors, ORPHANS_END_IN)
             if alive:
                 tally.failures.append(f"after {tally.kills.total()} kills: {len(alive)} workers outlived their driver")
             driver = _started(folder, address, draw, pause)
@@ -165,16 +164,23 @@ def _started(folder: Path, address: str, draw: random.Random, pause: float) -> s
         return subprocess.Popen(_command(pause), cwd=folder, env=environment, stdout=said, stderr=said)
 
 
-def _actors(address: str) -> list[int]:
-    """The processes of the actors of this cluster: children of its raylets."""
+def _actors(address: str) -> list[psutil.Process]:
+    """The processes of the actors of this cluster: its raylets started them, and others on the machine are not ours to kill or count."""
     found = []
-    for process in psutil.process_iter():
+    for raylet in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and any(
-                w.startswith("ray::Actor") for w in process.cmdline()[:1]
+            program, *words = raylet.cmdline() or [""]
+            if Path(program).name == "raylet" and any(
+                w.startswith("--gcs-address=") and w.endswith(address) for w in words
             ):
-                found.append(process.pid)
+                found += [child for child in raylet.children(recursive=True) if _is_actor(child)]
     return found
+
+
+def _is_actor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and process.cmdline()[:1][0].startswith("ray::Actor")
+    return False
 
 
 def main() -> None:

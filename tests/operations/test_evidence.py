@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests.made import content
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest, write_json
 from windtunnel.operations.evidence.pack import write_evidence
@@ -42,9 +43,9 @@ def pack(tmp_path, monkeypatch):
         "sanity": ("statistical_sampling", "windtunnel", "sanity", CLEAN),
     }  # fmt: skip
     for folder, (kind, library, algorithm, metrics) in rows.items():
-        content = {"name": folder, "assessment_kind": kind, "library": library, "algorithm": algorithm, "metrics": metrics,
-                   "semantics": BALL, "provenance": digests}  # fmt: skip
-        write_json(content, Path("reports") / folder / "metadata.json")
+        facts = content(kind, name=folder, library=library, algorithm=algorithm, metrics=metrics, semantics=BALL,
+                        provenance=digests)  # fmt: skip
+        write_json(facts, Path("reports") / folder / "metadata.json")
         (Path("reports") / folder / "robustness_data.pt").write_bytes(folder.encode())
     for name in ("metrics.json", "gate.json", "model/model.json", "summary/outcomes.json"):
         write_json({}, Path("reports") / name)

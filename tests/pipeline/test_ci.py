@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,15 +53,21 @@ def test_the_dockerfile_has_no_finding_and_ends_as_no_root():
 
 def test_every_image_and_every_action_is_pinned():
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    for service in compose["services"].values():
-        assert ":" in service["image"], service["image"]
+    gitlab = yaml.safe_load((CI / "gitlab.yml").read_text())
+    job = yaml.safe_load((ROOT / "pipeline" / "schedules" / "kubernetes.yaml").read_text())
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    images = [service["image"] for service in compose["services"].values()]
+    for image in (*images, gitlab["windtunnel"]["image"], container["image"]):
+        assert re.search(r":\D*\d+[.-]\d+", image), image  # `latest`, `17` and no tag at all are no version
     for line in (DEPLOY / "Dockerfile").read_text().splitlines():
         if line.startswith("FROM"):
             assert line.split()[1].count(".") >= 2, line
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    workflow = yaml.safe_load((ROOT / "pipeline" / "schedules" / "github-actions.yml").read_text())
+    steps += workflow["jobs"]["retrain"]["steps"]
     for step in steps:
         if "uses" in step:
-            assert len(step["uses"].split("@")[1]) == 40, step["uses"]
+            assert re.fullmatch(r"[0-9a-f]{40}", step["uses"].split("@")[1]), step["uses"]
 
 
 def test_compose_is_accepted_by_docker_where_there_is_one():
@@ -111,11 +118,38 @@ def test_the_assessment_of_a_pull_request_ends_with_the_gates_code_and_writes_th
         assert words in comment
 
 
-def test_a_failed_reproduction_is_no_verdict(tools):
-    tools("dvc", '[ "$1" = repro ] && exit 3; exit 0')
-    tools("windtunnel")
-    assert subprocess.run([CI / "assess.sh", "origin/main", "out"], check=False).returncode == 3
-    assert not Path("out/comment.md").exists()
+@pytest.mark.parametrize(("dvc", "windtunnel", "says"), [
+    ('[ "$1" = repro ] && exit 255; exit 0', "", "`dvc repro` ended with 255"),
+    ("", '[ "$1" = sanity ] && exit 2; exit 0', "`windtunnel sanity` ended with 2"),
+    ("", '[ "$1" = gate ] && exit 30; exit 0', "`windtunnel gate` ended with 30"),
+])  # fmt: skip
+def test_no_verdict_replaces_the_comment_of_an_earlier_commit(tools, monkeypatch, dvc, windtunnel, says):
+    tools("dvc", dvc)
+    tools("windtunnel", windtunnel)
+    Path("out").mkdir()
+    Path("out/comment.md").write_text("<!-- windtunnel -->\n**passed**")
+    monkeypatch.setenv("WINDTUNNEL_COMMIT", "abc123")
+    done = subprocess.run([CI / "assess.sh", "origin/main", "out"], capture_output=True, text=True, check=False)
+    assert done.returncode == 30, done.stderr
+    comment = Path("out/comment.md").read_text()
+    assert comment.startswith("<!-- windtunnel -->\n")
+    assert f"**no verdict**: {says}" in comment
+    assert "Of commit abc123." in comment
+    assert "passed" not in comment
+
+
+def test_a_comment_is_no_longer_than_github_takes(tools):
+    tools("dvc")
+    tools(
+        "windtunnel",
+        'case $1 in gate) echo "**the gate**";; compare) for i in $(seq 9999); do echo "| ä$i | 1 |"; done;; esac',
+    )
+    assert subprocess.run([CI / "assess.sh", "v1", "out"], check=False).returncode == 0
+    comment = Path("out/comment.md").read_text()
+    assert 50_000 < len(comment) < 65_536
+    assert "**the gate**" in comment
+    assert "(cut here: the rest is in the artifacts)" in comment
+    assert comment.splitlines()[-3].endswith("| 1 |")  # no row is cut in its middle
 
 
 def test_a_base_without_results_is_said_in_the_comment(tools):
@@ -134,12 +168,16 @@ def test_one_comment_on_github_is_made_and_then_updated(tools, known, method):
     assert calls()[-1] == f"gh api --method {method} {target} --field body=@comment.md --silent"
 
 
-@pytest.mark.parametrize(("notes", "method"), [
-    ([{"id": 3, "body": "another"}], "POST"), ([{"id": 3, "body": "another"}, {"id": 9, "body": "<!-- windtunnel -->\nold"}], "PUT"),
+OTHERS, MINE = [{"id": 3, "body": "another"}], {"id": 9, "body": "<!-- windtunnel -->\nold"}
+
+
+@pytest.mark.parametrize(("pages", "method"), [
+    ([OTHERS], "POST"), ([[*OTHERS, MINE]], "PUT"), ([100 * OTHERS, [MINE]], "PUT"), ([100 * OTHERS, []], "POST"),
 ])  # fmt: skip
-def test_one_note_on_gitlab_is_made_and_then_updated(tools, notes, method, monkeypatch):
-    Path("notes.json").write_text(json.dumps(notes))
-    tools("curl", 'case "$*" in *per_page*) cat notes.json;; esac')
+def test_one_note_on_gitlab_is_made_and_then_updated(tools, pages, method, monkeypatch):
+    for number, notes in enumerate(pages, start=1):
+        Path(f"page-{number}.json").write_text(json.dumps(notes))
+    tools("curl", 'case "$*" in *per_page*) all="$*"; cat "page-${all##*&page=}.json";; esac')
     for name, value in (("CI_API_V4_URL", "https://git/api/v4"), ("CI_PROJECT_ID", "1"), ("CI_MERGE_REQUEST_IID", "2"),
                         ("GITLAB_TOKEN", "t")):  # fmt: skip
         monkeypatch.setenv(name, value)

@@ -182,7 +182,9 @@ def test_junit_has_a_case_per_condition_and_per_hard_check(run):
     assert "Project." in root.find(".//failure").get("message")
 
 
-def test_a_reason_with_markup_stays_whole(tmp_path):
-    rows = [FindingRecord(**{**ROW, "reason": 'a < b & "c" ]]> \n é'})]
+def test_a_reason_with_markup_stays_whole_and_one_with_control_characters_readable(tmp_path):
+    rows = [FindingRecord(**{**ROW, "reason": 'a < b & "c" ]]> \n é \x1b[31mred\x1b[0m \0'})]
     write_junit("x", cases_of_checks(rows), tmp_path / "x.xml")
-    assert 'a < b & "c" ]]>' in ElementTree.parse(tmp_path / "x.xml").getroot().find(".//failure").text
+    said = ElementTree.parse(tmp_path / "x.xml").getroot().find(".//failure").text
+    assert 'a < b & "c" ]]>' in said
+    assert "red" in said

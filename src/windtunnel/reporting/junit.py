@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from xml.etree import ElementTree
 
 from windtunnel.core.findings import FindingRecord, Severity, Status
 from windtunnel.core.gate import GateResult
+
+# What XML 1.0 has no way to write, not even escaped: an error message with a terminal's colours would make the file unreadable.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,12 @@ def write_junit(name: str, cases: Iterable[Case], path: Path) -> None:
     suites = ElementTree.Element("testsuites", totals)
     suite = ElementTree.SubElement(suites, "testsuite", totals)
     for case in listed:
-        element = ElementTree.SubElement(suite, "testcase", classname=case.group, name=case.name)
+        element = ElementTree.SubElement(suite, "testcase", classname=case.group, name=_NOT_XML.sub("?", case.name))
+        reason = _NOT_XML.sub("?", case.reason)
         if case.outcome == "failed":
-            ElementTree.SubElement(element, "failure", message=case.reason).text = case.reason
+            ElementTree.SubElement(element, "failure", message=reason).text = reason
         elif case.outcome == "skipped":
-            ElementTree.SubElement(element, "skipped", message=case.reason)
+            ElementTree.SubElement(element, "skipped", message=reason)
     ElementTree.indent(suites)
     path.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)

@@ -11,6 +11,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
 from windtunnel.inputs.generators.load import check_generators, load_generators, make_generators
 from windtunnel.inputs.generators.quality import frechet_distance, quality
+from windtunnel.inputs.generators.record import Quality
 from windtunnel.inputs.generators.training import train_generators
 from windtunnel.params.latent import Encoding, GeneratorRecipe, Generators
 
@@ -154,6 +155,6 @@ def test_noise_is_farther_from_the_data_than_a_trained_model(digits, tmp_path):
     for steps in (1, 200):
         recipe = GeneratorRecipe(steps=steps)
         make_generators(Generators(source="train", train=recipe), train, 0, "cpu", tmp_path)
-        distances.append(quality(load_generators(tmp_path, CPU, assessed), train, 0, CPU)["frechet_distance"])
+        distances.append(quality(load_generators(tmp_path, CPU, assessed), train, 0, CPU).frechet_distance)
     assert distances[1] < distances[0] / 2
-    assert quality(load_generators(tmp_path, CPU, assessed), None, 0, CPU) == {}
+    assert quality(load_generators(tmp_path, CPU, assessed), None, 0, CPU) == Quality()

@@ -298,7 +298,7 @@ def test_any_accelerator_is_taken_and_one_that_no_test_ran_on_is_said(kind, monk
 
 def test_a_damaged_model_json_is_refused_in_one_line(tmp_path, mlp_subject):
     (tmp_path / "model.json").write_text("{}")
-    with pytest.raises(UserError, match=r"model\.json: is not what `train` wrote"):
+    with pytest.raises(UserError, match=r"model\.json: not what `train` wrote \(source: field required\)"):
         load_classifier(tmp_path, "cpu", mlp_subject.dataset)
 
 

@@ -14,7 +14,7 @@ from test_track import parents, write_state
 
 from tests.mlflow_server import Server, free_port, wait_until
 from windtunnel.core.artifacts import save_tensors
-from windtunnel.core.files import write_json
+from windtunnel.core.gate import Decision, GateResult
 from windtunnel.inputs.mlflow_server import connect
 from windtunnel.inputs.models.architectures import mlp
 from windtunnel.inputs.models.from_mlflow import fetch_model
@@ -123,24 +123,13 @@ def test_a_server_killed_in_mid_delivery_loses_nothing_and_the_next_track_delive
 
 
 def test_champions_change_over_the_server_and_their_weights_come_back_through_it(server, project):
-    facts = {
-        "source": "train",
-        "architecture": "mlp",
-        "input_shape": [1, 8, 8],
-        "num_classes": 10,
-        "recipe": {"recipe": "x"},
-    }
     registry = open_registry(Tracking())
     made = []
     for accuracy in (0.5, 0.6):
         write_state("3/10", accuracy)
-        write_json(
-            {"source": "digits", "digest": "d" * 64, "n": 20, "shape": [1, 8, 8]}, Path("reports/data/dataset.json")
-        )
-        write_json(facts, Path("reports/model/model.json"))
         torch.manual_seed(int(10 * accuracy))
         save_tensors(dict(mlp((1, 8, 8), 10).state_dict()), Path("reports/model/weights.pt"))
-        made.append(registry.register(read_state(), Path("reports/model"), {"decision": "passed"}, []))
+        made.append(registry.register(read_state(), Path("reports/model"), GateResult(Decision.PASSED, ()), []))
         registry.promote(made[-1])
     assert [registry.alias(name).number for name in (CHAMPION, PREVIOUS)] == ["2", "1"]
     assert made[1].tags["assessment.link"].startswith(f"{server.uri}/#/experiments/")

@@ -96,7 +96,7 @@ def with_summary(root, attacks):
         write_json({**facts, **mine}, folder / "metadata.json")
     summary = root / "reports" / "summary"
     save_tensors({**data, "certified_verdicts": torch.full((5,), 3)}, summary / "robustness_data.pt")
-    kwargs = {**facts["kwargs"], "assessments": list(attacks)}
+    kwargs = {**facts["kwargs"], "assessments": list(attacks), "hard_failures": []}
     metrics = {"worst_case_accuracy": 0.5, "certified_accuracy": 1.0}
     write_json(content(name="summary", metrics=metrics, kwargs=kwargs), summary / "metadata.json")
     return root

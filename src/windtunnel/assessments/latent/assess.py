@@ -36,6 +36,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.inputs.generators.interface import Generators
+from windtunnel.inputs.generators.record import Quality
 from windtunnel.params.latent import LatentEntry
 
 # What `examine` calls otherwise than robustness_data.pt.
@@ -82,7 +83,7 @@ def assess(
     entry: LatentEntry,
     subject: Subject,
     generators: Generators | None,
-    quality: Mapping[str, Json] | None = None,
+    quality: Quality | None = None,
     others: Mapping[str, Classifier] | None = None,
     everyone: Subject | None = None,
 ) -> AssessmentResult:
@@ -117,7 +118,7 @@ def assess(
         extra[f"model_{index}"] = _kept_of_model(other, found)
     metrics: dict[str, Json] = {
         **_metrics(entry, known, codes, findings),
-        **(quality or {}),
+        **(quality.model_dump() if quality else {}),
         **({"models": [*rows], "correlations": correlations(rows)} if others else {}),
     }
     return AssessmentResult(

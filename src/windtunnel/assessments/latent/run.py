@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from windtunnel.assessments.latent.assess import assess
 from windtunnel.assessments.latent.models import load_models
-from windtunnel.core.contracts import Json
-from windtunnel.core.files import read_json
 from windtunnel.inputs.generators.load import generators_in, load_generators
+from windtunnel.inputs.generators.record import read_quality
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.server import configured_server
 
@@ -23,5 +22,5 @@ def run(task: Task[LatentEntry]) -> AssessmentResult:
     others = load_models(task.where, task.entry, task.everyone.dataset, task.resolved.work.device, configured_server())
     block = generators_in(task.resolved.work.inputs["generators"])
     generators = load_generators(task.place.generators, subject.classifier.device, task.everyone.dataset, block)
-    quality = cast(dict[str, Json], read_json(task.place.generators / "quality.json"))
+    quality = read_quality(task.place.generators)
     return assess(task.name, task.entry, subject, generators, quality, others, task.everyone)

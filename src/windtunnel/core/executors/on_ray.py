@@ -1,6 +1,7 @@
 """Units of work over a Ray cluster (Moritz et al. 2018, OSDI): actors that hold the model and the samples, which are sent once.
 
-`RAY_ADDRESS` names the cluster; without it Ray is started on this machine. Workers return tensors, so no file system is shared.
+`RAY_ADDRESS` names the cluster; without it Ray joins what `ray start` began on this machine, or starts one for this process (`local`:
+always that). Workers return tensors, so no file system is shared.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from windtunnel.core.narration import say
 
 U = TypeVar("U")
 R = TypeVar("R")
+_TOO_SLOW, _STARTS = "timed out during startup", 5  # Ray gives itself 30 s to start, which a busy machine may exceed
 
 
 class Actor(Desk):
@@ -141,15 +143,14 @@ def _connected() -> Any:
         import ray
     except ImportError as error:
         raise UserError("executor: ray is not installed; pip install 'windtunnel[ray]'") from error
-    if not ray.is_initialized():
+    for attempt in range(1, _STARTS + 1):
+        if ray.is_initialized():
+            break
         address = os.environ.get("RAY_ADDRESS")
         try:
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level="ERROR",
-                include_dashboard=False if not address else None,
-            )
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except Exception as error:  # connection errors of many kinds
-            raise UserError(f"RAY_ADDRESS: {address}: no Ray cluster answers there ({error})") from error
+            ray.shutdown()
+            if _TOO_SLOW not in str(error) or attempt == _STARTS:
+                raise UserError(f"RAY_ADDRESS: {address}: no Ray cluster answers there ({error})") from error
     return ray

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -20,12 +19,14 @@ from windtunnel.core.chunks import AT_A_TIME, finite_rows
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import read_json, write_json
+from windtunnel.core.files import write_json
+from windtunnel.core.metadata import fitting
 from windtunnel.core.view import View
+from windtunnel.inputs.data.record import DATASET_JSON, DatasetRecord, read_record
 from windtunnel.inputs.data.sources import ImageFiles, Raw, middle, source_of
 from windtunnel.params.data import MOST_CLASSES, Data
 
-ASSESSED, TRAIN, FACTS = "assessed.pt", "train.pt", "dataset.json"
+ASSESSED, TRAIN = "assessed.pt", "train.pt"
 # Values may leave the range by float rounding alone (a mean of pixels, a resize); more is another range.
 RANGE_TOLERANCE = 1e-6
 _LUMINANCE = torch.tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL's convert("L")
@@ -64,7 +65,10 @@ def convert(
 
 
 def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> None:
-    """Write both splits and dataset.json; equal data give equal bytes."""
+    """Write both splits and dataset.json; equal data give equal bytes.
+
+    Raises UserError where a data function of the user's says something of its samples that dataset.json says otherwise.
+    """
     save_tensors({"inputs": assessed.inputs, "targets": assessed.targets}, directory / ASSESSED)
     (directory / TRAIN).unlink(missing_ok=True)
     if train is not None:
@@ -80,38 +84,34 @@ def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> 
         "digest": assessed.digest(),
         "ids": list(assessed.ids),
     }
-    write_json(facts, directory / FACTS)
+    record = fitting(DatasetRecord, facts, "data: metadata of the samples", "what dataset.json holds")
+    write_json(record.model_dump(mode="json"), directory / DATASET_JSON)
 
 
 def read_assessed(directory: Path) -> Dataset:
     """The assessed samples that `save_datasets` wrote."""
-    facts = read_json(directory / FACTS)
-    assert isinstance(facts, dict)
-    ids = tuple(str(i) for i in cast(list[Json], facts["ids"]))
-    return _read(directory / ASSESSED, facts, ids)
+    record = read_record(directory)
+    return _read(directory / ASSESSED, record, record.ids)
 
 
 def read_train(directory: Path) -> Dataset | None:
     """The training split that `save_datasets` wrote, None where there was none."""
-    facts = read_json(directory / FACTS)
-    assert isinstance(facts, dict)
-    if not facts["n_train"]:
+    record = read_record(directory)
+    if not record.n_train:
         return None
-    return _read(directory / TRAIN, facts, tuple(f"train-{i:06d}" for i in range(int(str(facts["n_train"])))))
+    return _read(directory / TRAIN, record, tuple(f"train-{i:06d}" for i in range(record.n_train)))
 
 
-def _read(path: Path, facts: dict[str, Json], ids: tuple[str, ...]) -> Dataset:
+def _read(path: Path, record: DatasetRecord, ids: tuple[str, ...]) -> Dataset:
     tensors = load_tensors(path)
-    low, high = cast(list[float], facts["value_range"])
-    kept = {k: v for k, v in facts.items() if k not in {"ids", "class_names", "labelled", "value_range", "digest"}}
     return Dataset(
         inputs=tensor_in(tensors, "inputs"),
         targets=tensor_in(tensors, "targets"),
         ids=ids,
-        class_names=tuple(str(n) for n in cast(list[Json], facts["class_names"])),
-        labelled=bool(facts["labelled"]),
-        value_range=(low, high),
-        metadata=kept,
+        class_names=record.class_names,
+        labelled=record.labelled,
+        value_range=record.value_range,
+        metadata=record.prepared,
     )
 
 

@@ -16,16 +16,23 @@ from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import file_digest, read_json, replacing, write_json
+from windtunnel.core.files import file_digest, replacing, write_json
 from windtunnel.core.references import FOREIGN, first_line, resolve, users_code
 from windtunnel.inputs.generators.builtin import BUILTIN
 from windtunnel.inputs.generators.interface import TIME_LIMIT, GenerativeModel, Generators
+from windtunnel.inputs.generators.record import (
+    GENERATORS_JSON,
+    GeneratorsRecord,
+    OwnGenerators,
+    TrainedGenerators,
+    read_record,
+)
 from windtunnel.inputs.generators.training import train_generators
 from windtunnel.inputs.models.load import pick_device
 from windtunnel.params.latent import Generators as GeneratorsBlock
 from windtunnel.params.server import configured_time_limit
 
-FACTS, WEIGHTS = "generators.json", "weights.pt"
+WEIGHTS = "weights.pt"
 PROBES = 4  # codes of each class that a model of the user's is tried on
 RANGE_TOLERANCE = 1e-4
 
@@ -33,26 +40,28 @@ RANGE_TOLERANCE = 1e-4
 def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, device: str, directory: Path) -> None:
     """Train the recipe, or import the user's model, into `directory`. Raises UserError where it is unavailable."""
     directory.mkdir(parents=True, exist_ok=True)
-    facts: dict[str, Json] = {"source": block.source, "decay": float(block.decay)}
+    record = GeneratorsRecord(source=block.source, decay=float(block.decay))
     (directory / WEIGHTS).unlink(missing_ok=True)
     if block.source == "train":
         split = labelled(train)
         model = train_generators(block.train, split, seed, pick_device(device))
         save_tensors(dict(model.state_dict()), directory / WEIGHTS)
-        facts |= {"recipe": block.train.model_dump(mode="json"), "shape": list(split.inputs.shape[1:]),
-                  "num_classes": split.num_classes, "n_train": len(split)}  # fmt: skip
+        record = TrainedGenerators(
+            source=block.source, decay=record.decay, recipe=block.train, shape=tuple(split.inputs.shape[1:]),
+            num_classes=split.num_classes, n_train=len(split),
+        )  # fmt: skip
     elif block.source == "function":
-        facts |= {"function": _function(block), "kwargs": dict(block.kwargs)}
-        if block.value_range:
-            facts["value_range"] = list(block.value_range)
-        if block.path:
-            path = Path(block.path)
+        path = Path(block.path) if block.path else None
+        if path:
             if not path.is_file():
                 raise UserError(f"generators.path: {path}: no such file")
             with replacing(directory / WEIGHTS) as temporary:
                 shutil.copyfile(path, temporary)
-            facts |= {"original": path.name, "sha256": file_digest(path)}
-    write_json(facts, directory / FACTS)
+        record = OwnGenerators(
+            source=block.source, decay=record.decay, function=_function(block), kwargs=dict(block.kwargs),
+            value_range=block.value_range, original=path.name if path else None, sha256=file_digest(path) if path else None,
+        )  # fmt: skip
+    write_json(record.model_dump(mode="json"), directory / GENERATORS_JSON)
 
 
 def generators_in(resolved: Json) -> GeneratorsBlock:
@@ -68,22 +77,20 @@ def load_generators(
 
     The function that builds a model of the user's is the one of `block`, from params.yaml, never one that a file names.
     """
-    facts = cast(dict[str, Json], read_json(directory / FACTS))
-    if facts["source"] == "none":
+    record = read_record(directory)
+    if isinstance(record, TrainedGenerators):
+        recipe = record.recipe
+        model = BUILTIN[recipe.algorithm](record.num_classes, recipe.latent_dim, record.shape, recipe.width)
+        model.load_state_dict(plain_tensors(load_tensors(directory / WEIGHTS)))
+        return replace(fit(model, f"{recipe.algorithm} per class", None, device, dataset), decay=record.decay)
+    if not isinstance(record, OwnGenerators):
         return None
-    decay = float(str(facts.get("decay", 1)))
-    if facts["source"] == "train":
-        recipe = cast(dict[str, Json], facts["recipe"])
-        shape = tuple(cast(list[int], facts["shape"]))
-        sizes = (int(str(facts["num_classes"])), int(str(recipe["latent_dim"])), shape, int(str(recipe["width"])))
-        model: GenerativeModel = BUILTIN[str(recipe["algorithm"])](*sizes)
-        cast(nn.Module, model).load_state_dict(plain_tensors(load_tensors(directory / WEIGHTS)))
-        return replace(fit(model, f"{recipe['algorithm']} per class", None, device, dataset), decay=decay)
-    span = cast(list[float] | None, facts.get("value_range"))
     if block is None or block.source != "function":
-        raise UserError(f"{directory / FACTS}: names a function, and generators of params.yaml does not; run dvc repro")
-    weights = directory / WEIGHTS if "original" in facts else None
-    return replace(_own(block, weights, span, device, dataset), decay=decay)
+        raise UserError(
+            f"{directory / GENERATORS_JSON}: names a function, and generators of params.yaml does not; run dvc repro"
+        )
+    weights = directory / WEIGHTS if record.original else None
+    return replace(_own(block, weights, record.value_range, device, dataset), decay=record.decay)
 
 
 def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str, dataset: Dataset) -> None:
@@ -98,8 +105,7 @@ def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str,
         path = Path(block.path) if block.path else None
         if path and not path.is_file():
             raise UserError(f"generators.path: {path}: no such file")
-        span = list(block.value_range) if block.value_range else None
-        _own(block, path, span, pick_device(device), dataset)
+        _own(block, path, block.value_range, pick_device(device), dataset)
 
 
 def labelled(train: Dataset | None) -> Dataset:
@@ -118,7 +124,11 @@ def _function(block: GeneratorsBlock) -> str:
 
 
 def _own(
-    block: GeneratorsBlock, weights: Path | None, span: list[float] | None, device: torch.device, dataset: Dataset
+    block: GeneratorsBlock,
+    weights: Path | None,
+    span: tuple[float, float] | None,
+    device: torch.device,
+    dataset: Dataset,
 ) -> Generators:
     """The user's model, its weights loaded, tried on the data."""
     reference = _function(block)
@@ -140,8 +150,7 @@ def _own(
             raise UserError(
                 f"generators.path: does not load into what {reference} returned ({first_line(error)})"
             ) from error
-    pair = (span[0], span[1]) if span else None
-    return fit(model, f"function {reference}", pair, device, dataset, block.time_limit)
+    return fit(model, f"function {reference}", span, device, dataset, block.time_limit)
 
 
 def fit(

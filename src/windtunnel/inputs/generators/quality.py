@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.seeds import derive_seed
 from windtunnel.inputs.generators.interface import Generators
+from windtunnel.inputs.generators.record import Quality
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Recipe
 
@@ -17,7 +17,7 @@ ENOUGH = 20  # images a side below which a covariance says nothing
 MOST = 5000  # and above which nothing is gained
 
 
-def quality(generators: Generators, train: Dataset | None, seed: int, device: torch.device) -> dict[str, Json]:
+def quality(generators: Generators, train: Dataset | None, seed: int, device: torch.device) -> Quality:
     """Frechet distance of generated to training images, and of two halves of the training images to each other.
 
     In the last hidden layer of a small network trained here for that, since there is no Inception for arbitrary images;
@@ -25,7 +25,7 @@ def quality(generators: Generators, train: Dataset | None, seed: int, device: to
     so the halves show what a perfect generator would get. Empty where there are no labelled training images.
     """
     if train is None or not train.labelled or len(train) < 2 * ENOUGH:
-        return {}
+        return Quality()
     generator = torch.Generator().manual_seed(derive_seed(seed, "generators", "quality"))
     order = torch.randperm(len(train), generator=generator)[: 2 * MOST]
     one, other = order[: len(order) // 2], order[len(order) // 2 :]
@@ -35,11 +35,11 @@ def quality(generators: Generators, train: Dataset | None, seed: int, device: to
     with torch.no_grad():
         generated = generators.decode(codes, train.targets[one].to(device))
         seen, real, made = (features(x.to(device)).cpu() for x in (train.inputs[one], train.inputs[other], generated))
-    return {
-        "frechet_distance": frechet_distance(made, real),
-        "frechet_distance_of_real": frechet_distance(seen, real),
-        "frechet_images": len(one),
-    }
+    return Quality(
+        frechet_distance=frechet_distance(made, real),
+        frechet_distance_of_real=frechet_distance(seen, real),
+        frechet_images=len(one),
+    )
 
 
 def frechet_distance(a: Tensor, b: Tensor) -> float:

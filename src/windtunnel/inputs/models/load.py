@@ -20,8 +20,8 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.devices import make_deterministic
-from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import file_digest, read_json, replacing, write_json
+from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.files import file_digest, replacing
 from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import begin, end, limited
@@ -29,11 +29,11 @@ from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import PredictFunction, Program, copy_graph, giving_logits
 from windtunnel.inputs.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
 from windtunnel.inputs.models.program_gradients import cutting_operator
+from windtunnel.inputs.models.record import MODEL_JSON, read_model, write_model
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
 from windtunnel.params.model import Model
 
-MODEL_JSON = "model.json"
 UNTRAINED = "untrained"  # the digest of a model that is yet to be trained
 TESTED_DEVICES = ("cpu", "cuda")
 
@@ -84,7 +84,7 @@ def import_model(
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob("weights.*"):
         stale.unlink()
-    facts: dict[str, Json] = {"source": model.source}
+    facts: dict[str, object] = {"source": model.source}
     if model.source == "train":
         split = _labelled(train)
         build = partial(_own_module_to_train, trust_of(model)) if model.factory else None
@@ -115,8 +115,8 @@ def import_model(
     if assessed is not None and facts.get("form", model.source) == "onnx":
         from windtunnel.inputs.models.onnx_gradients import compare
 
-        facts["gradients"] = compare(directory / str(facts["file"]), assessed.inputs).facts
-    write_json(facts, directory / MODEL_JSON)
+        facts["gradients"] = compare(directory / str(facts["file"]), assessed.inputs)
+    write_model(facts, directory)
 
 
 def _own_module_to_train(trust: Trust) -> torch.nn.Module:
@@ -143,15 +143,15 @@ def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust
     What of the user's may be called for it is in `trust`, which comes from params.yaml; model.json decides nothing of it.
     Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
     """
-    facts = read_json(directory / MODEL_JSON)
-    if not isinstance(facts, dict) or facts.get("source") not in {*LOADERS, *model_sources()}:
-        raise UserError(f"{directory / MODEL_JSON}: is not what `train` wrote; run dvc repro")
-    try:
-        loaded = loader_of(str(facts["source"]), trust)(dict(facts), directory, trust)
-    except (KeyError, TypeError) as error:
+    record = read_model(directory)
+    if record.source not in (known := {*LOADERS, *model_sources()}):
         raise UserError(
-            f"{directory / MODEL_JSON}: is not what `train` wrote: {error} is missing or damaged"
-        ) from error
+            unknown_word(f"{directory / MODEL_JSON}: source", record.source, known, what="a source of models")
+        )
+    try:
+        loaded = loader_of(record.source, trust)(record, directory, trust)
+    except (KeyError, TypeError) as error:  # a plug-in's, which reads the file as the mapping that it is
+        raise UserError(f"{directory / MODEL_JSON}: not what `train` wrote: {error} is missing or damaged") from error
     return fit(loaded, pick_device(device), dataset, trust)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.classifier import module_digest
-from windtunnel.core.contracts import Capability, Caveat, Json
+from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import file_digest
 from windtunnel.core.plugins import model_source, plugins
@@ -24,6 +24,15 @@ from windtunnel.inputs.models.architectures import ARCHITECTURES
 from windtunnel.inputs.models.backends import OnnxModule, PredictFunction, Program
 from windtunnel.inputs.models.program_gradients import open_gradients, opened
 from windtunnel.inputs.models.programs import Refused, read_program
+from windtunnel.inputs.models.record import (
+    Fetched,
+    Graph,
+    KeptFile,
+    ModelRecord,
+    StateDict,
+    Trained,
+    narrowed,
+)
 from windtunnel.inputs.models.trust import Trust
 
 TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
@@ -49,23 +58,27 @@ class Loaded:
     caveats: tuple[Caveat, ...] = ()
 
 
-def load_trained(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+def load_trained(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """What a recipe of ours trained."""
-    if facts["architecture"] == FACTORY:
+    kept = narrowed(Trained, record)
+    if kept.architecture == FACTORY:
         module = own_module(trust, "the model was trained from a factory")
     else:
-        shape = cast(list[int], facts["input_shape"])
-        module = ARCHITECTURES[str(facts["architecture"])](tuple(shape), int(str(facts["num_classes"])))
+        if kept.architecture not in ARCHITECTURES:
+            raise UserError(
+                unknown_word("model.json: architecture", kept.architecture, ARCHITECTURES, what="one of ours")
+            )
+        module = ARCHITECTURES[kept.architecture](kept.input_shape, kept.num_classes)
     load_weights(module, directory / "weights.pt", "the trained weights")
-    recipe = cast(dict[str, Json], facts["recipe"])
-    return Loaded(module, TORCH, module_digest(module), f"{recipe['recipe']} {facts['architecture']}")
+    return Loaded(module, TORCH, module_digest(module), f"{kept.recipe.recipe} {kept.architecture}")
 
 
-def load_state_dict(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """The user's factory with the user's weights."""
+    kept = narrowed(StateDict, record)
     module = own_module(trust, "the model is a state dict")
-    load_weights(module, directory / str(facts["file"]), str(facts["original"]))
-    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({facts['original']})")
+    load_weights(module, directory / kept.file, kept.original)
+    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({kept.original})")
 
 
 def own_module(trust: Trust, why: str) -> nn.Module:
@@ -79,37 +92,38 @@ def own_module(trust: Trust, why: str) -> nn.Module:
     return module
 
 
-def load_export(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+def load_export(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """A torch.export program: only what can run nothing, unless the user's params allow pickles."""
+    kept = narrowed(KeptFile, record)
     try:
-        module = read_program(directory / str(facts["file"]), allow_pickle=trust.allow_pickle)
+        module = read_program(directory / kept.file, allow_pickle=trust.allow_pickle)
     except Refused as error:
         raise UserError(
-            f"{trust.key}: {facts['original']} {error}, which can run any code when loaded; {trust.key}.allow_pickle: true "
+            f"{trust.key}: {kept.original} {error}, which can run any code when loaded; {trust.key}.allow_pickle: true "
             f"loads it if you trust it"
         ) from error
     except Exception as error:  # torch.export.load raises many kinds for what is no program
         raise UserError(
-            f"model.path: {facts['original']} is not a torch.export program ({type(error).__name__})"
+            f"model.path: {kept.original} is not a torch.export program ({type(error).__name__})"
         ) from error
     cuts = open_gradients(module)
-    name = f"torch.export program ({facts['original']})"
-    return Loaded(Program(module), TORCH, str(facts["sha256"]), name, caveats=(opened(cuts),) if cuts else ())
+    name = f"torch.export program ({kept.original})"
+    return Loaded(Program(module), TORCH, kept.sha256, name, caveats=(opened(cuts),) if cuts else ())
 
 
-def load_onnx(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """An ONNX graph: its torch form where that was found to agree with onnxruntime, else run by onnxruntime alone."""
-    from windtunnel.inputs.models.onnx_gradients import Agreement, converted
+    from windtunnel.inputs.models.onnx_gradients import converted
 
-    path, digest, name = directory / str(facts["file"]), str(facts["sha256"]), f"ONNX ({facts['original']})"
-    agreement = Agreement.of(facts.get("gradients"))
+    kept = narrowed(Graph, record)
+    path, digest, name, agreement = directory / kept.file, kept.sha256, f"ONNX ({kept.original})", kept.gradients
     if agreement.reason:
         return Loaded(OnnxModule(path), ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
     module = converted(path, agreement.batch)
     return Loaded(module, TORCH, digest, f"{name}, as torch by {agreement.by}", path, (agreement.caveat,))
 
 
-def load_function(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """The user's predict(batch) -> probabilities."""
     name = trust.required("function", "the model is a predict function")
     function = resolve(name, f"{trust.key}.function")
@@ -118,32 +132,33 @@ def load_function(facts: dict[str, Json], directory: Path, trust: Trust) -> Load
     return Loaded(module, FUNCTION, _source_digest(function), f"function {name}")
 
 
-def load_pickle(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+def load_pickle(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """A whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
+    kept = narrowed(Fetched, record)
     if not trust.allow_pickle:
         raise UserError(
-            f"{trust.key}: {facts.get('uri', facts['file'])} is a pickle, which can run any code when loaded; "
+            f"{trust.key}: {kept.uri} is a pickle, which can run any code when loaded; "
             f"{trust.key}.allow_pickle: true loads it if you trust it"
         )
     find_own_modules()
     try:
-        module = torch.load(directory / str(facts["file"]), map_location="cpu", weights_only=False)
+        module = torch.load(directory / kept.file, map_location="cpu", weights_only=False)
     except Exception as error:  # a pickle can raise anything, most often that a class of the user's is not importable
-        raise UserError(f"model.uri: {facts['uri']} cannot be unpickled here ({first_line(error)})") from error
+        raise UserError(f"model.uri: {kept.uri} cannot be unpickled here ({first_line(error)})") from error
     if not isinstance(module, nn.Module):
-        raise UserError(f"model.uri: {facts['uri']} holds a {type(module).__name__}, not a torch.nn.Module")
-    return Loaded(module, TORCH, module_digest(module), f"pickle ({facts['uri']})")
+        raise UserError(f"model.uri: {kept.uri} holds a {type(module).__name__}, not a torch.nn.Module")
+    return Loaded(module, TORCH, module_digest(module), f"pickle ({kept.uri})")
 
 
-def load_mlflow(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+def load_mlflow(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """What MLflow kept, in whichever form it did."""
-    form = str(facts["form"])
+    form = narrowed(Fetched, record).form
     if form not in MLFLOW_FORMS:
         raise UserError(unknown_word(f"{trust.key}: model.json: form", form, MLFLOW_FORMS, what="a form of a model"))
-    return MLFLOW_FORMS[form](facts, directory, trust)
+    return MLFLOW_FORMS[form](record, directory, trust)
 
 
-Loader = Callable[[dict[str, Json], Path, Trust], Loaded]
+Loader = Callable[[ModelRecord, Path, Trust], Loaded]
 MLFLOW_FORMS: dict[str, Loader] = {"onnx": load_onnx, "export": load_export, "pickle": load_pickle}
 LOADERS: dict[str, Loader] = {
     "train": load_trained,
@@ -167,7 +182,8 @@ def loader_of(source: str, trust: Trust) -> Loader:
             f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
             f"{trust.key}.allow_pickle: true lets it, if you trust them"
         )
-    return cast(Loader, model_source(source).load())
+    load = model_source(source).load()
+    return lambda record, directory, trust: cast(Loaded, load(record.facts, directory, trust))
 
 
 def load_weights(module: nn.Module, path: Path, original: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from windtunnel.core.libraries import missing
 from windtunnel.core.references import first_line
 from windtunnel.core.view import View
 from windtunnel.inputs.models.loaders import TORCH, Loaded, load_weights
+from windtunnel.inputs.models.record import OfLibrary
 
 if TYPE_CHECKING:
     from windtunnel.params.model import Model
@@ -78,8 +79,10 @@ def one_weights(model: Model) -> None:
         raise UserError(f"model.weights: random, and model.path: {model.path}; one of the two")
 
 
-def keep_network(network: nn.Module, directory: Path, model: Model, facts: Mapping[str, Json]) -> dict[str, Json]:
-    """Write the weights of a network; `facts` and what model.json says of them."""
+def keep_network(
+    network: nn.Module, directory: Path, model: Model, kind: type[OfLibrary], facts: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Write the weights of a network; `facts` and what model.json says of them, a record of `kind`."""
     path = Path(model.path) if model.path else None
     if model.sha256:
         if path is None or not path.is_file():
@@ -87,17 +90,16 @@ def keep_network(network: nn.Module, directory: Path, model: Model, facts: Mappi
         if (digest := file_digest(path)) != model.sha256.lower():
             raise UserError(f"model.sha256: {path} has {digest}, not {model.sha256}")
     save_tensors(dict(network.state_dict()), directory / WEIGHTS)
-    return {**facts, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS), "random": model.weights == RANDOM}
+    kept = {"source": model.source, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS)}
+    return kind.model_validate({**kept, **facts, "random": model.weights == RANDOM}).facts
 
 
-def loaded(network: nn.Module, facts: Mapping[str, Json], directory: Path) -> Loaded:
+def loaded(network: nn.Module, kept: OfLibrary, directory: Path) -> Loaded:
     """The network with the weights that were kept, behind its normalisation."""
-    load_weights(network, directory / WEIGHTS, f"the kept weights of {facts['original']}")
-    mean, std = (cast("list[float]", facts[key]) for key in ("mean", "std"))
-    module = Normalised(network, mean, std)
-    random = bool(facts["random"])
-    name = f"{facts['source']} {facts['original']}" + (" with random weights" if random else "")
-    return Loaded(module, TORCH, module_digest(module), name, caveats=(RANDOM_WEIGHTS,) if random else ())
+    load_weights(network, directory / WEIGHTS, f"the kept weights of {kept.original}")
+    module = Normalised(network, kept.mean, kept.std)
+    name = f"{kept.source} {kept.original}" + (" with random weights" if kept.random else "")
+    return Loaded(module, TORCH, module_digest(module), name, caveats=(RANDOM_WEIGHTS,) if kept.random else ())
 
 
 def check_folded(

@@ -6,10 +6,8 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import onnx
@@ -17,56 +15,17 @@ import torch
 from onnx import numpy_helper, version_converter
 from torch import Tensor, nn
 
-from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.libraries import is_installed, missing
 from windtunnel.core.references import first_line
 from windtunnel.inputs.models.backends import OnnxModule, declared_shape, in_shape
+from windtunnel.inputs.models.record import LIMIT, Agreement
 
-LIMIT = 1e-4  # of the logits' largest spread, as graphs for a verifier are held to
 _ROWS = 256
 _OLDEST = 9  # opset
 
 
 class NotConverted(ValueError):
     """Why a graph has no torch form, in words that go on "forward pass only: "."""
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How the torch form compares with onnxruntime on `samples` inputs.
-
-    difference: the largest of a logit. spread: the largest over the samples of largest less smallest logit. batch: how many
-    samples the torch form takes at once; None for any number. reason: why there is no torch form; empty where there is.
-    """
-
-    by: str = ""
-    difference: float = 0.0
-    spread: float = 0.0
-    samples: int = 0
-    batch: int | None = None
-    reason: str = ""
-
-    @property
-    def facts(self) -> dict[str, Json]:
-        """For model.json."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def of(cls, facts: object) -> Agreement:
-        """What `facts` became; a graph that nobody compared has no torch form."""
-        if not isinstance(facts, dict):
-            return cls(reason="its logits were not compared")
-        return cls(**cast("dict[str, Json]", facts))  # type: ignore[arg-type]
-
-    @property
-    def caveat(self) -> Caveat:
-        """What a reader has to know of gradients that are not the graph's own."""
-        return Caveat(
-            "converted_model",
-            f"The ONNX graph runs as torch ({self.by}), so that attacks and bounds have gradients: on the {self.samples} "
-            f"assessed samples its logits differ from onnxruntime's by at most {self.difference:.1e}, of a spread of "
-            f"{self.spread:.3g} ({LIMIT:g} of that is allowed). A solver reads the graph itself.",
-        )
 
 
 class Converted(nn.Module):

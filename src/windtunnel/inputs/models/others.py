@@ -9,7 +9,8 @@ from pathlib import Path
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.models.load import MODEL_JSON, import_model, load_classifier
+from windtunnel.inputs.models.load import import_model, load_classifier
+from windtunnel.inputs.models.record import MODEL_JSON
 from windtunnel.inputs.models.trust import Trust, trust_of
 from windtunnel.params.model import Model, OtherModel
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,9 +18,9 @@ from windtunnel.assessments.clean.table import VISUALISERS as OF_CLEAN
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
 from windtunnel.assessments.figures.registry import register_figures, visualisers_of
 from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.contracts import Json, Verdict
+from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import read_json
+from windtunnel.core.files import read_block
 from windtunnel.core.layout import Layout
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.params.load import entries
@@ -65,7 +65,7 @@ class Result(Mapping[str, Artifacts]):
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The numbers of metrics.json, flat: `worst_case/accuracy`, `certified/accuracy`, `pgd/adversarial_accuracy`, ..."""
-        return flatten(cast("dict[str, Json]", read_json(self.place.metrics)))
+        return flatten(read_block(self.place.metrics))
 
     @property
     def caveats(self) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.layout import CLEAN, ROBUSTNESS, SUMMARY
+from windtunnel.core.metadata import Metadata, Metrics, rate
 
-Metadata = Mapping[str, Mapping[str, Json]]  # by name of the assessment, and `summary`
+Run = Mapping[str, Metadata]  # by name of the assessment, and `summary`
 AI_ACT, ISO = "EU AI Act, Article 15", "ISO/IEC 24029-2"
 
 
@@ -31,60 +32,53 @@ class Clause:
     document: str
     number: str
     words: str
-    measured: Callable[[Metadata], Iterator[Statement]]
+    measured: Callable[[Run], Iterator[Statement]]
     beyond: str
 
 
-def _rate(metrics: Mapping[str, Json], key: str) -> str:
-    low, high = metrics.get(f"{key}_ci_low"), metrics.get(f"{key}_ci_high")
-    interval = (
-        "" if low is None or high is None else f" (95 % interval {float(str(low)):.1%} to {float(str(high)):.1%})"
-    )
-    return f"{float(str(metrics[key])):.1%}{interval}"
-
-
-def _block(metadata: Mapping[str, Json], key: str) -> Mapping[str, Json]:
-    block = metadata.get(key)
-    return block if isinstance(block, Mapping) else {}
+def _rate(metrics: Metrics, key: str) -> str:
+    found = rate(metrics, key)
+    assert found is not None  # whoever asks has looked for the metric
+    low, high = found.low, found.high
+    interval = "" if low is None or high is None else f" (95 % interval {low:.1%} to {high:.1%})"
+    return f"{found.value:.1%}{interval}"
 
 
 def _file(name: str) -> str:
     return f"{SUMMARY if name == 'summary' else ROBUSTNESS / name}/{METADATA_FILE}"
 
 
-def _of(
-    run: Metadata, kind: AssessmentKind, metric: str
-) -> Iterator[tuple[str, Mapping[str, Json], Mapping[str, Json]]]:
+def _of(run: Run, kind: AssessmentKind, metric: str) -> Iterator[tuple[str, Metadata]]:
     for name, metadata in run.items():
-        metrics = _block(metadata, "metrics")
-        if name not in {"clean", "summary"} and metadata["assessment_kind"] == kind.value and metric in metrics:
-            yield name, metadata, metrics
+        if name not in {"clean", "summary"} and metadata.assessment_kind == kind and metric in metadata.metrics:
+            yield name, metadata
 
 
-def _ball(metadata: Mapping[str, Json]) -> str:
-    region = _block(_block(metadata, "semantics"), "perturbation")
-    return f"{region.get('norm')} {region.get('epsilon', 'without bound')}"
+def _ball(metadata: Metadata) -> str:
+    region = metadata.semantics.perturbation
+    return f"{region.norm} {'without bound' if region.epsilon is None else region.epsilon}"
 
 
-def _accuracy(run: Metadata) -> Iterator[Statement]:
-    yield Statement(f"Accuracy without perturbation is {_rate(_block(run['clean'], 'metrics'), 'clean_accuracy')}.",
-                    f"{CLEAN}/{METADATA_FILE}")  # fmt: skip
+def _accuracy(run: Run) -> Iterator[Statement]:
+    text = f"Accuracy without perturbation is {_rate(run['clean'].metrics, 'clean_accuracy')}."
+    yield Statement(text, f"{CLEAN}/{METADATA_FILE}")
 
 
-def _disturbances(run: Metadata) -> Iterator[Statement]:
-    for name, metadata, metrics in _of(run, AssessmentKind.STATISTICAL_SAMPLING, "corrupted_accuracy"):
-        text = f"Mean accuracy under the corruptions of {name} ({metadata['algorithm']}) is {_rate(metrics, 'corrupted_accuracy')}."
+def _disturbances(run: Run) -> Iterator[Statement]:
+    for name, metadata in _of(run, AssessmentKind.STATISTICAL_SAMPLING, "corrupted_accuracy"):
+        accuracy = _rate(metadata.metrics, "corrupted_accuracy")
+        text = f"Mean accuracy under the corruptions of {name} ({metadata.algorithm}) is {accuracy}."
         yield Statement(text, _file(name))
 
 
-def _evasion(run: Metadata) -> Iterator[Statement]:
-    for name, metadata, metrics in _of(run, AssessmentKind.EMPIRICAL_ATTACK, "adversarial_accuracy"):
+def _evasion(run: Run) -> Iterator[Statement]:
+    for name, metadata in _of(run, AssessmentKind.EMPIRICAL_ATTACK, "adversarial_accuracy"):
         text = (
-            f"Accuracy left by {name} ({metadata['library']} {metadata['algorithm']}, {_ball(metadata)}) is "
-            f"{_rate(metrics, 'adversarial_accuracy')}."
+            f"Accuracy left by {name} ({metadata.library} {metadata.algorithm}, {_ball(metadata)}) is "
+            f"{_rate(metadata.metrics, 'adversarial_accuracy')}."
         )
         yield Statement(text, _file(name))
-    summary = _block(run["summary"], "metrics")
+    summary = run["summary"].metrics
     if "worst_case_accuracy" in summary:
         text = (
             f"Accuracy left by all attacks together, at the run's budget, is {_rate(summary, 'worst_case_accuracy')}."
@@ -92,34 +86,32 @@ def _evasion(run: Metadata) -> Iterator[Statement]:
         yield Statement(text, _file("summary"))
 
 
-def _stability(run: Metadata) -> Iterator[Statement]:
-    for name, metadata, metrics in _of(run, AssessmentKind.FORMAL_VERIFICATION, "certified_accuracy"):
+def _stability(run: Run) -> Iterator[Statement]:
+    for name, metadata in _of(run, AssessmentKind.FORMAL_VERIFICATION, "certified_accuracy"):
         text = (
-            f"The class is verified unchanged in the whole ball {_ball(metadata)} for {_rate(metrics, 'certified_accuracy')} of the "
-            f"samples ({name}, {metadata['library']} {metadata['algorithm']})."
+            f"The class is verified unchanged in the whole ball {_ball(metadata)} for "
+            f"{_rate(metadata.metrics, 'certified_accuracy')} of the samples ({name}, {metadata.library} {metadata.algorithm})."
         )
         yield Statement(text, _file(name))
 
 
-def _sensitivity(run: Metadata) -> Iterator[Statement]:
-    for name, _, metrics in _of(run, AssessmentKind.EMPIRICAL_ATTACK, "median_critical_epsilon"):
-        text = (
-            f"The median smallest perturbation that changes a class is {metrics['median_critical_epsilon']} ({name})."
-        )
-        yield Statement(text, _file(name))
+def _sensitivity(run: Run) -> Iterator[Statement]:
+    for name, metadata in _of(run, AssessmentKind.EMPIRICAL_ATTACK, "median_critical_epsilon"):
+        epsilon = metadata.metrics["median_critical_epsilon"]
+        yield Statement(f"The median smallest perturbation that changes a class is {epsilon} ({name}).", _file(name))
 
 
-def _reachability(run: Metadata) -> Iterator[Statement]:
-    for name, metadata, metrics in _of(run, AssessmentKind.FORMAL_VERIFICATION, "verified_rate"):
-        if metadata["library"] in {"auto-LiRPA", "windtunnel"}:
+def _reachability(run: Run) -> Iterator[Statement]:
+    for name, metadata in _of(run, AssessmentKind.FORMAL_VERIFICATION, "verified_rate"):
+        if metadata.library in {"auto-LiRPA", "windtunnel"}:
             text = (
-                f"Bounds of every logit over the ball {_ball(metadata)} were computed by {name} for its {metrics.get('n_samples')} "
-                f"samples; they are `output_bounds` of its robustness_data.pt."
+                f"Bounds of every logit over the ball {_ball(metadata)} were computed by {name} for its "
+                f"{metadata.metrics.get('n_samples')} samples; they are `output_bounds` of its robustness_data.pt."
             )
             yield Statement(text, _file(name))
 
 
-def _nothing(run: Metadata) -> Iterator[Statement]:
+def _nothing(run: Run) -> Iterator[Statement]:
     yield from ()
 
 

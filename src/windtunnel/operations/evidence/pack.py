@@ -10,21 +10,42 @@ from collections.abc import Mapping
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
-from typing import cast
 
 from ruamel.yaml import YAML
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, read_json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json
 from windtunnel.core.layout import GATE, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.metadata import Record, number, read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
+from windtunnel.inputs.models.record import MODEL_JSON
 from windtunnel.operations.evidence import verify
-from windtunnel.operations.evidence.clauses import CLAUSES, Metadata
+from windtunnel.operations.evidence.clauses import CLAUSES, Run
 from windtunnel.params.load import entries, load_params
 
 LOCK = Path("dvc.lock")
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # no time of packing: equal runs give equal bytes
+
+
+class Environment(Record):
+    """environment.json: Python and every distribution that is installed, with its version."""
+
+    python: str
+    packages: dict[str, str]
+
+
+class TensorsRecord(Record):
+    """tensors.json: digests of the files that are too large for the pack, and how to get them."""
+
+    not_packed: str
+    sha256: dict[str, str]
+
+
+class Manifest(Record):
+    """digests.json: the digest of every other file of the pack. verify.py reads it too, without windtunnel."""
+
+    algorithm: str = "sha256"
+    files: dict[str, str]
 
 
 def write_evidence(path: Path) -> int:
@@ -32,30 +53,29 @@ def write_evidence(path: Path) -> int:
     params = load_params()
     names = ["clean", *(name for _, name, _ in entries(params))]
     folders = {name: ROBUSTNESS / name for name in names} | {"summary": SUMMARY, "sanity": SANITY}
-    run = {name: cast(dict[str, Json], read_json(folder / METADATA_FILE)) for name, folder in folders.items()}
     required = [
         PARAMS_FILE,
         LOCK,
         METRICS,
         GATE,
-        MODEL / "model.json",
+        MODEL / MODEL_JSON,
         *(folder / METADATA_FILE for folder in folders.values()),
     ]
     wanted = [*required, SUMMARY / OUTCOMES_FILE, *(REPORTS / f"report.{e}" for e in ("pdf", "html"))]
     if missing := [str(file) for file in wanted if not file.is_file()]:
         raise UserError(f"evidence: {', '.join(missing)}: no such file. Run dvc repro first")
     files = {file.as_posix(): file.read_bytes() for file in wanted}
-    assessed: Metadata = {name: block for name, block in run.items() if name != "sanity"}
+    assessed = {name: read_metadata(folder) for name, folder in folders.items() if name != "sanity"}
     digests = {name: sha256(content).hexdigest() for name, content in files.items()}
     tensors = {f"{folder}/{DATA_FILE}": file_digest(folder / DATA_FILE) for folder in folders.values()
                if (folder / DATA_FILE).is_file()}  # fmt: skip
     files["environment.json"] = _json(_environment())
-    files["tensors.json"] = _json({"not_packed": "dvc pull fetches these files, by dvc.lock", "sha256": tensors})
+    files["tensors.json"] = _json(TensorsRecord(not_packed="dvc pull fetches these files, by dvc.lock", sha256=tensors))
     files["clauses.md"] = clauses_text(assessed, digests).encode()
     files["model_card.md"] = model_card(assessed, digests).encode()
     files["verify.py"] = Path(verify.__file__).read_bytes()
     everything = {name: sha256(content).hexdigest() for name, content in files.items()}
-    files["digests.json"] = _json({"algorithm": "sha256", "files": everything})
+    files["digests.json"] = _json(Manifest(files=everything))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".partial")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -65,7 +85,7 @@ def write_evidence(path: Path) -> int:
     return len(files)
 
 
-def clauses_text(run: Metadata, digests: Mapping[str, str]) -> str:
+def clauses_text(run: Run, digests: Mapping[str, str]) -> str:
     """What was measured under each clause, each sentence with its file and digest; clauses without one are listed."""
     lines = ["# What was measured, clause by clause", "",
              "Measurements and where they are kept. Whether they suffice for a clause is for its readers to decide.", ""]  # fmt: skip
@@ -79,20 +99,16 @@ def clauses_text(run: Metadata, digests: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def model_card(run: Metadata, digests: Mapping[str, str]) -> str:
+def model_card(run: Run, digests: Mapping[str, str]) -> str:
     """A section for a model card of Hugging Face's format: `model-index` in the front matter, and a table."""
-    clean = cast(Mapping[str, float], run["clean"]["metrics"])
-    summary = cast(Mapping[str, float], run["summary"]["metrics"])
-    origin = cast(Mapping[str, str], run["summary"]["provenance"])
-    numbers = {"accuracy": clean["clean_accuracy"]}
-    numbers |= {key: summary[key] for key in ("certified_accuracy", "worst_case_accuracy") if key in summary}
-    digest = str(origin["dataset_digest"])[:12]
-    metrics = [
-        {"type": key, "value": round(float(value), 6), "name": key.replace("_", " ")} for key, value in numbers.items()
-    ]
+    summary, origin = run["summary"].metrics, run["summary"].provenance
+    numbers = {"accuracy": number(run["clean"].metrics, "clean_accuracy")}
+    numbers |= {key: number(summary, key) for key in ("certified_accuracy", "worst_case_accuracy") if key in summary}
+    digest = origin.dataset_digest[:12]
+    metrics = [{"type": key, "value": round(value, 6), "name": key.replace("_", " ")} for key, value in numbers.items()]
     result = {"task": {"type": "image-classification"}, "dataset": {"type": digest, "name": f"assessed samples {digest}"},
               "metrics": metrics}  # fmt: skip
-    name = f"model {str(origin['model_digest'])[:12]}"
+    name = f"model {origin.model_digest[:12]}"
     front = StringIO()
     YAML(typ="safe", pure=True).dump({"model-index": [{"name": name, "results": [result]}]}, front)
     file = f"{SUMMARY}/{METADATA_FILE}"
@@ -116,13 +132,13 @@ def model_card(run: Metadata, digests: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _environment() -> dict[str, Json]:
+def _environment() -> Environment:
     packages = {str(d.metadata["Name"]): d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
-    return {
-        "python": platform.python_version(),
-        "packages": dict(sorted(packages.items(), key=lambda row: row[0].lower())),
-    }
+    return Environment(
+        python=platform.python_version(),
+        packages=dict(sorted(packages.items(), key=lambda found: found[0].lower())),
+    )
 
 
-def _json(content: object) -> bytes:
-    return (json.dumps(plain_json(content), indent=2) + "\n").encode()
+def _json(content: Record) -> bytes:
+    return (json.dumps(plain_json(content.model_dump(mode="json")), indent=2) + "\n").encode()

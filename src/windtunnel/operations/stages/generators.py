@@ -8,6 +8,7 @@ from windtunnel.core.layout import DATA, HERE, Layout
 from windtunnel.inputs.data.load import read_assessed, read_train
 from windtunnel.inputs.generators.load import generators_in, load_generators, make_generators
 from windtunnel.inputs.generators.quality import quality
+from windtunnel.inputs.generators.record import QUALITY_JSON, Quality
 from windtunnel.inputs.models.load import pick_device
 from windtunnel.params.latent import Generators
 from windtunnel.params.resolved import read_resolved
@@ -27,4 +28,5 @@ def write_generators(
     make_generators(block, train, seed, device, place.generators)
     where = pick_device(device)
     generators = load_generators(place.generators, where, assessed, block)
-    write_json(quality(generators, train, seed, where) if generators else {}, place.generators / "quality.json")
+    found = quality(generators, train, seed, where) if generators else Quality()
+    write_json(found.model_dump(mode="json"), place.generators / QUALITY_JSON)

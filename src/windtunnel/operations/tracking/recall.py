@@ -21,7 +21,9 @@ from windtunnel.core.layout import (
     SANITY,
     SUMMARY,
 )
+from windtunnel.inputs.data.record import DATASET_JSON
 from windtunnel.inputs.mlflow_server import main_root, tracking_uri
+from windtunnel.inputs.models.record import MODEL_JSON
 from windtunnel.params.server import configured_server
 
 _SQLITE = "sqlite:///"
@@ -59,7 +61,7 @@ def _state() -> dict[str, object] | None:
 
 
 def _files() -> Iterator[Path]:
-    named = [PARAMS_FILE, METRICS, GATE, DATA / "dataset.json", MODEL / "model.json", REPORTS / "report.html"]
+    named = [PARAMS_FILE, METRICS, GATE, DATA / DATASET_JSON, MODEL / MODEL_JSON, REPORTS / "report.html"]
     named += sorted(path for folder in (RESOLVED, DIGESTS) for path in folder.rglob("*.json"))
     for folder in (SUMMARY, SANITY, *sorted(ROBUSTNESS.glob("*"))):
         named += [folder / METADATA_FILE, folder / DATA_FILE]

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.files import read_json
 from windtunnel.core.gate import GateResult
 from windtunnel.core.layout import REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
+from windtunnel.inputs.models.record import Fetched, read_model
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver
 from windtunnel.params.outcome import Tracking
@@ -123,7 +123,7 @@ class Registry:
             experiment = self.client.get_run(run_id).info.experiment_id
             if self.uri.startswith("http"):
                 tags["assessment.link"] = f"{without_credentials(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
-            source, model_id = _log_model(run_id, model, cast(list[int], state.dataset["shape"]))
+            source, model_id = _log_model(run_id, model, state.dataset.shape)
             if not self.client.search_registered_models(f"name = '{self.model}'"):
                 self.client.create_registered_model(self.model)
             made = self.client.create_model_version(self.model, source, run_id, tags=tags, model_id=model_id)
@@ -203,13 +203,13 @@ def _as_version(found: object) -> Version:
     return Version(str(found.name), str(found.version), str(found.run_id), dict(found.tags))
 
 
-def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str | None]:
+def _log_model(run_id: str, directory: Path, shape: tuple[int, ...]) -> tuple[str, str | None]:
     """Upload the weights in a form that holds no pickle; (source of the version, id of the logged model)."""
-    facts = cast(dict[str, Json], read_json(directory / "model.json"))
-    if facts["source"] == "function":
+    record = read_model(directory)
+    if record.source == "function":
         raise UserError("model.source: a function keeps no weights, so there is nothing to register")
-    if facts["source"] == "mlflow" and facts.get("model_id"):
-        return f"models:/{facts['model_id']}", str(facts["model_id"])
+    if isinstance(record, Fetched) and record.model_id:
+        return f"models:/{record.model_id}", record.model_id
     import mlflow
     import numpy as np
     import torch
@@ -220,7 +220,7 @@ def _log_model(run_id: str, directory: Path, shape: list[int]) -> tuple[str, str
     from windtunnel.params.load import load_params
 
     trust = trust_of(load_params().model)
-    loaded = loader_of(str(facts["source"]), trust)(facts, directory, trust)
+    loaded = loader_of(record.source, trust)(record, directory, trust)
     # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)

@@ -25,6 +25,8 @@ from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.core.sandwich import options_of_summary
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import counts, overall, with_caveats
+from windtunnel.inputs.data.record import DatasetRecord, read_record
+from windtunnel.inputs.models.record import ModelRecord, read_model
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.operations.tracking.stages import StageState, read_stages
 from windtunnel.params.flat import flat_params
@@ -115,8 +117,8 @@ class State:
     description: str
     children: list[ChildState]
     files: list[Path]
-    dataset: Mapping[str, Json]
-    model: Mapping[str, Json]
+    dataset: DatasetRecord
+    model: ModelRecord
     model_digest: str
     log_tensors: bool = False
     problems: tuple[str, ...] = ()
@@ -148,7 +150,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
     failures = options_of_summary(summary).hard_failures
     caveats = [(m.name, c) for m in (summary, *(child.metadata for child in children)) for c in m.all_caveats]
     counted = counts(checks)
-    dataset = read_block(layout.data / "dataset.json")
+    dataset = read_record(layout.data)
     model_digest = summary.provenance.model_digest
     tags = {
         "windtunnel.state": digest,
@@ -158,7 +160,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         "caveat_count": str(len(caveats)),
         **{f"caveat.{caveat.code}": caveat.text for caveat in summary.all_caveats},
         **({"windtunnel.damaged": "; ".join(problems)} if problems else {}),
-        "data.digest": str(dataset["digest"]),
+        "data.digest": dataset.digest,
         "model.digest": model_digest,
         **({"dvc.stage_hashes": " ".join(f"{s.name}={s.hash[:12]}" for s in stages)} if stages else {}),
         **{k: str(v) for k, v in params.tracking.tags.items()},
@@ -179,7 +181,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         children=children,
         files=[path for path in files if path.is_file()],
         dataset=dataset,
-        model=read_block(layout.model / "model.json"),
+        model=read_model(layout.model),
         model_digest=model_digest,
         log_tensors=params.tracking.log_tensors,
         problems=tuple(problems),

@@ -215,19 +215,19 @@ def _log_subject(client: MlflowClient, run: str, state: State) -> dict[str, str]
 
     from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput
 
-    facts = {key: state.dataset[key] for key in ("n", "shape", "class_names") if key in state.dataset}
+    facts = state.dataset.model_dump(mode="json", include={"n", "shape", "class_names"})
     dataset = Dataset(
-        name=str(state.dataset.get("source", "data")),
-        digest=str(state.dataset["digest"])[:36],
+        name=state.dataset.source or "data",
+        digest=state.dataset.digest[:36],
         source_type="local",
-        source=json.dumps({"source": state.dataset.get("source")}),
+        source=json.dumps({"source": state.dataset.source}),
         profile=json.dumps(facts)[:16000],
     )
     client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
     model = _logged_model(client, run, state)
     client.log_inputs(run, models=[LoggedModelInput(model)])
     # The pipeline made it; any other model it was given. Once: MLflow refuses an output that a cut-off delivery has told.
-    if state.model.get("source") == "train" and not client.get_run(run).outputs.model_outputs:
+    if state.model.source == "train" and not client.get_run(run).outputs.model_outputs:
         client.log_outputs(run, [LoggedModelOutput(model, 0)])
     return {"model_id": model, "dataset_name": dataset.name, "dataset_digest": dataset.digest}
 
@@ -244,7 +244,7 @@ def _logged_model(client: MlflowClient, run: str, state: State) -> str:
     known = client.search_logged_models([experiment], filter_string=f"name = '{name}'", max_results=1)
     if known:
         return str(known[0].model_id)
-    facts = {key: json.dumps(value)[:500] for key, value in state.model.items()}
+    facts = {key: json.dumps(value)[:500] for key, value in state.model.facts.items()}
     tags = {"windtunnel.model_digest": state.model_digest}
     made = client.create_logged_model(experiment, name=name, source_run_id=run, tags=tags, params=facts)
     return str(client.finalize_logged_model(made.model_id, "READY").model_id)

@@ -28,6 +28,9 @@ _CURVES = (
     ("worst_case/accuracy", "broken", "worst-case accuracy, 95 % intervals"),
     ("certified/accuracy", "certified", "certified accuracy, 95 % intervals"),
 )
+# A row of MLflow's lists shows the last step of a series: under the names of a state's metrics, a sweep would stand there, and
+# be ranked, with the numbers of its last experiment.
+_SERIES = "sweep/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def _log(
 
     params = [Param(axis, ", ".join(values)[:6000]) for axis, values in axes.items()]
     series = [
-        Metric(key, point.metrics[key], 0, step)
+        Metric(f"{_SERIES}{key}", point.metrics[key], 0, step)
         for step, point in enumerate(points)
         for key, _, _ in _CURVES
         if key in point.metrics

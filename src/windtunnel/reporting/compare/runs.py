@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.files import METADATA_FILE, read_block
+from windtunnel.core.metadata import read_metadata
+from windtunnel.core.sandwich import options_of_summary
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.params.flat import flat_params
 
@@ -39,8 +39,7 @@ class Run:
         summary = self.reports / "summary"
         if not (summary / METADATA_FILE).is_file():
             return found
-        metadata = cast(dict[str, dict[str, list[str]]], read_json(summary / METADATA_FILE))
-        order = ["clean", *metadata["kwargs"].get("assessments", []), *found]
+        order = ["clean", *options_of_summary(read_metadata(summary)).assessments, *found]
         return {"summary": summary, **{name: found[name] for name in order if name in found}}
 
     def subject(self) -> tuple[str, str]:
@@ -48,9 +47,8 @@ class Run:
         found = self.assessments()
         if not found:
             return "", ""
-        metadata = read_json(found.get("clean", next(iter(found.values()))) / METADATA_FILE)
-        origin = cast(dict[str, dict[str, str]], metadata).get("provenance", {})
-        return origin.get("model_digest", "")[:8], origin.get("dataset_digest", "")[:8]
+        origin = read_metadata(found.get("clean", next(iter(found.values())))).provenance
+        return origin.model_digest[:8], origin.dataset_digest[:8]
 
 
 def run_in(directory: Path, label: str, origin: str = "directory", notes: tuple[str, ...] = ()) -> Run:
@@ -81,4 +79,4 @@ def _params(reports: Path) -> dict[str, str]:
 
 def _metrics(reports: Path) -> dict[str, float]:
     file = reports / "metrics.json"
-    return flatten(cast(dict[str, Json], read_json(file))) if file.is_file() else {}
+    return flatten(read_block(file)) if file.is_file() else {}

@@ -9,7 +9,6 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from windtunnel.core.artifacts import Tensors, load_tensors, tensor_in, with_run_times
-from windtunnel.core.contracts import AssessmentKind, Json, Verdict
+from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json
+from windtunnel.core.files import DATA_FILE
+from windtunnel.core.metadata import Region, read_metadata
 from windtunnel.core.storage import KEPT
 from windtunnel.reporting.compare.runs import Run
 
@@ -81,22 +81,21 @@ def collect(runs: Sequence[Run]) -> Samples:
     """The samples of the first run, with what every run found of them, matched by name. Raises UserError for none."""
     sources: list[Source] = []
     summaries: dict[str, Source] = {}
-    base: tuple[list[str], list[str], Source] | None = None
+    base: tuple[tuple[str, ...], tuple[str, ...], Source] | None = None
     index: dict[str, int] = {}
     for run in runs:
         for name, directory in run.assessments().items():
-            metadata = cast(dict[str, Json], read_json(directory / METADATA_FILE))
+            metadata = read_metadata(directory)
             data = with_run_times(load_tensors(directory / DATA_FILE, whole=False), directory)
-            options = cast(dict[str, Json], metadata.get("kwargs") or {})
-            names, classes = (cast(list[str], options.get(key) or []) for key in ("sample_names", "class_names"))
+            names, classes = metadata.kwargs.sample_names, metadata.kwargs.class_names
             if base is None:
                 index = {sample: i for i, sample in enumerate(names)}
             places = np.full(len(index), -1, np.int64)
             for row, sample in enumerate(names):
                 if sample in index:
                     places[index[sample]] = row
-            kind, pictures = str(metadata.get("assessment_kind", "")), _in_images(places, data)
-            found = Source(run.label, name, kind, _region(metadata), data, places, pictures)
+            region, pictures = _region(metadata.semantics.perturbation), _in_images(places, data)
+            found = Source(run.label, name, metadata.assessment_kind, region, data, places, pictures)
             if base is None:
                 base = (names, classes, found)
             if name == "summary":
@@ -123,19 +122,15 @@ def _in_images(places: NDArray[np.int64], data: Tensors) -> NDArray[np.int64]:
 
 def _hidden(run: Run) -> bool:
     directory: Path = next(iter(run.assessments().values()))
-    kwargs = cast(dict[str, dict[str, Json]], read_json(directory / METADATA_FILE)).get("kwargs", {})
-    return kwargs.get("show_sample_names") is False
+    return not read_metadata(directory).kwargs.show_sample_names
 
 
-def _region(metadata: Mapping[str, Json]) -> str:
-    semantics = metadata.get("semantics")
-    region = semantics.get("perturbation") if isinstance(semantics, dict) else None
-    if not isinstance(region, dict):
-        return ""
-    if "norm" in region:
-        bound = f" ≤ {epsilon_text(float(str(region['epsilon'])))}" if "epsilon" in region else ", no bound"
-        return f"{region['norm']}{bound}"
-    return str(region.get("corruption_name", ""))
+def _region(region: Region) -> str:
+    if region.norm is not None:
+        return (
+            f"{region.norm}, no bound" if region.epsilon is None else f"{region.norm} ≤ {epsilon_text(region.epsilon)}"
+        )
+    return region.corruption_name or ""
 
 
 def statuses(samples: Samples, run: str) -> NDArray[np.uint8]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from PIL.Image import Image
 from torch import Tensor, nn
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
+from windtunnel.core.metadata import Value, fitting
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.view import View, distinct
@@ -28,12 +29,17 @@ from windtunnel.inputs.models.of_libraries import (
     loaded,
     unavailable,
 )
+from windtunnel.inputs.models.record import MODEL_JSON, OfLibrary
 from windtunnel.inputs.models.trust import Trust
 from windtunnel.params.model import Model
 
 # Of a configuration: code of a repository's, kernels of the hub, and how weights were packed.
 _DROPPED = ("auto_map", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",
             "_experts_implementation", "quantization_config")  # fmt: skip
+
+
+class _Kept(OfLibrary):
+    config: dict[str, Value]
 
 
 def view(model: Model) -> View:
@@ -51,22 +57,23 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
     network = _random(config, seed) if model.weights == RANDOM else _pretrained(model, config)
     facts: dict[str, Json] = {
-        "config": cast("Json", json.loads(config.to_json_string(use_diff=False))),
+        "config": json.loads(config.to_json_string(use_diff=False)),
         "mean": mean, "std": std, "original": Path(model.path).name if model.path else str(model.name),
     }  # fmt: skip
-    return keep_network(network, directory, model, facts)
+    return keep_network(network, directory, model, _Kept, facts)
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept, built from its configuration by a class of transformers' own."""
-    content = {k: v for k, v in cast("dict[str, Any]", facts["config"]).items() if k not in _DROPPED}
+    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    content = {k: v for k, v in kept.config.items() if k not in _DROPPED}
     kind = str(content.pop("model_type", ""))
     transformers = _library()
     try:
         config = transformers.AutoConfig.for_model(kind, **content)
     except ValueError as error:
         raise UserError(f"model.json: config: transformers knows no model_type '{kind}'") from error
-    return loaded(LogitsOf(_network(config)), {**facts}, directory)
+    return loaded(LogitsOf(_network(config)), kept, directory)
 
 
 def _library() -> ModuleType:

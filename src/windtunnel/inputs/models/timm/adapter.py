@@ -11,6 +11,7 @@ from torch import nn
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.metadata import fitting
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.view import View, distinct
@@ -25,10 +26,16 @@ from windtunnel.inputs.models.of_libraries import (
     unavailable,
     wanted,
 )
+from windtunnel.inputs.models.record import MODEL_JSON, OfLibrary
 from windtunnel.inputs.models.trust import Trust
 from windtunnel.params.model import Model
 
 _HUB = ("hf-hub:", "hf_hub:")
+
+
+class _Kept(OfLibrary):
+    name: str
+    num_classes: int
 
 
 def view(model: Model) -> View:
@@ -62,15 +69,15 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
         "mean": list(config["mean"]), "std": list(config["std"]), "original": original,
         "num_classes": int(network.num_classes),  # type: ignore[arg-type]
     }  # fmt: skip
-    return keep_network(network, directory, model, facts)
+    return keep_network(network, directory, model, _Kept, facts)
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
-    name, classes = str(facts["name"]), {"num_classes": int(str(facts["num_classes"]))}
-    if name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
-        raise UserError(f"model.json: name: '{name}' is a place on a hub, not an architecture of timm")
-    return loaded(_network(name, {**classes, **trust.kwargs}), facts, directory)
+    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    if kept.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
+        raise UserError(f"model.json: name: '{kept.name}' is a place on a hub, not an architecture of timm")
+    return loaded(_network(kept.name, {"num_classes": kept.num_classes, **trust.kwargs}), kept, directory)
 
 
 def _library() -> ModuleType:

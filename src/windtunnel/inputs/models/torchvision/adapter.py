@@ -11,6 +11,7 @@ from torch import nn
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.metadata import fitting
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.view import View, distinct
@@ -25,11 +26,17 @@ from windtunnel.inputs.models.of_libraries import (
     unavailable,
     wanted,
 )
+from windtunnel.inputs.models.record import MODEL_JSON, OfLibrary
 from windtunnel.inputs.models.trust import Trust
 from windtunnel.params.model import Model
 
 # Two have heads that only training uses; torchvision gives them with its weights and does not need them for logits.
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+
+
+class _Kept(OfLibrary):
+    name: str
+    transform_input: bool | None = None
 
 
 def view(model: Model) -> View:
@@ -57,15 +64,16 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     else:
         network, original = _downloaded(name, row, model.kwargs), f"{name} ({row.name})"
         facts["transform_input"] = bool(getattr(network, "transform_input", False))
-    return keep_network(network, directory, model, {**facts, "original": original})
+    return keep_network(network, directory, model, _Kept, {**facts, "original": original})
 
 
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
-    network = _network(str(facts["name"]), trust.kwargs)
-    if "transform_input" in facts and hasattr(network, "transform_input"):
-        network.transform_input = bool(facts["transform_input"])  # type: ignore[assignment]  # not a tensor: a switch
-    return loaded(network, facts, directory)
+    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    network = _network(kept.name, trust.kwargs)
+    if kept.transform_input is not None and hasattr(network, "transform_input"):
+        network.transform_input = kept.transform_input  # type: ignore[assignment]  # not a tensor: a switch
+    return loaded(network, kept, directory)
 
 
 def _library() -> ModuleType:

@@ -1,0 +1,49 @@
+"""dataset.json as a type: what `prepare` did to make the assessed samples, and who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from windtunnel.core.files import read_json
+from windtunnel.core.metadata import Record, Value, fitting
+
+DATASET_JSON = "dataset.json"
+
+
+class DatasetRecord(Record):
+    """The samples beside their tensors. What else a data function of the user's says of them is kept.
+
+    samples: how they were chosen of the source. n_train: 0 where there is no training split. shape: of one sample.
+    digest: `Dataset.digest()`.
+    """
+
+    source: str | None = None
+    value_range_of_source: tuple[float, float] | None = None
+    crop: Value = None
+    channels: int | None = None
+    resize: tuple[int, int] | None = None
+    resize_method: str | None = None
+    prepared_by: str | None = None
+    samples: dict[str, Value] | None = None
+    n: int
+    n_train: int
+    shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    labelled: bool
+    value_range: tuple[float, float]
+    digest: str
+    ids: tuple[str, ...]
+
+    @property
+    def prepared(self) -> dict[str, Value]:
+        """What was done, for the metadata of an assessment: without who the samples are."""
+        found: dict[str, Value] = self.model_dump(
+            mode="json", exclude={"ids", "class_names", "labelled", "value_range", "digest"}
+        )
+        return found
+
+
+def read_record(directory: Path) -> DatasetRecord:
+    """What `prepare` wrote to `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    path = directory / DATASET_JSON
+    return fitting(DatasetRecord, read_json(path), str(path), "what `prepare` wrote")

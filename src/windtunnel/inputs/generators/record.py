@@ -1,0 +1,69 @@
+"""generators.json and quality.json as types: what the stage `generators` keeps beside the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from windtunnel.core.files import read_json
+from windtunnel.core.metadata import Record, Value, fitting
+from windtunnel.params.latent import GeneratorRecipe
+
+GENERATORS_JSON, QUALITY_JSON = "generators.json", "quality.json"
+
+
+class GeneratorsRecord(Record):
+    """The generative models of a run; `source: none` says only that there are none. decay: see `generators.decay`."""
+
+    source: Literal["none", "train", "function"]
+    decay: float = 1.0
+
+
+class TrainedGenerators(GeneratorsRecord):
+    """`source: train`. shape: of one image. n_train: images they were trained on."""
+
+    recipe: GeneratorRecipe
+    shape: tuple[int, ...]
+    num_classes: int
+    n_train: int
+
+
+class OwnGenerators(GeneratorsRecord):  # type: ignore[no-redef]  # see core.metadata.Metadata
+    """`source: function`: what the user's function builds. value_range: of its images. original, sha256: of its weights."""
+
+    function: str
+    kwargs: dict[str, Value] = Field(default_factory=dict)
+    value_range: tuple[float, float] | None = None
+    original: str | None = None
+    sha256: str | None = None
+
+
+class Quality(Record):
+    """How good the models are, as `quality` measures it; all None where it could not."""
+
+    frechet_distance: float | None = None
+    frechet_distance_of_real: float | None = None
+    frechet_images: int | None = None
+
+
+_KINDS: dict[str, type[GeneratorsRecord]] = {
+    "none": GeneratorsRecord,
+    "train": TrainedGenerators,
+    "function": OwnGenerators,
+}
+
+
+def read_record(directory: Path) -> GeneratorsRecord:
+    """What the stage wrote to `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    path, what = directory / GENERATORS_JSON, "what the stage `generators` wrote"
+    content = read_json(path)
+    source = fitting(GeneratorsRecord, content, str(path), what).source
+    return fitting(_KINDS[source], content, str(path), what)
+
+
+def read_quality(directory: Path) -> Quality:
+    """How good the models in `directory` are. Raises UserError, in one line, where it is missing or does not fit."""
+    path = directory / QUALITY_JSON
+    return fitting(Quality, read_json(path), str(path), "the quality of generators")

@@ -1,0 +1,152 @@
+"""model.json as types: what `train` keeps of a model beside its files, by its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field
+
+from windtunnel.core.contracts import Caveat
+from windtunnel.core.files import read_json, write_json
+from windtunnel.core.metadata import Record, Value, fitting
+
+MODEL_JSON = "model.json"
+LIMIT = 1e-4  # of the logits' largest spread, as graphs for a verifier are held to
+K = TypeVar("K", bound="ModelRecord")
+
+
+class ModelRecord(Record):
+    """A model of any source. What the source of a library or of a plug-in keeps more is beside it."""
+
+    source: str
+
+    @property
+    def facts(self) -> dict[str, Value]:
+        """All of it, as the source of a plug-in gave it and gets it."""
+        found: dict[str, Value] = self.model_dump(mode="json")
+        return found
+
+
+class RecipeRecord(Record):
+    """The parameters of params.yaml that a training read."""
+
+    architecture: str | None = None
+    recipe: str
+
+
+class Trained(ModelRecord):
+    """`source: train`. architecture: one of ours, or `factory` where the user's built the module."""
+
+    architecture: str
+    recipe: RecipeRecord
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+
+class KeptFile(ModelRecord):
+    """A file of weights or a program. original: what the user calls it."""
+
+    file: str
+    sha256: str
+    original: str
+
+
+class StateDict(KeptFile):  # type: ignore[no-redef]  # see core.metadata.Metadata
+    """`source: state_dict`. The factory here is for the reader: the one that is called is that of params.yaml."""
+
+    factory: str = ""
+    kwargs: dict[str, Value] = Field(default_factory=dict)
+
+
+class UsersFunction(ModelRecord):  # type: ignore[no-redef]  # see core.metadata.Metadata
+    """`source: function`. As with a factory, what is called is what params.yaml says."""
+
+    function: str
+    kwargs: dict[str, Value] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How the torch form of an ONNX graph compares with onnxruntime on `samples` inputs.
+
+    difference: the largest of a logit. spread: the largest over the samples of largest less smallest logit. batch: how many
+    samples the torch form takes at once; None for any number. reason: why there is no torch form; empty where there is.
+    """
+
+    by: str = ""
+    difference: float = 0.0
+    spread: float = 0.0
+    samples: int = 0
+    batch: int | None = None
+    reason: str = ""
+
+    @property
+    def caveat(self) -> Caveat:
+        """What a reader has to know of gradients that are not the graph's own."""
+        return Caveat(
+            "converted_model",
+            f"The ONNX graph runs as torch ({self.by}), so that attacks and bounds have gradients: on the {self.samples} "
+            f"assessed samples its logits differ from onnxruntime's by at most {self.difference:.1e}, of a spread of "
+            f"{self.spread:.3g} ({LIMIT:g} of that is allowed). A solver reads the graph itself.",
+        )
+
+
+NOT_COMPARED = Agreement(reason="its logits were not compared")
+
+
+class Graph(KeptFile):
+    """An ONNX graph; one that nobody compared has no torch form."""
+
+    gradients: Agreement = NOT_COMPARED
+
+
+class Fetched(Graph):
+    """`source: mlflow`. uri: as params.yaml has it. run_id, model_id: what it resolved to. form: onnx, export or pickle."""
+
+    uri: str
+    form: str
+    run_id: str | None = None
+    model_id: str | None = None
+
+
+class OfLibrary(KeptFile):
+    """A network of a library, with the normalisation that is folded in (in [0, 1], a value a channel). random: its weights."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    random: bool
+
+
+# A source that is not here is a library's or a plug-in's, which reads its own.
+KINDS: Mapping[str, type[ModelRecord]] = {
+    "train": Trained,
+    "state_dict": StateDict,
+    "export": KeptFile,
+    "onnx": Graph,
+    "function": UsersFunction,
+    "mlflow": Fetched,
+}
+
+
+def write_model(facts: Mapping[str, object], directory: Path) -> None:
+    """Write model.json. Raises UserError, in one line, for facts that are not those of their source."""
+    write_json(_record(facts, f"model.source: {facts['source']}").facts, directory / MODEL_JSON)
+
+
+def read_model(directory: Path) -> ModelRecord:
+    """What `train` wrote to `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    path = directory / MODEL_JSON
+    return _record(read_json(path), str(path))
+
+
+def _record(facts: object, where: str) -> ModelRecord:
+    source = fitting(ModelRecord, facts, where, "what `train` wrote").source
+    return fitting(KINDS.get(source, ModelRecord), facts, where, "what `train` wrote")
+
+
+def narrowed(kind: type[K], record: ModelRecord) -> K:
+    """The record as one of its kinds. Raises UserError, in one line, where it is not."""
+    return record if isinstance(record, kind) else fitting(kind, record.facts, MODEL_JSON, "what `train` wrote")
