@@ -17,6 +17,9 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 
 # Measured by the prototype: 238 of 256 subdomains verified in 20 steps, 162 with the usual decay rates of 0.9 and 0.999.
 _MOMENTUM, _SQUARES, _RATE, _DECAY = 0.5, 0.9, 0.1, 0.97
+# Of multipliers, in units of the mean coefficient: a split that matters wants one many times as large. Measured on 25 subdomains of an
+# MLP of 4 layers of 256 (epsilon 0.03): 16 of them verified in 12 steps, 6 with the rate of the slopes.
+_BETA_RATE = 2.0
 
 
 @dataclass(slots=True)
@@ -31,11 +34,11 @@ class _Adam:
     def of(cls, values: Tensor) -> _Adam:
         return cls(torch.zeros_like(values), torch.zeros_like(values))
 
-    def step(self, values: Tensor, gradient: Tensor) -> Tensor:
+    def step(self, values: Tensor, gradient: Tensor, rate: float) -> Tensor:
         self.steps += 1
         self.mean.lerp_(gradient, 1 - _MOMENTUM)
         self.square.mul_(_SQUARES).addcmul_(gradient, gradient, value=1 - _SQUARES)
-        rate = _RATE * _DECAY ** (self.steps - 1) / (1 - _MOMENTUM**self.steps)
+        rate *= _DECAY ** (self.steps - 1) / (1 - _MOMENTUM**self.steps)
         size = self.square.div(1 - _SQUARES**self.steps).sqrt_().add_(1e-12)
         return values.addcdiv(self.mean, size, value=rate)
 
@@ -82,12 +85,13 @@ def _ascend(
         if 2 * int(left.sum()) <= len(at):
             return at[left], iterations
         met, _, _ = bounded.forward(x, part, relaxation, back)
-        stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * met).clamp_(0, 1)
+        stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * met, _RATE).clamp_(0, 1)
         moved = part.beta
         if len(columns):
             known = part.beta[:, columns]
             if size is None:  # multipliers are of the size of the coefficients: forms of one function agree
                 size = back.coefficients.abs().mean(1, keepdim=True).clamp(min=1e-12).maximum(known)
-            stepping = multipliers.step(known / size, -signs * met[:, columns] * size).clamp_(min=0) * size
+            uphill = -signs * met[:, columns] * size
+            stepping = multipliers.step(known / size, uphill, _BETA_RATE).clamp_(min=0) * size
             moved = part.beta.index_copy(1, columns, stepping)
         part = part.with_multipliers(stepped, moved)
