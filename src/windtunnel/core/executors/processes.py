@@ -45,7 +45,7 @@ class Processes:
         if not units:
             return
         try:
-            parcel = packed(work)
+            parcel = packed(work, for_this_machine=True)
         except StaysHereError as error:
             say(f"{name}: is done in one process: {error}")
             yield from Here().results(work, units, name)

@@ -5,6 +5,7 @@ Workers import this module: it must not import torch, which takes longer than ma
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 import traceback
@@ -16,6 +17,7 @@ from typing import Any, cast
 from windtunnel.core.endings import as_user_error
 from windtunnel.core.errors import UserError
 from windtunnel.core.executors import inside_a_unit
+from windtunnel.core.executors.mapped import mapped, place_of
 
 # What may decide bits of a result: a worker that has others of these computes something else.
 _DECIDING = ("windtunnel", "torch", "numpy", "torchattacks", "foolbox", "auto-LiRPA", "maraboupy", "imagecorruptions")
@@ -45,12 +47,24 @@ class Parcel:
         return work
 
 
-def packed(work: Callable[[Any], Any]) -> Parcel:
-    """`work` with all it holds. Raises StaysHereError for what only this process can do."""
+def packed(work: Callable[[Any], Any], *, for_this_machine: bool = False) -> Parcel:
+    """`work` with all it holds; for this machine without what lies in mapped files, whose places are told instead.
+
+    Raises StaysHereError for what only this process can do.
+    """
     import cloudpickle
 
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            torch = sys.modules.get("torch")
+            if for_this_machine and torch and type(obj) is torch.Tensor and (place := place_of(obj)):
+                return mapped, (*place, obj.dtype, tuple(obj.shape))
+            return super().reducer_override(obj)
+
     try:
-        content = cloudpickle.dumps(work)
+        with io.BytesIO() as file:
+            Pickler(file).dump(work)
+            content = file.getvalue()
     except Exception as error:  # whatever a model of the user's raises when it is pickled
         raise StaysHereError(str(error) or type(error).__name__) from error
     return Parcel(tuple(sys.path), content)
