@@ -1,6 +1,5 @@
 """The handbook builds without a broken link, and its code runs as it stands."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -122,23 +121,6 @@ def test_every_params_of_the_how_tos_runs_on_what_it_names(theirs, text):
         given["data"] = {**given.get("data", {}), **IMAGES}
     mistakes = check_compatibility(validate({**REST, **given}), Console(quiet=True), 200)[0]
     assert mistakes == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in DOCS.glob("gallery/*/params.yaml")))
-def test_every_params_of_the_gallery_passes_check(name, tmp_path, monkeypatch):
-    """On the real data, where they are here; what the page makes first, a graph say, is made."""
-    shared = Path(os.environ.get("WINDTUNNEL_SHARED", ROOT.parent / "shared")).resolve() / "data"
-    files = [*(shared / ("fashion_mnist" if "fashion" in name else "mnist")).glob("*.gz"), *shared.glob("models/*.pt")]
-    if not files:
-        pytest.skip("no shared data here")
-    for file in files:
-        (tmp_path / file.name).symlink_to(file)
-    monkeypatch.chdir(tmp_path)
-    for code in blocks(f"gallery/{name}.md", "python"):
-        exec(code, {})
-    given = YAML(typ="safe", pure=True).load((DOCS / "gallery" / name / "params.yaml").read_text())
-    assert check_compatibility(validate(given), Console(quiet=True), 200)[0] == []
 
 
 def command_lines() -> list[str]:
