@@ -7,7 +7,6 @@ from pathlib import Path
 
 from windtunnel.core.contracts import Norm
 from windtunnel.core.epsilons import budget_text
-from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.metadata import Metadata, Options, Rate, Record, Value, fitting
 
@@ -78,12 +77,9 @@ def layers_of(metrics: Mapping[str, Value], where: str = "the summary") -> tuple
     return fitting(_Sandwich, metrics, where, "a sandwich").sandwich
 
 
-def global_layer(metrics: Mapping[str, Value]) -> Layer:
-    """The layer of the global budget. Raises UserError as `layers_of`, and where there is none."""
-    layers = layers_of(metrics)
-    if not layers:
-        raise UserError("the summary: not a sandwich (no budget); of another version?")
-    return layers[0]
+def layers_in(metrics: Mapping[str, Value]) -> tuple[Layer, ...]:
+    """The layers among the metrics of any assessment: none but for the summary. Raises UserError as `layers_of`."""
+    return layers_of(metrics) if "sandwich" in metrics else ()
 
 
 def options_of_summary(metadata: Metadata) -> SummaryOptions:

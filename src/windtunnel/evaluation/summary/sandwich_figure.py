@@ -12,7 +12,7 @@ from windtunnel.assessments.figures.scene import Label, Line, Mark, Rect, Scene,
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.metadata import number
-from windtunnel.core.sandwich import layers_of
+from windtunnel.core.sandwich import layers_in
 
 Interval = tuple[float, float]
 _SHARES = (
@@ -83,9 +83,9 @@ def _in_words(layers: Sequence[BudgetBar]) -> str:
 
 
 def budget_bars(summary: Artifacts) -> list[BudgetBar]:
-    """The bars of a summary, in its order. Raises UserError where its sandwich does not fit."""
+    """The bars of a summary, in its order; none for any other assessment. Raises UserError where its sandwich does not fit."""
     found, clean = [], number(summary.metrics, "clean_accuracy")
-    for layer in layers_of(summary.metrics):
+    for layer in layers_in(summary.metrics):
         certified = layer.certified.value if layer.certified else 0.0
         worst = max(layer.worst_case.value if layer.worst_case else clean, certified)
         limits = (end.limits if end else None for end in (layer.certified, layer.worst_case))
@@ -104,6 +104,6 @@ class SandwichVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
-        if "sandwich" not in artifacts.metrics or not (bars := budget_bars(artifacts)):
+        if not (bars := budget_bars(artifacts)):
             raise NothingToDraw("No sandwich: this is not the summary of a run.")
         return [sandwich(bars)]

@@ -14,7 +14,7 @@ from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.metadata import Rate
-from windtunnel.core.sandwich import Layer, layers_of
+from windtunnel.core.sandwich import Layer, layers_in
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
 
 _ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
@@ -83,7 +83,7 @@ class SecurityCurvesVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A chart per norm."""
-        curves, layers = read_curves(artifacts.directory), layers_of(artifacts.metrics)
+        curves, layers = read_curves(artifacts.directory), layers_in(artifacts.metrics)
         if not curves:
             raise NothingToDraw("No assessment with an epsilon: there is no security curve.")
         return [chart for _, chart in security_charts(curves, layers, len(artifacts.sample_names))]

@@ -12,7 +12,7 @@ from windtunnel.assessments.figures.pictures import Picture, PictureGrid, pictur
 from windtunnel.assessments.figures.plots import Change, Series, changes, lines
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.sandwich import layers_of
+from windtunnel.core.sandwich import layers_in
 from windtunnel.evaluation.summary.security_figure import CERTIFIED, WORST_CASE, end_at_budgets
 from windtunnel.reporting.compare.comparison import Against, Comparison
 from windtunnel.reporting.compare.curves import CurvePoint
@@ -134,7 +134,7 @@ def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[B
     points: dict[str, list[Series]] = {}
     summary = next((pair for pair in pairs if pair.first.name == "summary"), None)
     for run, side, role in ((base, summary.first, "clean"), (other, summary.second, "broken")) if summary else ():
-        layers = layers_of(side.metrics) if "sandwich" in side.metrics else ()
+        layers = layers_in(side.metrics)
         for norm in dict.fromkeys(layer.norm for layer in layers):
             for end, words in ((WORST_CASE, "worst case"), (CERTIFIED, "certified")):
                 at, limits = end_at_budgets(layers, norm, end)
