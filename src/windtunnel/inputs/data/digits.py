@@ -63,4 +63,5 @@ def _apportioned(counts: NDArray[np.int64], draws: int, random: np.random.Random
         taken = random.choice(tied, size=min(len(tied), left), replace=False)
         whole[taken] += 1
         left -= len(taken)
-    return whole.astype(np.int64)
+    shares: NDArray[np.int64] = whole.astype(np.int64)
+    return shares

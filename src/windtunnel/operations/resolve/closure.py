@@ -33,8 +33,8 @@ class Closure:
 class Code:
     """The code at hand: this package, wherever it is installed, and what lies in the folder `project` or its repository.
 
-    `lazy`: what a module imports by a reference that no import statement names, or a library whose files it reads. What is found out about a module holds as
-    long as this object does.
+    `lazy`: what a module imports by a reference that no import statement names, or a library whose files it reads. What is
+    found out about a module holds as long as this object does.
     """
 
     def __init__(self, project: Path, memory: Memory, lazy: Mapping[str, Iterable[str]] | None = None) -> None:
