@@ -90,7 +90,7 @@ def test_its_step_decides_samples_of_a_cascade_of_ours_and_the_rest_go_on(clone)
     assert (data["verdicts"][mine] == Verdict.FALSIFIED).all()
     assert (data["perturbed_predictions"][mine] != data["targets"][mine]).all()
     resolved = json.loads((clone.folder / "reports" / "resolved" / "verify" / "stepwise.json").read_text())["work"]
-    assert resolved["libraries"]["windtunnel-signs"] == "1.2.3" or "signs.steps" in resolved["code"]
+    assert "signs.steps" in resolved["code"]
     assert "corners" in (clone.folder / "reports" / "report.html").read_text()
 
 
