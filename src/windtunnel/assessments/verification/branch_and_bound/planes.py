@@ -14,12 +14,15 @@ Sources: Anderson et al. 2020 (arXiv 1811.01988), Tjandraatmadja et al. 2020 (ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.adam import Adam
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
 _LARGEST = 2**20  # numbers in the planes of one layer for one linear function
 _COPIES = 8  # of all planes, while they are improved
