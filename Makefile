@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Processes that test: a core stays free for servers and browsers, and more than three would want more memory than 16 GiB.
+TESTERS ?= $(shell $(PYTHON) -c 'import os; print(max(2, min(3, (os.cpu_count() or 2) - 1)))')
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # DVC asks who uses it unless told; nothing here phones home.
 export DVC_NO_ANALYTICS := 1
@@ -31,11 +33,11 @@ repro: setup ## run the pipeline on params.yaml
 	$(BIN)/windtunnel show
 
 test: setup lint ## lint, types, fast tests first, then the slow and the integration tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not integration"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or integration"
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow and not integration"
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "slow or integration"
 
 test-fast: setup ## the fast tests alone
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not integration"
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow and not integration"
 
 lint: setup ## ruff, mypy, and that each storey imports only from below
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import resource
 import subprocess
 import sys
@@ -81,6 +82,7 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     from windtunnel.core.classifier import Classifier, module_digest
     from windtunnel.core.contracts import Capability
     from windtunnel.core.dataset import Dataset
+    from windtunnel.core.executors import VARIABLE
     from windtunnel.core.subject import subject_of
     from windtunnel.params.corruptions import CorruptionEntry
 
@@ -90,7 +92,8 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     model = Classifier(module, 10, tuple(inputs.shape[1:]), frozenset(Capability), module_digest(module), "linear")
     classes = tuple(map(str, range(10)))
     data = Dataset(inputs, torch.arange(n) % 10, tuple(map(str, range(n))), classes)
-    entry = CorruptionEntry(corruptions=tuple(names), severities=SEVERITIES, workers=workers)
+    entry = CorruptionEntry(corruptions=tuple(names), severities=SEVERITIES)
+    os.environ[VARIABLE] = f"processes:{workers}" if workers > 1 else "here"
     subject = subject_of(model, data)
     with tempfile.TemporaryDirectory() as folder:
         batches.CHECKPOINTS = Path(folder)

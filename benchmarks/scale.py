@@ -1,7 +1,9 @@
 """Executors: work in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
-    python benchmarks/scale.py [--workers 2] [--n 2000] [--repeats 3] [--ray]
-    python benchmarks/scale.py --memory [--sizes 1000 10000 100000] [--large 2000] [--inputs 1000] [--network linear]    # see scale_memory
+    python benchmarks/scale.py --ray [--workers 2] [--n 2000] [--repeats 3]    # without --ray over processes alone
+    python benchmarks/scale.py --time | --memory | --images    # of every stage against the number of samples: see scale_memory
+
+The same command goes on where it was stopped: what is measured is kept in `--folder`.
 
 PGD of 20 steps, EvoBA, crown and a suite of corruptions on n samples (a half, a quarter and a tenth of them for the last three): in
 this process, over `workers` processes, with --ray over as many Ray actors, and over one of either (what handing over costs), one
@@ -21,9 +23,11 @@ import argparse
 import contextlib
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -47,7 +51,7 @@ from windtunnel.params.verification import VerificationEntry
 PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.02}, "batch_size": 100}
 EVOBA = {"algorithm": "EvoBA", "params": {"generation_size": 30, "generations": 60}}
 CROWN = {"library": "auto-LiRPA", "algorithm": "crown", "budget": {"epsilon": 0.02}}
-SUITE = {"corruptions": ["noise", "blur"], "severities": [3], "upsample": 32, "batch_size": 25, "workers": 1}
+SUITE = {"corruptions": ["noise", "blur"], "severities": [3], "upsample": 32, "batch_size": 25}
 MEASURED = {"runtime_per_sample"}
 
 
@@ -118,7 +122,7 @@ def start(where: str, workers: int) -> float:
 
 def compare(
     title: str, it: Subject, places: list[str], repeats: int, work: Callable[[Subject], AssessmentResult]
-) -> None:
+) -> list[str]:
     """A line per place: the medians of its time and of its ratios to this process within a turn."""
     taken = {place: list[Taken]() for place in ("here", *places)}
     same = True
@@ -129,6 +133,7 @@ def compare(
             one, there = timed(place, lambda: work(it))
             taken[place].append(one)
             same = same and equal(here, there)
+    lines = []
     for place in places:
         pairs = list(zip(taken["here"], taken[place], strict=True))
         here, there = (statistics.median(t.seconds for t in taken[key]) for key in ("here", place))
@@ -136,7 +141,8 @@ def compare(
         busiest = statistics.median(h.together / t.busiest for h, t in pairs)
         more = statistics.median(t.together / h.together - 1 for h, t in pairs)
         words = f"{ratio:.2f}x ({busiest:.2f}x, {more:+.1%})" if same else "NO RATIO: other bytes"
-        print(f"| {title}, {len(it.dataset)} samples | {place} | {here:.1f} s | {there:.1f} s | {words} |", flush=True)
+        lines.append(f"| {title}, {len(it.dataset)} samples | {place} | {here:.1f} s | {there:.1f} s | {words} |")
+    return lines
 
 
 def main() -> None:
@@ -145,35 +151,59 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--ray", action="store_true")
-    parser.add_argument(
-        "--memory", action="store_true", help="time and memory of every stage against the number of samples"
-    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--ray", action="store_true", help="Ray actors beside processes")
+    what.add_argument("--time", action="store_true", help="seconds of a stage at each of --sizes, and how they grow")
+    what.add_argument("--memory", action="store_true", help="memory of every stage at the largest of --sizes")
+    what.add_argument("--images", action="store_true", help="--large images of 3x224x224")
     parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 10_000, 100_000])
-    parser.add_argument("--large", type=int, default=2000, help="images of 3x224x224, with --memory")
-    parser.add_argument("--inputs", default="all", help="storage.inputs, with --memory")
-    parser.add_argument("--network", choices=["lenet5", "linear"], default="lenet5", help="with --memory")
+    parser.add_argument("--large", type=int, default=2000, help="how many images, with --images")
+    parser.add_argument("--inputs", default="all", help="storage.inputs, with --time, --memory and --images")
+    parser.add_argument("--network", choices=["lenet5", "linear"], default="lenet5", help="with --time and --memory")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "windtunnel-scale",
+        help="where what is measured is kept",
+    )
     options = parser.parse_args()
-    if options.memory:
-        scale_memory.main(options.sizes, options.large, f"storage: {{inputs: {options.inputs}}}", options.network)
-        return
+    folder, storage = options.folder.resolve(), f"storage: {{inputs: {options.inputs}}}"
+    if options.time:
+        scale_memory.times(sorted(options.sizes), storage, options.network, folder)
+    elif options.memory:
+        scale_memory.memory([max(options.sizes)], storage, options.network, folder)
+    elif options.images:
+        scale_memory.images(options.large, storage, folder)
+    else:
+        executors(options, folder)
+
+
+def executors(options: argparse.Namespace, folder: Path) -> None:
+    """The table of ratios."""
     torch.set_num_threads(1)
     busy, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     print(f"{cores} processors, of which {busy:.1f} were busy with other work before: ", end="")
     print("a measurement" if cores - busy >= options.workers + 1 else "UNDER LOAD, no measurement of the executors")
     _, it, epsilons = subjects(options.n)[0]
     kinds = ["processes", "ray"] if options.ray else ["processes"]
-    places = [f"{kind}:{number}" for number in (options.workers, 1) for kind in kinds]
     print(
         "| work | where | here | there | ratio (processor time: busiest, together) |\n| --- | --- | --- | --- | --- |"
     )
+    folder.mkdir(parents=True, exist_ok=True)
     # A crew is kept while its kind has the same size: the sizes come one after the other.
-    for number in (options.workers, 1):
-        now = [place for place in places if place.endswith(f":{number}")]
-        began = [f"{place} {start(place, number):.1f} s" for place in now]
-        print(f"| *started: {', '.join(began)}* | | | | |", flush=True)
+    for number in dict.fromkeys((options.workers, 1)):
+        now, started = [f"{kind}:{number}" for kind in kinds], False
         for title, some, work in jobs(it, epsilons[-1]):
-            compare(title, some, now, options.repeats, work)
+            name = f"{title}-{len(some.dataset)}-{options.repeats}-{'-'.join(now)}".replace(":", "")
+            kept = folder / f"ratio-{name}.txt"
+            if not kept.is_file():
+                if not started:
+                    began = [f"{place} {start(place, number):.1f} s" for place in now]
+                    print(f"| *started: {', '.join(began)}* | | | | |", flush=True)
+                    started = True
+                lines = compare(title, some, now, options.repeats, work)
+                kept.write_text("\n".join(lines))
+            print(kept.read_text(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,29 @@
 """How time and memory grow with the number of samples: every stage of a run, each in its own process, as DVC starts it.
 
-    python benchmarks/scale.py --memory [--sizes 1000 10000 100000] [--large 2000]
+    python benchmarks/scale.py --time [--sizes 1000 10000 100000] [--network lenet5]
+    python benchmarks/scale.py --memory [--sizes 100000]
+    python benchmarks/scale.py --images [--large 2000]
 
-MNIST-sized samples (the real ones where ../shared is, each repetition with noise of its own) through prepare, clean, FGSM, PGD-10,
-CROWN-IBP, sanity, summary, report and track; and `--large` images of 3x224x224 through FGSM and three corruptions. A line per
-stage: seconds, and the most memory that was the process's own (anonymous and shared; mapped files, which the system drops and reads
-again as it likes, are not counted).
+MNIST-sized samples (the real ones where ../shared is, each repetition with noise of its own): `--time` through clean, FGSM, PGD-10 and
+CROWN-IBP, `--memory` through sanity, summary, report, track besides; `--images`: 3x224x224 through FGSM, three corruptions. A line per
+stage: seconds, the load before it, and the most memory that was its own (anonymous and shared; mapped files, which the system
+drops and reads again as it likes, are not counted).
 Wanted: at most 1 GiB at every size, at most 4 GiB for the large images, and ten times the samples in ten times the time, within 10 %.
-Seconds are of this machine under the load it had, which is printed.
+A stage costs seconds that no sample has a share in (what it imports): the second ratio leaves them out, being of what each further
+sample costs between one size and the next.
+What is measured is kept in `--folder`: the same command goes on where it was stopped, in the middle of a stage too, whose seconds add up.
+Another version of the code needs another folder, or none of the old one.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +32,10 @@ from windtunnel.inputs.data.sources import read_idx
 
 SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
 POLL = 0.01  # seconds between looks at a process
+NOTE_EVERY = 5.0  # seconds after which what is known of a stage at work is kept
+TIMED = ("prepare", "train", "clean", "attack fgsm", "attack pgd", "verify crown_ibp")
+WHOLE = (*TIMED, "sanity", "summary", "report", "gate", "track")
+LARGE = ("prepare", "train", "clean", "attack fgsm", "corrupt suite", "summary", "report")
 
 _SMALL = """
 seed: 0
@@ -51,7 +60,7 @@ STORAGE
 attacks:
   fgsm: {library: torchattacks, algorithm: FGSM, batch_size: 32}
 corruptions:
-  suite: {algorithm: [fog, gaussian_noise, brightness], severities: [3], workers: 2}
+  suite: {corruptions: [fog, gaussian_noise, brightness], severities: [3]}
 """
 _NETWORK = '''
 from torch import nn
@@ -72,15 +81,25 @@ def striding() -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A stage: seconds, and the most bytes of memory of its own."""
+    """A stage: seconds, the most bytes of memory of its own, and the load of the machine before. whole: it is at its end."""
 
     stage: str
     seconds: float
     memory: int
+    load: float
+    whole: bool = True
 
 
-def small(n: int, storage: str, network: str) -> list[Measured]:
+def small(n: int, storage: str, network: str, stages: Sequence[str], folder: Path) -> Iterator[Measured]:
     """A run on n MNIST-sized samples: of a trained `lenet5`, or of a `linear` network, whose time is that of the pipeline."""
+    place = folder / f"{network}-{n}"
+    if not (place / "data.npz").exists():
+        _make_small(n, storage, network, place)
+    yield from _run(place, stages)
+
+
+def _make_small(n: int, storage: str, network: str, place: Path) -> None:
+    place.mkdir(parents=True, exist_ok=True)
     images, labels = _digits()
     rng = np.random.default_rng(0)
     x = np.empty((n, 28, 28), np.uint8)
@@ -89,28 +108,28 @@ def small(n: int, storage: str, network: str) -> list[Measured]:
         noise = rng.integers(-8, 9, part.shape, dtype=np.int16) if start else 0  # else sanity would find copies
         x[start : start + len(part)] = (part + noise).clip(0, 255)
     y = np.tile(labels, -(-n // len(labels)))[:n].astype(np.int64)
-    stages = "prepare, train, clean, attack fgsm, attack pgd, verify crown_ibp, sanity, summary, report, gate, track"
-    with tempfile.TemporaryDirectory() as folder:
-        place, factory = Path(folder), "windtunnel.inputs.models.architectures:lenet5"
-        weights = SHARED / "data" / "models" / "mnist_lenet5_clntrained.pt"
-        if network == "linear":
-            factory, weights = "networks:linear", _own_network(place, "linear")
-        params = _SMALL.replace("STORAGE", storage).replace("FACTORY", factory)
-        return _run(place, params, (x, y), weights, stages.split(", "))
+    factory, weights = (
+        "windtunnel.inputs.models.architectures:lenet5",
+        SHARED / "data/models/mnist_lenet5_clntrained.pt",
+    )
+    if network == "linear":
+        factory, weights = "networks:linear", _own_network(place, "linear")
+    _write(place, _SMALL.replace("STORAGE", storage).replace("FACTORY", factory), (x, y), weights)
 
 
-def large(n: int, storage: str) -> list[Measured]:
+def large(n: int, storage: str, folder: Path) -> Iterator[Measured]:
     """A run on n images of 3x224x224."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 10, n)
-    x = np.empty((n, 3, 224, 224), np.uint8)
-    for i in range(n):  # smooth images, of a class each
-        coarse = rng.integers(0, 255, (3, 7, 7), dtype=np.uint8)
-        x[i] = np.kron(coarse, np.ones((1, 32, 32), np.uint8))
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        stages = ["prepare", "train", "clean", "attack fgsm", "corrupt suite", "summary", "report"]
-        return _run(place, _LARGE.replace("STORAGE", storage), (x, y), _own_network(place, "striding"), stages)
+    place = folder / f"images-{n}"
+    if not (place / "data.npz").exists():
+        place.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(0)
+        y = rng.integers(0, 10, n)
+        x = np.empty((n, 3, 224, 224), np.uint8)
+        for i in range(n):  # smooth images, of a class each
+            coarse = rng.integers(0, 255, (3, 7, 7), dtype=np.uint8)
+            x[i] = np.kron(coarse, np.ones((1, 32, 32), np.uint8))
+        _write(place, _LARGE.replace("STORAGE", storage), (x, y), _own_network(place, "striding"))
+    yield from _run(place, LARGE)
 
 
 def _own_network(place: Path, name: str) -> Path:
@@ -133,21 +152,40 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
-def _run(
-    place: Path, params: str, data: tuple[np.ndarray, np.ndarray], weights: Path, stages: list[str]
-) -> list[Measured]:
+def _write(place: Path, params: str, data: tuple[np.ndarray, np.ndarray], weights: Path) -> None:
     (place / "weights.pt").write_bytes(weights.read_bytes())
     (place / "params.yaml").write_text(params)
-    np.savez(place / "data.npz", x=data[0], y=data[1])
     subprocess.run(["git", "init", "-q"], cwd=place, check=True)
-    _measured(place, "resolve")
-    return [_measured(place, stage) for stage in stages]
+    np.savez(place / "new.npz", x=data[0], y=data[1])
+    (place / "new.npz").rename(place / "data.npz")  # the last of all: where it is, all is
 
 
-def _measured(place: Path, stage: str) -> Measured:
-    """Run a stage; the memory of its process is looked at all the time."""
+def _run(place: Path, stages: Sequence[str]) -> Iterator[Measured]:
+    """Every stage as it is done; what an earlier command has measured is not done again."""
+    for stage in ("resolve", *stages):
+        before = _noted(place, stage)
+        found = before if before and before.whole else _measured(place, stage, before)
+        if stage != "resolve":
+            yield found
+
+
+def _noted(place: Path, stage: str) -> Measured | None:
+    note = place / f"measured-{stage}.json"
+    return Measured(**json.loads(note.read_text())) if note.is_file() else None
+
+
+def _note(place: Path, found: Measured) -> Measured:
+    (place / "note").write_text(json.dumps(asdict(found)))
+    (place / "note").rename(place / f"measured-{found.stage}.json")
+    return found
+
+
+def _measured(place: Path, stage: str, before: Measured | None) -> Measured:
+    """Run a stage; the memory of its process is looked at all the time. before: what was seen of it until it was stopped."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(place)])}
-    started = time.perf_counter()
+    load = os.getloadavg()[0]
+    spent, most = (before.seconds, before.memory) if before else (0.0, 0)
+    started = noted = time.perf_counter()
     with (place / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "windtunnel", "stage", *stage.split()],
@@ -156,14 +194,19 @@ def _measured(place: Path, stage: str) -> Measured:
             stderr=log,
             env=environment,
         )
-        most = 0
-        while process.poll() is None:
-            most = max(most, sum(_own(Path(f"/proc/{process.pid}/status"))))
-            time.sleep(POLL)
-    seconds = time.perf_counter() - started
+        try:
+            while process.poll() is None:
+                most = max(most, sum(_own(Path(f"/proc/{process.pid}/status"))))
+                time.sleep(POLL)
+                if (now := time.perf_counter()) - noted > NOTE_EVERY:
+                    noted = now
+                    _note(place, Measured(stage, spent + now - started, most, load, whole=False))
+        finally:
+            process.terminate()
+            process.wait()
     if process.returncode:
         raise SystemExit(f"{stage} failed:\n{(place / 'log').read_text()[-2000:]}")
-    return Measured(stage, seconds, most)
+    return _note(place, Measured(stage, spent + time.perf_counter() - started, most, load))
 
 
 def _own(status: Path) -> Iterator[int]:
@@ -177,24 +220,43 @@ def _own(status: Path) -> Iterator[int]:
             yield int(line.split()[1]) * 1024
 
 
-def main(sizes: list[int], large_images: int, storage: str, network: str) -> None:
-    """Measure and print."""
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors; {storage}; {network}")
+def times(sizes: list[int], storage: str, network: str, folder: Path) -> None:
+    """Seconds of each stage at each size, and how they grow."""
     runs: dict[int, list[Measured]] = {}
     for n in sizes:
-        runs[n] = small(n, storage, network)
-        print(f"\n{n} samples of 1x28x28")
-        _print(runs[n])
-    for less, more in zip(sizes, sizes[1:], strict=False):
-        for one, other in zip(runs[less], runs[more], strict=True):
-            print(
-                f"{one.stage}: {more / less:.3g} times the samples, {other.seconds / one.seconds:.2f} times the seconds"
-            )
-    if large_images:
-        print(f"\n{large_images} images of 3x224x224")
-        _print(large(large_images, storage))
+        runs[n] = _printed(f"{n} samples of 1x28x28, {network}", small(n, storage, network, TIMED, folder))
+    print(
+        "\n| stage | samples | seconds, by those of a linear growth | of a further sample, by that before |\n| --- | --- | --- | --- |"
+    )
+    for i, stage in enumerate(TIMED):
+        seconds = {n: rows[i].seconds for n, rows in runs.items()}
+        further = {
+            more: (seconds[more] - seconds[less]) / (more - less) for less, more in zip(sizes, sizes[1:], strict=False)
+        }
+        for less, more in zip(sizes, sizes[1:], strict=False):
+            growth = seconds[more] / seconds[less] / (more / less)
+            each = f"{further[more] / further[less]:.2f}" if further.get(less) else ""
+            print(f"| {stage} | {less} to {more} | {growth:.2f} | {each} |", flush=True)
 
 
-def _print(rows: list[Measured]) -> None:
+def memory(sizes: list[int], storage: str, network: str, folder: Path) -> None:
+    """The memory of every stage, to the end of a run."""
+    for n in sizes:
+        _printed(f"{n} samples of 1x28x28, {network}", small(n, storage, network, WHOLE, folder))
+
+
+def images(n: int, storage: str, folder: Path) -> None:
+    """Seconds and memory of every stage on large images."""
+    _printed(f"{n} images of 3x224x224", large(n, storage, folder))
+
+
+def _printed(title: str, rows: Iterator[Measured]) -> list[Measured]:
+    print(
+        f"\n{title}; {os.cpu_count()} processors\n\n| stage | seconds | load before | memory |\n| --- | --- | --- | --- |",
+        flush=True,
+    )
+    found = []
     for row in rows:
-        print(f"| {row.stage} | {row.seconds:.1f} s | {row.memory / 2**20:.0f} MiB |", flush=True)
+        print(f"| {row.stage} | {row.seconds:.1f} | {row.load:.1f} | {row.memory / 2**20:.0f} MiB |", flush=True)
+        found.append(row)
+    return found

@@ -49,7 +49,7 @@ def _compare(name: str, epsilon: float, subject: Subject, seconds: float) -> Non
     for i in subject.clean_correct.nonzero().flatten().tolist():
         for method, steps in METHODS.items():
             entry = VerificationEntry(
-                library="windtunnel", algorithm="cascade", steps=steps, timeout=seconds * _slowdown(), workers=1,
+                library="windtunnel", algorithm="cascade", steps=steps, timeout=seconds * _slowdown(),
                 params={"domains": 10**6},
             )  # fmt: skip
             started = time.process_time()

@@ -1,4 +1,4 @@
-"""Kill `dvc repro` at random times, resume it, and compare: what CI does 10 times, and a person 200 times.
+"""Kill `dvc repro` at random times, resume it, and compare: what CI does 4 times, and a person 200 times.
 
 python -m tests.hostile.random_kills 200 --seed 7
 

@@ -32,11 +32,15 @@ VERIFICATION = {
         "samples": {"n": 5},
     },
 }
+SWEEPS = {"curve": {"epsilons": [0, 0.05, 0.1]}}
+CORRUPTIONS = {"blur": {"algorithm": "gaussian_blur", "severities": [1], "upsample": 32}}
 STAGES = (
     ("prepare",),
     ("train",),
     ("clean",),
     ("attack", "fgsm"),
+    ("sweep", "curve"),
+    ("corrupt", "blur"),
     *(("verify", name) for name in VERIFICATION),
     *((stage,) for stage in ("sanity", "summary", "gate", "report")),
 )
@@ -48,7 +52,7 @@ def runs(tmp_path_factory) -> list[Path]:
     folders = []
     for clock in (1.0, 0.02):
         folders.append(tmp_path_factory.mktemp("run"))
-        content = params(verification=VERIFICATION)
+        content = params(verification=VERIFICATION, sweeps=SWEEPS, corruptions=CORRUPTIONS)
         write_params(folders[-1], content)
         for name in STAGES:
             ended = stage(*name, cwd=folders[-1], seconds=120, clock=clock)

@@ -1,20 +1,27 @@
 """The handbook builds without a broken link, and its code runs as it stands."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
+from dvc.cli.parser import get_main_parser as dvc_parser
 from PIL import Image
 from rich.console import Console
 from ruamel.yaml import YAML
 
 from windtunnel.cli.check import check_compatibility
+from windtunnel.cli.main import cli
 from windtunnel.evaluation.validate import validate
+from windtunnel.inputs.models.views import view_of
 from windtunnel.params.load import validate_schema
+from windtunnel.params.model import Model
+from windtunnel.plugins import ModelSource
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -116,12 +123,67 @@ def test_every_params_of_the_how_tos_runs_on_what_it_names(theirs, text):
     assert mistakes == []
 
 
-@pytest.mark.parametrize("line", [c for b in blocks("how-to.md", "bash") for c in b.strip().splitlines()])
-def test_every_command_of_the_how_tos_exists(line):
-    program, command, *words = line.split()
-    assert program in {"dvc", "windtunnel"}
-    if program == "windtunnel":
-        found = subprocess.run(
-            [sys.executable, "-m", "windtunnel", command, "--help"], capture_output=True, text=True, check=True
-        )
-        assert all(word in found.stdout for word in words if word.startswith("--"))
+def command_lines() -> list[str]:
+    """Every command of windtunnel and DVC in the handbook and the README, without its comment."""
+    found = []
+    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+        text = page.read_text()
+        fenced = "\n".join(code for kind, code in FENCE.findall(text) if kind in {"bash", "sh"})
+        indented = re.findall(r"^    (.+)$", FENCE.sub("", text), re.MULTILINE)
+        for line in [*fenced.splitlines(), *indented]:
+            for part in re.split(r"&&|; | \| ", line.partition("  #")[0]):
+                if re.match(r"(python -m )?windtunnel [a-z]+|dvc [a-z]+ ?", part.strip()):
+                    found.append(part.strip().removeprefix("python -m "))
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_every_command_of_the_handbook_exists_with_its_options(line):
+    program, *words = shlex.split(line)
+    if program == "dvc":
+        dvc_parser().parse_args(words)  # exits where it does not know one
+        return
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, f"windtunnel has no command {name}"
+        command = found
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+
+
+def test_the_commands_of_the_handbook_are_found():
+    lines = command_lines()
+    assert {"windtunnel rollback", "dvc repro robustness/dvc.yaml", "windtunnel evidence --output pack.zip"} <= {*lines}
+    assert len(lines) > 40
+
+
+@pytest.mark.parametrize("text", [*blocks("models.md", "yaml"), *blocks("team.md", "yaml")])
+def test_every_yaml_of_models_and_team_is_valid(text, tmp_path):
+    given = YAML(typ="safe", pure=True).load(text)
+    if "jobs" not in given:
+        validate_schema({**REST, **given}, "the handbook")
+        return
+    pytest.importorskip("check_jsonschema")
+    (tmp_path / "workflow.yml").write_text(text)
+    schema = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    subprocess.run([*schema, str(tmp_path / "workflow.yml")], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [b for b in blocks("models.md", "yaml") if re.search("source: (torchvision|timm)", b)])
+def test_the_libraries_know_the_models_and_weights_that_models_names(text):
+    """Their transforms come with the name of the weights; the weights themselves would be downloaded."""
+    from tests.inputs.models.libraries import need
+
+    model = Model(**YAML(typ="safe", pure=True).load(text)["model"])
+    need("torchvision", model.source)
+    assert len(view_of(model).class_names) == 1000
+
+
+def test_the_source_of_ones_own_in_models_is_a_record():
+    (block,) = blocks("models.md", "python")
+    namespace: dict[str, object] = {}
+    exec(block, namespace)
+    assert isinstance(namespace["SOURCE"], ModelSource)

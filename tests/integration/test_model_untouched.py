@@ -31,8 +31,8 @@ ENTRIES = [
     ("sweeps", SweepEntry(epsilons=[0, 0.05, 0.2], refine=2)),
     ("sweeps", SweepEntry(library="torchattacks", algorithm="PGD", epsilons=[0, 0.1], budget={"steps": 3})),
     *(("verification", VerificationEntry(library="auto-LiRPA", algorithm=a)) for a in ("ibp", "crown-ibp", "crown")),
-    ("verification", VerificationEntry(library="Marabou", algorithm="linf-box", timeout=5, workers=1)),
-    ("verification", VerificationEntry(library="windtunnel", algorithm="cascade", timeout=5, workers=1)),
+    ("verification", VerificationEntry(library="Marabou", algorithm="linf-box", timeout=5)),
+    ("verification", VerificationEntry(library="windtunnel", algorithm="cascade", timeout=5)),
 ]
 
 
@@ -88,7 +88,7 @@ def test_an_assessment_leaves_every_byte_of_the_model(subject, family, entry):
 def test_the_clean_evaluation_and_a_corruption_suite_leave_every_byte_of_the_model(subject):
     before = everything(subject.classifier.module)
     assess_clean(Clean(), subject_of(subject.classifier, subject.dataset))
-    entry = CorruptionEntry(corruptions=["fog", "contrast"], severities=(5,), upsample=32, workers=1)
+    entry = CorruptionEntry(corruptions=["fog", "contrast"], severities=(5,), upsample=32)
     assess_suite("c", entry, subject, lambda _: None)
     assert everything(subject.classifier.module) == before
 

@@ -39,7 +39,7 @@ verification:
   crown: {library: auto-LiRPA, algorithm: crown, samples: {n: 2}}
   marabou: {library: Marabou, algorithm: linf-box, timeout: 2, samples: {n: 1}}
 corruptions:
-  blur: {algorithm: gaussian_blur, severities: [1], upsample: 32, workers: 1, samples: {n: 2}}
+  blur: {algorithm: gaussian_blur, severities: [1], upsample: 32, samples: {n: 2}}
 generators: {train: {steps: 2, latent_dim: 2}}
 latent: {}
 sanity: {profile: stored}
@@ -106,7 +106,7 @@ class Project(Clone):
     def add_a_reference(self) -> None:
         """A suite that another run has left, and an entry measured against it; copied results stand for its run."""
         shutil.copytree(self.folder / "reports" / "robustness" / "blur", self.folder / "elsewhere")
-        block = "  against: {algorithm: gaussian_blur, severities: [1], upsample: 32, workers: 1, samples: {n: 2}, reference: elsewhere}\n"
+        block = "  against: {algorithm: gaussian_blur, severities: [1], upsample: 32, samples: {n: 2}, reference: elsewhere}\n"
         self.write_params(PARAMS.replace("corruptions:\n", f"corruptions:\n{block}"))
         for made in ("robustness/blur", "digests/blur.json", "plots/corrupt/blur.csv"):
             source = self.folder / "reports" / made

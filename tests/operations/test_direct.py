@@ -49,7 +49,7 @@ model: {source: export, path: model.pt2}
 budget: {norm: Linf, epsilon: 0.06}
 attacks: {pgd: {library: torchattacks, algorithm: PGD}}
 verification: {crown: {library: auto-LiRPA, algorithm: crown}}
-corruptions: {fog: {library: imagecorruptions, algorithm: fog, upsample: 32, workers: 1}}
+corruptions: {fog: {library: imagecorruptions, algorithm: fog, upsample: 32}}
 """
     )
     for stage in ("resolve", "prepare", "train", "clean"):
@@ -207,7 +207,7 @@ torch.manual_seed(0)
 x, y = torch.rand(6, 1, 4, 4), torch.arange(6) % 3
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
 print("once", flush=True)
-print(wt.corrupt(model, x, y, "fog", upsample=32, severities=[1], workers=2).metrics["corrupted_accuracy"])
+print(wt.corrupt(model, x, y, "fog", upsample=32, severities=[1]).metrics["corrupted_accuracy"])
 print(wt.verify(model, x, y, "marabou", budget="Linf 0.01").metrics["verified_rate"])
 """
     )

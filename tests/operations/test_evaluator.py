@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -26,7 +27,7 @@ attacks:
   pgd: {library: torchattacks, algorithm: PGD, budget: {steps: 10, step_size: 0.02}}
   fgsm: {library: torchattacks, algorithm: FGSM}
   rest: {library: torchattacks, algorithm: PGD, on: {survivors_of: [fgsm]}}
-corruptions: {fog: {algorithm: fog, upsample: 32, workers: 1}}
+corruptions: {fog: {algorithm: fog, upsample: 32}}
 """
 SCRIPT = """
 import json, mlflow, numpy as np, os
@@ -102,6 +103,15 @@ def test_it_gives_the_numbers_and_files_of_the_pipeline(tmp_path, monkeypatch, m
         assert all(
             (mine[key] == theirs[key]).all() for key in ("perturbed_inputs", "verdicts", "perturbed_predictions")
         )
+
+    # The block of docs/team.md, as it stands.
+    mlflow.register_model(logged.model_uri, "windtunnel")
+    mlflow.MlflowClient().set_registered_model_alias("windtunnel", "champion", 1)
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "team.md").read_text(), re.DOTALL | re.MULTILINE)
+    data = "import numpy\nc = numpy.load('data.npz')\nx, y = c['x'][:20].reshape(20, -1), c['y'][:20]\n"
+    script = f"{data}{block}\nassert 'clean/accuracy' in found.metrics and 'windtunnel/metrics.json' in found.artifacts, found"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize(("config", "words"), [

@@ -22,6 +22,7 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.operations.strengthen import add_to, lines_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.params.load import load_params
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
 PGD = AttackEntry(library="torchattacks", algorithm="PGD", budget={"steps": 20, "step_size": 0.0125})
@@ -105,6 +106,17 @@ def test_an_explanation_ends_with_what_to_run(project: Path) -> None:
     assert "windtunnel strengthen" in found.output
     assert "survivors_of" in found.output
     assert "survivors_of" not in CliRunner().invoke(cli, ["sanity", "--explain", "F1"], env={"COLUMNS": "200"}).output
+
+
+def test_an_explanation_says_where_what_to_run_is_there_already(project: Path) -> None:
+    params = load_params()
+    add_to(project, stronger(MASKED, params.attacks, params.budget))
+    asked = {
+        name: CliRunner().invoke(cli, ["sanity", "--explain", name], env={"COLUMNS": "200"}).output
+        for name in ("C23", "F1")
+    }
+    assert "Nothing to add: what answers it is in params.yaml already" in asked["C23"]
+    assert "Nothing to add" not in asked["F1"]
 
 
 def test_the_lines_are_yaml_of_a_params_file() -> None:

@@ -132,9 +132,9 @@ def _words(row: Check) -> str:
 
 
 def _what_to_run(row: Check) -> str:
-    """The lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty for none."""
+    """The lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
     from windtunnel.core.layout import PARAMS_FILE
-    from windtunnel.evaluation.sanity.remedies import stronger
+    from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
     from windtunnel.operations.strengthen import lines_of
     from windtunnel.params.attacks import AttackEntry
     from windtunnel.params.entry import Budget
@@ -146,6 +146,8 @@ def _what_to_run(row: Check) -> str:
         attacks, budget = params.attacks or attacks, params.budget
     flagged = FindingRecord(id=row.id, title=row.title, severity=Severity.WARN, status=Status.WARN)
     entries = stronger([flagged], attacks, budget)
-    return (
-        f"\n\nWhat to run (windtunnel strengthen does it for what was flagged):\n{lines_of(entries)}" if entries else ""
-    )
+    if entries:
+        return f"\n\nWhat to run (windtunnel strengthen does it for what was flagged):\n{lines_of(entries)}"
+    if row.id in REMEDIES:
+        return f"\n\nNothing to add: what answers it is in {PARAMS_FILE} already, or no attack there has an epsilon under Linf or L2."
+    return ""

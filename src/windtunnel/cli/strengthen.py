@@ -36,7 +36,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     entries = stronger(asked, params.attacks, params.budget)
     if not entries:
         console.print(
-            "strengthen: nothing to add: no flagged check has an attack for an answer that is not there already"
+            "strengthen: nothing to add: no attack answers a flagged check that is not in params.yaml already"
         )
         return
     console.print(escape(lines_of(entries)), end="")

@@ -101,7 +101,8 @@ def _measured(
             started = time.perf_counter()
             compute(families()[family], task)
             took = time.perf_counter() - started
-    spread = 1 if hasattr(entry, "workers") else max(1, min(workers, -(-size.samples // few)))
+    # A batch of several units was spread over the workers when it was timed.
+    spread = max(1, min(workers, -(-size.samples // few))) if entry.batch_is_a_unit else 1
     return Estimate(size.name, size.samples, few, took, took * size.samples / few / spread, memory.most, size.bytes)
 
 

@@ -17,6 +17,8 @@ CHOICE = "choice"
 class CorruptionEntry(Entry):
     """Corruptions of ImageNet-C: one by name, or a suite: common (15), validation (4), all (19), noise, blur, weather, digital."""
 
+    batch_is_a_unit = False
+
     library: str = "imagecorruptions"
     algorithm: str = Field(
         "common", description="a corruption, or a suite of them; choice where `corruptions` lists them"
@@ -32,9 +34,6 @@ class CorruptionEntry(Entry):
     )
     reference: str | None = Field(
         None, description="for mCE: imagenet-alexnet, or the directory of a suite of another model on the same samples"
-    )
-    workers: PositiveInt = Field(
-        2, description="processes of this machine for a large suite, where no executor is asked for"
     )
     ci_method: Literal["wilson", "clopper_pearson", "jeffreys", "agresti_coull"] = "wilson"
     ci_level: Number = Field(0.95, gt=0, lt=1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.params.numbers import Number
@@ -93,6 +94,7 @@ class Entry(Block):
     """One named assessment."""
 
     drops_images: ClassVar[bool] = True  # whether `storage.inputs` has a say in it
+    batch_is_a_unit: ClassVar[bool] = True  # of work that goes to one worker; else a batch is spread over several
 
     library: str = Field(description="the library that runs it")
     algorithm: str = Field(description="the library's own name for the algorithm")
@@ -105,6 +107,17 @@ class Entry(Block):
     visualisers: list[str | dict[str, dict[str, Value]]] | None = Field(
         None, description="names, or {name: {option: value}}; the kind's defaults where absent"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nowhere(cls, given: object) -> object:
+        """A key of earlier versions: where work is done decides no result, so that it is no part of what is resolved."""
+        if isinstance(given, Mapping) and "workers" in given:
+            raise ValueError(
+                "workers: where work is done is no part of params.yaml; leave the line out, and set "
+                "WINDTUNNEL_EXECUTOR=processes:4, --executor, or `executor:` in windtunnel.local.yaml"
+            )
+        return given
 
     @property
     def kept_inputs(self) -> int | Literal["all"]:

@@ -50,6 +50,8 @@ SOLVER_TIMEOUT = 20.0  # seconds: Marabou counts no work
 class VerificationEntry(Entry):
     """Formal verification by auto-LiRPA, branch and bound, Marabou, a cascade of them, or randomised smoothing."""
 
+    batch_is_a_unit = False
+
     batch_size: PositiveInt = Field(
         256, description="most samples bounded together; fewer where the layers are large or memory is short"
     )
@@ -59,9 +61,6 @@ class VerificationEntry(Entry):
         description="seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work",
     )
     time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
-    workers: PositiveInt = Field(
-        2, description="Marabou, cascade: solver processes at a time, where no executor is asked for"
-    )
     other_classes: Literal["together", "one_by_one"] = Field(
         "together", description="Marabou: all other classes in one disjunction, or a query for each, the nearest first"
     )

@@ -126,7 +126,7 @@ def test_a_reference_of_other_data_is_refused(data, given, says):
 def earlier(digits_subject, tmp_path_factory):
     """(a suite on disk, its samples, its entry)."""
     few = digits_subject.subset(torch.arange(20))
-    asked = CorruptionEntry(corruptions=["fog", "contrast"], severities=(1, 5), upsample=32, workers=1)
+    asked = CorruptionEntry(corruptions=["fog", "contrast"], severities=(1, 5), upsample=32)
     directory = tmp_path_factory.mktemp("reports") / "common"
     write_artifacts(assess_suite("common", asked, few, lambda _: None), directory, few, started=0)
     return directory, few, asked

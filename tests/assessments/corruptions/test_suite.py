@@ -14,6 +14,7 @@ from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import PerturbationDistribution, Verdict
 from windtunnel.core.errors import UserError
+from windtunnel.core.executors import VARIABLE
 from windtunnel.params.corruptions import CorruptionEntry
 
 
@@ -25,7 +26,7 @@ def _own_checkpoints(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def suite(digits_subject):
     few = digits_subject.subset(torch.arange(24))
-    entry = CorruptionEntry(algorithm="noise", severities=(1, 5), upsample=32, workers=1)
+    entry = CorruptionEntry(algorithm="noise", severities=(1, 5), upsample=32)
     return few, entry, run_suite(entry, few)
 
 
@@ -79,9 +80,10 @@ def test_a_suite_declares_every_severity_it_ran_at_and_what_its_verdicts_mean(su
     )
 
 
-def test_processes_give_the_same_bytes_as_one(suite):
+def test_processes_give_the_same_bytes_as_one(suite, monkeypatch):
     subject, entry, (whole, _) = suite
-    again, _ = run_suite(entry.model_copy(update={"workers": 2}), subject)
+    monkeypatch.setenv(VARIABLE, "processes:2")
+    again, _ = run_suite(entry, subject)
     assert torch.equal(again.data["perturbed_inputs"], whole.data["perturbed_inputs"])
 
 

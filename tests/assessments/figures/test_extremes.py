@@ -87,7 +87,6 @@ def corrupted(right: int, folder: Path) -> tuple[AssessmentResult, AssessmentRes
         corruptions=("pixelate", "jpeg_compression", "saturate"),
         severities=(1, 5),
         upsample=32,
-        workers=1,
     )
     suite = assess_suite("suite", entry, subject, lambda _: None)
     clean = assess_clean(Clean(), subject)

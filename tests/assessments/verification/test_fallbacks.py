@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from balls import budget, entry, first, subject_with
 from torch import nn
 
-from windtunnel.assessments.verification import bounding, lirpa
+from windtunnel.assessments.verification import bounding, lirpa, memory
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.preflight import preflight
@@ -153,3 +154,17 @@ def test_pooling_that_auto_lirpa_bounds_wrongly_is_bounded_as_the_convolution_th
             logits = subject.classifier.logits((subject.dataset.inputs[i] + noise).clamp(0, 1))
             assert (logits >= result.data["output_bounds"]["lower"][i] - 1e-5).all()
             assert (logits <= result.data["output_bounds"]["upper"][i] + 1e-5).all()
+
+
+def test_what_the_system_has_read_of_files_counts_as_free_in_a_container(tmp_path, monkeypatch):
+    """Mapped data and results fill the cache of files: counted as used, they would halve every batch of a large run."""
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("8000000000\n")
+    (tmp_path / "memory.current").write_text("7900000000\n")
+    (tmp_path / "memory.stat").write_text(
+        "anon 900000000\nfile 7000000000\ninactive_file 6000000000\nactive_file 900000000\n"
+    )
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**50))
+    assert memory.free_memory(torch.device("cpu")) == 7_000_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_memory(torch.device("cpu")) == 2**50

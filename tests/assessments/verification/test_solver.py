@@ -23,7 +23,7 @@ from windtunnel.assessments.verification.marabou import check_equivalence, queri
 from windtunnel.assessments.verification.onnx_graph import readable_by_marabou
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.executors import Lost
+from windtunnel.core.executors import VARIABLE, Lost
 from windtunnel.inputs.models.load import export_onnx
 
 SAMPLES = 50
@@ -146,14 +146,15 @@ def test_a_counter_example_outside_the_box_or_of_the_right_class_is_none(tiny, t
 
 
 @pytest.mark.slow
-def test_a_solver_killed_from_outside_is_asked_again_and_the_others_answer(digits_subject, tmp_path):
+def test_a_solver_killed_from_outside_is_asked_again_and_the_others_answer(digits_subject, tmp_path, monkeypatch):
     """A convolutional network keeps its solver busy; the one beside it is quick."""
+    monkeypatch.setenv(VARIABLE, "here")  # one solver at a time
     subject = first(digits_subject, 1)
     path = export_onnx(subject.classifier, tmp_path / "model.onnx")
     hard = queries_of(subject, 0.2, torch.arange(1), one_by_one=False)[0]
     wide = replace(hard, index=7, lower=hard.lower, upper=hard.lower + np.float32(1e-4))
     answers, before = [], set(multiprocessing.active_children())
-    run = threading.Thread(target=lambda: answers.extend(solve_all(path, [hard, wide], 5, 1, float("inf"), "m")))
+    run = threading.Thread(target=lambda: answers.extend(solve_all(path, [hard, wide], 5, float("inf"), "m")))
     run.start()
     deadline = time.monotonic() + 60
     while not (solvers := set(multiprocessing.active_children()) - before) and time.monotonic() < deadline:
@@ -185,8 +186,8 @@ def test_a_solver_that_dies_or_hangs_costs_its_sample_alone(tiny, tmp_path, monk
             yield 1, work(units[1])
             yield 0, lost
 
-    monkeypatch.setattr(marabou, "executor", Dies)
-    gone, other = solve_all(path, queries, 2, 1, float("inf"), "m")
+    monkeypatch.setattr(marabou, "executor", lambda _: Dies())
+    gone, other = solve_all(path, queries, 2, float("inf"), "m")
     assert gone.verdict is verdict
     assert reason in gone.reason
     assert other.verdict in {Verdict.VERIFIED, Verdict.FALSIFIED}
@@ -232,14 +233,14 @@ def test_a_solver_leaves_nothing_in_the_current_folder(tiny, tmp_path, monkeypat
     onnx_path = export_onnx(tiny.classifier, tmp_path / "graph" / "model.onnx")
     (query,) = queries_of(tiny, 0.05, torch.tensor([0]), one_by_one=False)
     broken = replace(query, lower=query.upper + 1, upper=query.lower - 1)  # an empty box: Marabou writes the query down
-    (answer,) = solve_all(onnx_path.relative_to(tmp_path), [broken], 5.0, 1, float("inf"), "m")
+    (answer,) = solve_all(onnx_path.relative_to(tmp_path), [broken], 5.0, float("inf"), "m")
     assert [path.name for path in tmp_path.iterdir()] == ["graph"]
     assert answer.index == 0
 
 
 def test_what_earlier_steps_took_of_a_time_out_the_solver_does_not_have(mlp_subject):
     subject = first(mlp_subject, 3)
-    given = entry("cascade", steps=["branch-and-bound", "marabou"], timeout=1e-9, workers=1)
+    given = entry("cascade", steps=["branch-and-bound", "marabou"], timeout=1e-9)
     result = assess("v", given, budget(0.12), subject)
     left = result.data["verdicts"] == Verdict.UNKNOWN
     assert left.any()
@@ -253,7 +254,7 @@ from windtunnel.assessments.verification.assess import assess
 
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
-result = assess("v", entry("linf-box", timeout=20, workers=2), budget(0.01), subject_with(module, torch.rand(4, 1, 2, 2), 2))
+result = assess("v", entry("linf-box", timeout=20), budget(0.01), subject_with(module, torch.rand(4, 1, 2, 2), 2))
 print(len(result.data["verdicts"]), "verdicts")
 """
 

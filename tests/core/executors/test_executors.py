@@ -24,6 +24,7 @@ from windtunnel.core.subject import subject_of
 from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.params.load import validate_schema
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
 EVERYWHERE = ["processes:2", pytest.param("ray:2", marks=pytest.mark.slow)]
@@ -204,19 +205,43 @@ def test_a_limit_that_is_none_is_refused(monkeypatch, given):
         batch_limit()
 
 
+@pytest.mark.parametrize("family", ["attacks", "corruptions", "verification"])
+def test_where_work_is_done_is_refused_in_params_with_the_place_where_it_belongs(family):
+    entry = {"corruptions": {"algorithm": "fog", "upsample": 32}, "verification": {"library": "auto-LiRPA", "algorithm": "ibp"},
+             "attacks": {"library": "torchattacks", "algorithm": "FGSM"}}[family]  # fmt: skip
+    given = {
+        "data": {"source": "digits"},
+        "model": {"source": "train"},
+        "budget": {"norm": "Linf", "epsilon": 0.1},
+        family: {"it": {**entry, "workers": 3}},
+    }
+    with pytest.raises(
+        UserError, match=rf"{family}\.it: workers: .*{VARIABLE}=processes:4, --executor, .*{LOCAL_FILE}"
+    ) as found:
+        validate_schema(given)
+    assert "\n" not in str(found.value)
+
+
 def test_the_limit_of_the_local_file():
     LOCAL_FILE.write_text("batch_limit: 90\n")
     assert batch_limit() == 90
     assert isinstance(executor(), Here)
 
 
-@pytest.mark.parametrize("asked", ["here", "processes:2"])
-def test_a_batch_that_does_not_fit_is_worked_on_in_halves_and_says_so(monkeypatch, asked):
+SHORT = {
+    "the CPU": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB"),
+    "an accelerator": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+}
+
+
+@pytest.mark.parametrize(("asked", "of"), [("here", "the CPU"), ("processes:2", "the CPU"), ("here", "an accelerator")])
+def test_a_batch_that_does_not_fit_is_worked_on_in_halves_and_says_so(monkeypatch, asked, of):
     monkeypatch.setenv(VARIABLE, asked)
+    short = SHORT[of]
 
     def small(batch):
         if len(batch.indices) > 3:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB")
+            raise short
         return drawn(batch)
 
     incidents = Incidents()
@@ -286,6 +311,62 @@ def test_a_worker_with_other_versions_is_refused():
     require_equal(mine, dict(mine), "it")
     with pytest.raises(UserError, match=r"a worker has torch 1\.0 \(here .*\): its results would be others"):
         require_equal(mine, {**mine, "torch": "1.0"}, "a worker")
+
+
+def test_the_processor_and_the_accelerator_count_as_versions():
+    """A worker on an accelerator, or on a processor whose sums have other parts, beside a driver on this CPU."""
+    mine = versions()
+    assert {"torch", "numpy", "windtunnel", "processor", "device"} <= set(mine)
+    with pytest.raises(UserError, match=r"device NVIDIA A100 \(here"):
+        require_equal(mine, {**mine, "device": "NVIDIA A100"}, "a worker")
+    with pytest.raises(UserError, match=r"processor NOTHING \(here"):
+        require_equal(mine, {**mine, "processor": "NOTHING"}, "a worker")
+    with pytest.raises(UserError, match=r"ray None \(here"):  # one of an earlier release says nothing of it
+        require_equal({**mine, "ray": "2"}, mine, "a worker")
+
+
+def test_a_ray_that_starts_too_slowly_is_started_again_and_another_failure_is_a_line(monkeypatch):
+    pytest.importorskip("ray")
+    import ray
+
+    from windtunnel.core.executors import on_ray
+
+    said, started = ["The current node timed out during startup."] * 2 + ["no such host"], []
+
+    def init(**given):
+        started.append(given["address"])
+        raise ConnectionError(said[len(started) - 1])
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(UserError, match=r"RAY_ADDRESS: local: no Ray cluster answers there \(no such host\)"):
+        on_ray._connected()
+    assert started == ["local"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "there"), [("device", "NVIDIA A100"), ("torch", "1.0")])
+def test_a_worker_of_a_cluster_that_differs_is_refused_in_one_line(monkeypatch, key, there):
+    """The driver is made to differ, so that real actors are what is compared with it."""
+    pytest.importorskip("ray")
+    from windtunnel.core.executors import on_ray
+
+    end_crew(on_ray)
+    real = versions()
+    monkeypatch.setattr(on_ray, "versions", lambda: {**real, key: there})
+    monkeypatch.setenv(VARIABLE, "ray:1")
+    with pytest.raises(UserError, match=rf"a worker of the Ray cluster has {key} .* \(here {there}\)") as found:
+        run_batches(batches_of(torch.arange(4), 2, 3, "it"), drawn, name="it")
+    assert "\n" not in str(found.value)
+    end_crew(on_ray)
+
+
+def end_crew(on_ray):
+    """A crew is kept from one piece of work to the next, and has been compared."""
+    for worker in on_ray._Kept.crew.workers if on_ray._Kept.crew else ():
+        worker.end()
+    on_ray._Kept.crew = None
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ RUN: dict[str, object] = {
         "crown_wide": {"library": "auto-LiRPA", "algorithm": "crown", "budget": {"epsilon": 0.1}},
         "marabou": {"library": "Marabou", "algorithm": "linf-box", "samples": {"n": 8}, "timeout": 10},
     },
-    "corruptions": {"noise": {"algorithm": "noise", "severities": [1, 3], "upsample": 32, "workers": 1}},
+    "corruptions": {"noise": {"algorithm": "noise", "severities": [1, 3], "upsample": 32}},
     # 60 samples are few, and say so; the limits are lowered so that the other checks can be told apart.
     "sanity": {"profile": "full", "samples": 40, "thresholds": {"D11": 10, "F2": 0.5, "F8": 0.5}},
 }  # fmt: skip

@@ -36,7 +36,7 @@ PARAMS = {
     },
     "sweeps": {"sweep": {"epsilons": [0, 0.05, 0.1]}},
     "verification": {"crown": {"library": "auto-LiRPA", "algorithm": "crown"}},
-    "corruptions": {"suite": {"algorithm": "fog", "severities": [1, 3], "upsample": 32, "workers": 1}},
+    "corruptions": {"suite": {"algorithm": "fog", "severities": [1, 3], "upsample": 32}},
 }
 
 

@@ -64,7 +64,7 @@ queries:
   hopskip:
     {library: foolbox, algorithm: HopSkipJumpAttack, params: {steps: 2, max_gradient_eval_steps: 40}, budget: {norm: L2, epsilon: 1.5}}
   genetic: {library: foolbox, algorithm: GenAttack, params: {steps: 5}, target_classes: next}
-corruptions: {noise: {algorithm: gaussian_noise, severities: [1, 3], upsample: 32, workers: 1}}
+corruptions: {noise: {algorithm: gaussian_noise, severities: [1, 3], upsample: 32}}
 sanity: {queries: 150}
 """
 

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 from torch import nn
 
+from windtunnel.core.errors import UserError
 from windtunnel.core.libraries import is_installed
 from windtunnel.operations.project import upstream
 from windtunnel.operations.project.factory import factories
@@ -122,6 +123,12 @@ def test_an_npz_counts_where_it_holds_x(tmp_path, found):
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)))
     np.savez(tmp_path / "b.npz", weights=np.zeros(3))
     assert [one.path.name for one in found().data] == ["a.npz"]
+    assert found().data_at(Path("a.npz")).source == "npz"
+    assert found().data_at(Path("later.npz")).source == "npz"  # a stage may make it
+    with pytest.raises(
+        UserError, match=r"^init: --data b\.npz: has no array 'x' \(it has weights\); x is \(N, C, H, W\)"
+    ):
+        found().data_at(Path("b.npz"))
 
 
 def test_what_a_dvc_stage_makes_comes_first_even_before_it_is_there(tmp_path, found):

@@ -1,6 +1,7 @@
 """The files of a project: the graph of every project is one, params.yaml is valid as it is written, and all can be taken back."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from windtunnel.cli.evidence import evidence
 from windtunnel.cli.init import init
+from windtunnel.cli.report import report
 from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
 from windtunnel.core.plugins import families
@@ -27,6 +30,12 @@ GRAPH = Weights(Path("net.onnx"), "onnx", size=10**8, channels=3, side=224)
 DIGITS = Samples(Path("data/test"), "folder", "", Path("data/train"), None, 10, (28, 28), 1)
 PHOTOS = Samples(Path("/photos"), "folder", classes=1000, channels=3)
 IDX = Samples(Path("t10k"), "idx", "", Path("train"), (Path("labels"), Path("train-labels")), channels=1)
+
+# The files that `windtunnel report` and `windtunnel evidence` write.
+BY_DEFAULT = [
+    f"{next(o.default for o in report.params if o.name == 'output')}/report.html",
+    str(next(o.default for o in evidence.params if o.name == "output")),
+]
 
 
 def plain(value):
@@ -165,7 +174,14 @@ def test_taken_back_everything_is_as_before_but_for_the_users_own_files(reposito
     before = sorted(repository.rglob("*"))
     apply(planned(repository), repository)
     folder = repository / "robustness"
-    for made in ("reports/robustness/pgd/metadata.json", ".cache/x", "mlflow.db", "mlflow.db.lock", "dvc.lock"):
+    for made in (
+        "reports/robustness/pgd/metadata.json",
+        ".cache/x",
+        "mlflow.db",
+        "mlflow.db.lock",
+        "dvc.lock",
+        *BY_DEFAULT,
+    ):
         (folder / made).parent.mkdir(parents=True, exist_ok=True)
         (folder / made).touch()
     (folder / "notes.md").write_text("mine")
@@ -176,6 +192,18 @@ def test_taken_back_everything_is_as_before_but_for_the_users_own_files(reposito
     assert found.of_dvc == ()
     remove(found)
     assert sorted(repository.rglob("*")) == sorted([*before, folder, folder / "notes.md"])
+
+
+def test_what_commands_write_where_nothing_is_said_is_nothing_for_git(repository):
+    (repository / ".git").rmdir()
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    apply(planned(repository), repository)
+    for name in BY_DEFAULT:
+        (repository / "robustness" / name).parent.mkdir(exist_ok=True)
+        (repository / "robustness" / name).touch()
+    ask = ["git", "ls-files", "--others", "--exclude-standard"]
+    new = subprocess.run(ask, cwd=repository / "robustness", capture_output=True, text=True, check=True).stdout
+    assert not set(new.split()) & set(BY_DEFAULT)
 
 
 def test_a_damaged_record_is_one_line(repository):

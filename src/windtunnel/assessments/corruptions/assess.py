@@ -22,6 +22,7 @@ from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
 from windtunnel.core.chunks import put_rows, row_parts
 from windtunnel.core.classifier import forward_rows
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.executors import UNASKED
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.corruptions import CorruptionEntry
@@ -206,7 +207,7 @@ def _corrupt_all(
     predictions, filled = torch.empty(n, dtype=torch.int64), 0
     found = each_batch(
         units.batches, units, name=name, checkpoint=checkpoint, without=units.untouched, incidents=incidents,
-        processes=entry.workers if len(pairs) * n * side**2 > WORTH_PROCESSES else 1,
+        processes=UNASKED if len(pairs) * n * side**2 > WORTH_PROCESSES else 1,
     )  # fmt: skip
     for batch, part in found:
         rows = slice(filled, filled + len(batch.indices))

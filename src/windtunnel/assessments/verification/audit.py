@@ -124,7 +124,7 @@ def _second_opinion(first: str, subject: Subject, norm: Norm, epsilon: float) ->
     if first != _OWN:
         given = {"library": "windtunnel", "algorithm": f"{_OWN}{_SUFFIX[norm]}", "params": {"domains": DOMAINS}}
     elif norm is Norm.LINF:
-        given = {"library": "windtunnel", "algorithm": "cascade", "steps": ("alpha-crown", "marabou"), "workers": 1,
+        given = {"library": "windtunnel", "algorithm": "cascade", "steps": ("alpha-crown", "marabou"),
                  "timeout": SECONDS}  # fmt: skip
     else:
         given = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{_SUFFIX[norm]}"}

@@ -34,7 +34,8 @@ class Bounder:
     batch_size: the most samples at a time. slack: how far rounding parts the subject's network from the user's, by which
     all bounds are widened. deadline: time.monotonic() at which a bound is interrupted. together: how many samples suit the
     size of the layers, never the memory that is free; a batch that does not fit is halved. halved: the smallest batch to which a
-    method came down. fallbacks: for (method, weaker one, reason) the samples it concerns. incidents: batches that were lost.
+    method came down. fallbacks: for (method, weaker one, reason) the samples it concerns, as keys, in order.
+    incidents: batches that were lost.
     """
 
     subject: Subject
@@ -42,7 +43,7 @@ class Bounder:
     batch_size: int
     slack: float = 0.0
     deadline: float = float("inf")
-    fallbacks: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
+    fallbacks: dict[tuple[str, str, str], dict[int, None]] = field(default_factory=dict)
     halved: dict[str, int] = field(default_factory=dict)
     together: int = field(init=False)
     unsupported: dict[str, str] = field(default_factory=dict)
@@ -133,8 +134,7 @@ class Bounder:
         if weaker is None:
             yield rows, method, None
             return
-        concerned = self.fallbacks.setdefault((method, weaker, reason), [])
-        concerned += [row for row in rows.tolist() if row not in concerned]
+        self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(rows.tolist()))
         yield from self._bound(weaker, rows, epsilons, logits=logits)
 
 

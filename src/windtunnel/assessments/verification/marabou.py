@@ -17,7 +17,7 @@ from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.executors import Here, Lost, executor
+from windtunnel.core.executors import UNASKED, Here, Lost, executor
 from windtunnel.core.executors.processes import Processes
 from windtunnel.core.subject import Subject
 
@@ -70,18 +70,17 @@ def solve_all(
     onnx: Path,
     queries: Sequence[Query],
     timeout: float,
-    workers: int,
     deadline: float,
     name: str,
     checkpoint: Checkpoint | None = None,
 ) -> list[Answer]:
-    """Answer every query wherever the executor says, else in `workers` processes: a solver that hangs can be ended.
+    """Answer every query wherever the executor says, never in this process: a solver that hangs can be ended.
 
     A crash or a kill of one solver costs that sample alone, which is tried again. Samples left, or at work, at `deadline`
     (time.monotonic(), inf for none) are UNKNOWN, reason `time budget`. What is verified or falsified is kept in `checkpoint`.
     """
-    asked = executor()
-    workforce = Processes(workers) if isinstance(asked, Here) else asked
+    asked = executor(UNASKED)
+    workforce = Processes(1) if isinstance(asked, Here) else asked
     kept = {query.index: checkpoint.get(query.index) for query in queries} if checkpoint else {}
     answers = [_answer(index, tensors) for index, tensors in kept.items() if tensors]
     known = {answer.index for answer in answers}

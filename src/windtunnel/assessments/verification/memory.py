@@ -54,8 +54,15 @@ def free_memory(device: torch.device) -> int:
 
 
 def _left_in_container() -> int:
+    """The limit less what is used; not counted is what the system has read of files, which it drops where memory is asked for.
+
+    Mapped data and results fill that cache: counted, they would leave no room after a few gigabytes, and halve every batch.
+    """
     try:
-        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return int(limit) - int(used)
+        limit, used, told = (
+            (_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current", "memory.stat")
+        )
+        kinds = dict(line.split(maxsplit=1) for line in told.splitlines())
+        return int(limit) - int(used) + sum(int(kinds.get(kind, 0)) for kind in ("active_file", "inactive_file"))
     except (OSError, ValueError):  # no container, another version of cgroups, or no limit (`max`)
         return 2**62

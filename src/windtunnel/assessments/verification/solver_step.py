@@ -66,7 +66,7 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
 
         def ask(some: list[Query], what: str) -> list[Answer]:
             kept = task.checkpoint(ledger, step, what)  # what is decided stands, whoever else is asked about
-            return solve_all(onnx, some, entry.solver_timeout, entry.workers, task.deadline, task.name, kept)
+            return solve_all(onnx, some, entry.solver_timeout, task.deadline, task.name, kept)
 
         answers = ask(asked, "first")
         ties = [a.index for a in answers if (example := a.counter_example) is not None

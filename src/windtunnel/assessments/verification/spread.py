@@ -88,7 +88,7 @@ class _Unit:
                 for key in ("margins", "lower", "upper"):
                     found[key][at] = getattr(bounds, key)
         found["seconds"][:] = time.perf_counter() - started
-        notes = {"halved": own.halved, "fallbacks": [[*key, rows] for key, rows in own.fallbacks.items()]}
+        notes = {"halved": own.halved, "fallbacks": [[*key, list(rows)] for key, rows in own.fallbacks.items()]}
         return {**found, "notes": _text(notes)}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
@@ -116,5 +116,4 @@ def _remember(bounder: Bounder, notes: dict[str, object]) -> None:
     for method, size in halved.items():
         bounder.halved[method] = min(bounder.halved.get(method, size), size)
     for method, weaker, reason, rows in fallbacks:
-        concerned = bounder.fallbacks.setdefault((method, weaker, reason), [])
-        concerned += [row for row in rows if row not in concerned]
+        bounder.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(rows))

@@ -23,6 +23,8 @@ LIMIT_VARIABLE, LIMIT_KEY = "WINDTUNNEL_BATCH_LIMIT", "batch_limit"
 # Seconds for a unit, after which its worker counts as hung: far beyond any sensible batch, so that none waits for ever.
 BATCH_LIMIT = 6 * 3600.0
 KINDS = ("here", "processes", "ray")
+# Of this machine, for work that pays for them (solvers, large corruption suites) where no executor is asked for.
+UNASKED = 2
 
 
 @dataclass(frozen=True, slots=True)

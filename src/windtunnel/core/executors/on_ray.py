@@ -21,6 +21,7 @@ from windtunnel.core.narration import say
 
 U = TypeVar("U")
 R = TypeVar("R")
+_TOO_SLOW, _STARTS = "timed out during startup", 5  # Ray gives itself 30 s to start, which a busy machine may exceed
 
 
 class Actor(Desk):
@@ -142,10 +143,14 @@ def _connected() -> Any:
         import ray
     except ImportError as error:
         raise UserError("executor: ray is not installed; pip install 'windtunnel[ray]'") from error
-    if not ray.is_initialized():
+    for attempt in range(1, _STARTS + 1):
+        if ray.is_initialized():
+            break
         address = os.environ.get("RAY_ADDRESS")
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except Exception as error:  # connection errors of many kinds
-            raise UserError(f"RAY_ADDRESS: {address}: no Ray cluster answers there ({error})") from error
+            ray.shutdown()
+            if _TOO_SLOW not in str(error) or attempt == _STARTS:
+                raise UserError(f"RAY_ADDRESS: {address}: no Ray cluster answers there ({error})") from error
     return ray

@@ -11,7 +11,6 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from windtunnel.core import scratch
 from windtunnel.core.chunks import finite_rows, row_parts
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
@@ -23,7 +22,7 @@ from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
 from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
 
-POINTS = 100
+POINTS, AT_RANDOM = 100, 5000  # random points of a ball; so many balls at most
 GAVE_WAY = frozenset({"weaker_method", "step_skipped"})  # caveats: another method than asked for answered, or none
 
 
@@ -203,8 +202,8 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
 def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
     """A bound holds for every point of the ball, hence for those that we can try.
 
-    Logits of the clean input, of every example in the ball and of 100 random points of it, against the stored per-class
-    bounds, up to the threshold relative to the largest logit.
+    Logits of the clean input, of every example in the ball and, for at most 5,000 samples, of 100 random points of it, against
+    the stored per-class bounds, up to the threshold relative to the largest logit.
     """
     scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
     worst, bad, ids, seen = 0.0, [], [], 0
@@ -216,10 +215,11 @@ def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
         if not rows.any():
             continue
         outside = torch.zeros(int(rows.sum()))
-        for points in _points(evidence, certificate, ball, rows):
+        lower, upper = bounds["lower"][rows], bounds["upper"][rows]
+        for at, points in _points(evidence, certificate, ball, rows):
             logits = evidence.subject.classifier.logits(points)
-            off = torch.maximum(bounds["lower"][rows] - logits, logits - bounds["upper"][rows]).amax(1)
-            outside = torch.maximum(outside, off)
+            off = torch.maximum(lower[at] - logits, logits - upper[at]).amax(1)
+            outside[at] = torch.maximum(outside[at], off)
         seen, worst = seen + len(outside), max(worst, float(outside.max()) / scale)
         if (outside > limit * scale).any():
             bad.append(certificate.name)
@@ -229,23 +229,26 @@ def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
     return listing(bad, "outputs leave the bounds of", value=worst, n=seen, samples=ids)
 
 
-def _points(evidence: Evidence, certificate: Assessment, ball: Region, rows: Tensor) -> Iterator[Tensor]:
-    """Points of the balls around the samples at `rows` of a certificate: the clean inputs, attacks' examples, random ones."""
-    clean = scratch.rows_of(evidence.subject.dataset.inputs, certificate.rows[rows])
-    yield clean
-    place = {int(row): i for i, row in enumerate(certificate.rows[rows].tolist())}
+def _points(evidence: Evidence, certificate: Assessment, ball: Region, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """(places among the samples at `rows` of a certificate, points of their balls), a few samples at a time: the clean inputs,
+    attacks' examples, and random ones.
+    """
+    inputs, samples = evidence.subject.dataset.inputs, certificate.rows[rows]
+    few = next(row_parts(inputs)).stop
+    for at in torch.arange(len(samples)).split(few):
+        yield at, inputs[samples[at]]
+    place = torch.full((len(evidence.ids),), -1).scatter(0, samples, torch.arange(len(samples)))
     for assessment in map(evidence.pictured, perturbing(evidence)):
-        points = scratch.copy_of(clean)
-        for i in within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten().tolist():
-            if int(assessment.rows[i]) in place:
-                points[place[int(assessment.rows[i])]] = assessment.tensor("perturbed_inputs")[i]
-        yield points.clamp_(0, 1)
+        held = within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten()
+        held = held[place[assessment.rows[held]] >= 0]
+        for some in held.split(few):
+            yield place[assessment.rows[some]], assessment.tensor("perturbed_inputs")[some].clamp(0, 1)
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", certificate.name))
-    for k in range(POINTS):
-        drawn = scratch.empty(clean.shape)
-        for part in row_parts(clean):
-            drawn[part] = random_point(clean[part], ball, generator, corner=k % 2 == 0)
-        yield drawn
+    drawn = torch.linspace(0, len(samples) - 1, min(AT_RANDOM, len(samples))).round().long()
+    for at in drawn.split(few):
+        clean = inputs[samples[at]]
+        for k in range(POINTS):
+            yield at, random_point(clean, ball, generator, corner=k % 2 == 0)
 
 
 def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, corner: bool) -> Tensor:

@@ -11,6 +11,7 @@ from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, numbers
+from windtunnel.evaluation.sanity.probes import need_several_answers
 
 
 def perturbing(evidence: Evidence) -> list[Assessment]:
@@ -153,6 +154,7 @@ def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
     and query attacks return the clean input where they failed; for them it is the samples about which the model was not
     asked once that count. An attack that finds its own distance and finds nothing is D10's business.
     """
+    need_several_answers(evidence)
     shares = {}
     for assessment in evidence.attacks(lambda p: not p.minimum_norm):
         tried = assessment.tried & assessment.right

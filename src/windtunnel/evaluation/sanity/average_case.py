@@ -37,10 +37,11 @@ def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
     """Severity 0 is 8-bit rounding alone; every step up makes the image worse.
 
     HARD where rounding alone changes accuracy significantly (exact McNemar, 5 %); WARN where the accuracy of a
-    corruption rises significantly with severity.
+    corruption rises significantly with severity (over all its steps of all corruptions).
     """
     rising, rounded = [], []
     for assessment, pairs in _suites(evidence):
+        steps = len(pairs) - len({corruption for corruption, _ in pairs})
         right = assessment.tensor("corruption_predictions") == assessment.tensor("targets")
         if assessment.has("quantised_predictions"):
             there = assessment.tensor("quantised_predictions") == assessment.tensor("targets")
@@ -49,7 +50,8 @@ def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
         for name in dict.fromkeys(corruption for corruption, _ in pairs):
             places = sorted((severity, i) for i, (corruption, severity) in enumerate(pairs) if corruption == name)
             for (_, low), (_, high) in zip(places, places[1:], strict=False):
-                if significantly_more(int((right[high] & ~right[low]).sum()), int((right[low] & ~right[high]).sum())):
+                better, worse = (int((right[a] & ~right[b]).sum()) for a, b in ((high, low), (low, high)))
+                if significantly_more(better, worse, steps):
                     rising.append(f"{assessment.name} {name}")
     if rounded:
         return Outcome(

@@ -17,6 +17,7 @@ from windtunnel.evaluation.summary.evidence import Region
 
 Keep = Callable[[Assessment], bool]
 EIGHT_255 = 8 / 255
+SEEN = 100  # images that tell drawings from photographs
 BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
 
 
@@ -292,13 +293,14 @@ def not_too_good(evidence: Evidence, limit: float) -> Outcome:
 def undefended_not_robust(evidence: Evidence, limit: float) -> Outcome:
     """Plain training gives no robustness on natural images.
 
-    Only for colour images of at least 32 pixels, a model trained here by the standard recipe, and Linf 8/255 or more;
-    small grey scans, such as digits, can withstand it honestly.
+    Only for colour photographs of at least 32 pixels, a model trained here by the standard recipe, and Linf 8/255 or more;
+    small grey scans and drawings, such as digits, can withstand it honestly. Of these most pixels equal their neighbour, of
+    photographs few do.
     """
     data, model = evidence.subject.dataset, evidence.params.model
     natural = data.is_image and data.inputs.shape[1] == 3 and min(data.inputs.shape[2:]) >= 32
-    if not natural or model.source != "train" or model.train.recipe != "standard":
-        raise NotApplicable("for undefended models of natural images (3 channels, 32 pixels and more, recipe standard)")
+    if not natural or model.source != "train" or model.train.recipe != "standard" or _drawn(data.inputs[:SEEN]):
+        raise NotApplicable("for undefended models of photographs (3 channels, 32 pixels and more, recipe standard)")
     mine = [
         p
         for p in evidence.attacks()
@@ -309,3 +311,8 @@ def undefended_not_robust(evidence: Evidence, limit: float) -> Outcome:
         raise NotApplicable("no attack at Linf 8/255 or more")
     value = float((~evidence.union(mine, lambda p: p.succeeded))[covered].double().mean())
     return Outcome(value > limit, value, n=int(covered.sum()), reason=f"robust accuracy {value:.1%}")
+
+
+def _drawn(inputs: Tensor) -> bool:
+    """Whether most pixels of these images (n, C, H, W) equal the pixel beside them: a background without grain."""
+    return float((inputs[..., 1:] == inputs[..., :-1]).all(1).double().mean()) > 0.5

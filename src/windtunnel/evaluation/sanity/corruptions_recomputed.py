@@ -22,7 +22,7 @@ def differing(evidence: Evidence, assessment: Assessment, pairs: Sequence[tuple[
     from windtunnel.assessments.corruptions.assess import assess_suite
 
     lowest = min(severity for _, severity in pairs)
-    entry = evidence.params.corruptions[assessment.name].model_copy(update={"severities": [lowest], "workers": 1})
+    entry = evidence.params.corruptions[assessment.name].model_copy(update={"severities": [lowest]})
     subject = evidence.subject.subset(evidence.pictured(assessment).rows[:SAMPLES])
 
     def once() -> dict[str, str]:

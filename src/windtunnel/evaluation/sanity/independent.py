@@ -14,7 +14,7 @@ from windtunnel.evaluation.sanity.probes import linf_ball, need_gradients, pgd, 
 from windtunnel.evaluation.sanity.student import surrogate_of
 from windtunnel.evaluation.summary.evidence import Region
 
-QUERIES = 300
+QUERIES = 150
 # Above this share of the samples the worst case is not the worst, and the number is not valid.
 WRONG = 0.1
 
@@ -96,7 +96,7 @@ def transfer_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
 def random_search_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
     """An adversary who sees the scores alone cannot do better than one with gradients, unless these mislead.
 
-    300 queries of a random search over squares at the corners of the largest Linf budget, on survivors of the run's
+    150 queries of a random search over squares at the corners of the largest Linf budget, on survivors of the run's
     iterative attacks. Flags where the lower 95 % bound of the share missed is above the threshold; HARD above 10 %.
     """
     target = target_of(evidence)

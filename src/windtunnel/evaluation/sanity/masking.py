@@ -10,6 +10,7 @@ from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import (
     linf_ball,
     need_gradients,
+    need_several_answers,
     pgd,
     uniform_in_ball,
 )
@@ -78,6 +79,7 @@ def theoretical_ceiling(evidence: Evidence, limit: float) -> Outcome:
 
 def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: float) -> Outcome:
     need_gradients(evidence)
+    need_several_answers(evidence)
     data, rows = evidence.subject.dataset, evidence.subject.clean_correct.nonzero().flatten()[:samples]
     if not data.is_image:
         raise NotApplicable("tabular data has no grey")

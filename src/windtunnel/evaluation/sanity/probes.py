@@ -21,6 +21,8 @@ from windtunnel.evaluation.summary.evidence import Region
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
+NOISE = 64  # images of noise
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -203,6 +205,25 @@ def linf_ball(evidence: Evidence) -> tuple[Region, Tensor]:
     region = max(balls, key=lambda r: r.epsilon)
     mine = [p for p in evidence.attacks() if p.region == region]
     return region, evidence.covered(mine) & ~evidence.union(mine, lambda p: p.succeeded)
+
+
+def need_several_answers(evidence: Evidence) -> None:
+    """Raise NotApplicable for a model that calls every sample and noise one class, where the samples are of several.
+
+    It learned nothing, or died in training: its accuracy is that of a guess, it hides nothing, and there is nothing to break.
+    """
+
+    def only_one() -> bool:
+        data, said = evidence.subject.dataset, evidence.subject.clean_predictions
+        if len(said.unique()) > 1 or len(data.targets.unique()) < 2:
+            return False
+        generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "one answer"))
+        low, high = data.value_range
+        noise = low + (high - low) * torch.rand((NOISE, *data.inputs.shape[1:]), generator=generator)
+        return bool((evidence.subject.classifier.predict(noise) == said[0]).all())
+
+    if evidence.once("one answer", only_one):
+        raise NotApplicable("the model gives one answer to whatever it is asked: nothing to break, and nothing hidden")
 
 
 def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:

@@ -10,9 +10,12 @@ from windtunnel.core.binomial import binomial_interval
 ALPHA = 0.05
 
 
-def significantly_more(more: int, less: int) -> bool:
-    """One-sided exact McNemar: whether `more` discordant samples one way are too many for `less` the other way."""
-    return more + less > 0 and binomtest(more, more + less, 0.5, alternative="greater").pvalue < ALPHA
+def significantly_more(more: int, less: int, among: int = 1) -> bool:
+    """One-sided exact McNemar: whether `more` discordant samples one way are too many for `less` the other way.
+
+    among: how many such questions are asked at once, any of which flags (Bonferroni).
+    """
+    return more + less > 0 and binomtest(more, more + less, 0.5, alternative="greater").pvalue < ALPHA / among
 
 
 def rate_interval(mask: Tensor) -> tuple[float, float, float]:

@@ -20,7 +20,7 @@ from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Recipe
 
 LESSONS = 500  # samples of each split that the student learns from at most
-BATCHES = 300
+BATCHES = 150
 
 
 def surrogate_of(evidence: Evidence, epsilon: float) -> Classifier:

@@ -73,7 +73,7 @@ def notes(choice: Choice) -> list[str]:
             f"model.factory: no class or function without arguments builds what {model.path} fits; name one, module:function"
         )
     if data is None:
-        lines.append("data: no folder of images by class, idx file or .npz was found; name it under `data`")
+        lines.append("data: no folder of images by class, idx file or .npz with `x` was found; name it under `data`")
     elif data.source == "folder" and data.side is None and choice.resize is None and not (model and model.of_library):
         lines.append("data.resize: the images differ in size, or are not there yet; say which size the model takes")
     if model and data and model.classes and data.classes and model.classes != data.classes:

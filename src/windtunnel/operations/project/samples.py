@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from windtunnel.core.errors import UserError
 from windtunnel.operations.project.upstream import maker
 from windtunnel.operations.project.walk import Files
 
@@ -38,10 +39,17 @@ def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Sampl
 
 
 def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
-    """What the data at a path that the user names are, by what is there; a folder of images where nothing is there yet."""
+    """What the data at a path that the user names are, by what is there; a folder of images where nothing is there yet.
+
+    Raises UserError for an .npz that is there and has no `x`, by which no run could begin.
+    """
     from windtunnel.operations.project.walk import files_below
 
     if path.suffix == ".npz":
+        if (root / path).is_file() and "x" not in (names := _arrays(root / path)):
+            raise UserError(
+                f"init: --data {path}: has no array 'x' (it has {', '.join(names) or 'none'}); x is (N, C, H, W), y is (N,)"
+            )
         return Samples(path, "npz", maker(path, made))
     if "idx3-ubyte" in path.name:
         return next(_idx([path], made))
@@ -80,10 +88,16 @@ def _labels(images: Path) -> Path:
 
 def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
     for path in arrays:
-        if path.suffix == ".npz" and zipfile.is_zipfile(root / path):
-            with zipfile.ZipFile(root / path) as archive:
-                if "x.npy" in archive.namelist():
-                    yield Samples(path, "npz", maker(path, made))
+        if path.suffix == ".npz" and "x" in _arrays(root / path):
+            yield Samples(path, "npz", maker(path, made))
+
+
+def _arrays(path: Path) -> list[str]:
+    """The names of the arrays in an .npz; none of what is no archive."""
+    if not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
 
 def _shape(image: Path) -> tuple[tuple[int, int] | None, int | None]:

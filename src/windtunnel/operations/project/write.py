@@ -20,15 +20,19 @@ PARAMS, GRAPH, RECORD = "params.yaml", "dvc.yaml", ".windtunnel.json"
 _FIXED = {
     ".gitignore": (
         "# What a run makes beside reports/; dvc.lock is committed, results lie in DVC's cache.\n"
-        "/.cache/\n/mlflow.db*\n/mlartifacts/\n__pycache__/\n"
+        "/.cache/\n/mlflow.db*\n/mlartifacts/\n__pycache__/\n/dvc_plots/\n"
+        # What `report` and `evidence` write here by default.
+        "/report/\n/evidence.zip\n"
     ),
     ".dvcignore": "# Volatile facts (time, host) beside each assessment: no part of any output.\nruntime.json\n",
     # `windtunnel champion --fetch` puts what the gate compares with here.
     "champion/.gitignore": "*\n!.gitignore\n",
     "reports/.gitignore": "*\n!.gitignore\n",
 }
-# Made by runs, in the project's folder.
-_OF_RUNS = ("reports", "champion", ".cache", "mlartifacts", "mlflow.db*", "dvc.lock*", "dvc_plots", "__pycache__")
+# Made by runs, and by commands that say nothing else, in the project's folder.
+_OF_RUNS = (
+    "reports", "champion", ".cache", "mlartifacts", "mlflow.db*", "dvc.lock*", "dvc_plots", "__pycache__", "report", "evidence.zip",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
