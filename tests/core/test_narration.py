@@ -40,13 +40,14 @@ def test_an_assessment_says_what_it_found(stage):
 def test_sanity_the_summary_and_the_gate_say_theirs_and_others_that_they_are_done(stage):
     row = {"id": "A1", "title": "x", "severity": "WARN"}
     checks = [{**row, "status": status} for status in ("pass", "warn", "pass")]
+    checks.append({**row, "severity": "INFO", "status": "warn"})  # counted as `windtunnel show` counts it
     write_json({"kwargs": {"checks": checks}}, SANITY / "metadata.json")
     metrics = {"worst_case_accuracy": 0.66, "certified_accuracy": 0.4}
     write_json(content(name="summary", metrics=metrics), SUMMARY / "metadata.json")
     write_json({"decision": "passed", "conditions": [], "hard_failures": []}, GATE)
     said = {name: stage(name)[1].split(" (")[0] for name in ("sanity", "summary", "gate", "train")}
     assert said == {
-        "sanity": "sanity: 2 pass, 1 warn", "summary": "summary: 66.0% in the worst case, 40.0% certified", "gate": "gate: passed",
+        "sanity": "sanity: 2 pass, 1 warn, 1 info", "summary": "summary: 66.0% in the worst case, 40.0% certified", "gate": "gate: passed",
         "train": "train: done",
     }  # fmt: skip
 

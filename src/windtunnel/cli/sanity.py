@@ -13,10 +13,9 @@ from rich.panel import Panel
 from rich.table import Table
 
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.findings import FindingRecord, Severity, Status, read_sanity
+from windtunnel.core.findings import FindingRecord, Severity, Status, counts, in_words, overall, read_sanity
 from windtunnel.core.layout import SANITY
 from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS
-from windtunnel.evaluation.sanity.findings import counts, in_words, overall
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.check import Check

@@ -16,7 +16,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.findings import FindingRecord, read_findings
+from windtunnel.core.findings import FindingRecord, counts, in_words, overall, read_findings
 from windtunnel.core.gate import GateResult, gate_json, read_gate
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.leading import leading_metric, leading_words
@@ -24,7 +24,7 @@ from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, number, ra
 from windtunnel.core.rows import Row, interval, rows_in
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.core.sandwich import layers_of, options_of_summary
-from windtunnel.evaluation.sanity.findings import counts, in_words, overall, with_caveats
+from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import leading
 from windtunnel.evaluation.summary.meanings import meanings_of

@@ -1,7 +1,8 @@
-"""What the sanity checks found, as it is kept in reports/sanity/metadata.json: written and read as the same type."""
+"""What the sanity checks found, as reports/sanity/metadata.json keeps it: written and read as the same type, counted in one way."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -67,6 +68,25 @@ class FindingRecord(SparseRecord):
     def group(self) -> str:
         """The letter of its group."""
         return self.id[0]
+
+
+def counts(rows: Iterable[FindingRecord]) -> dict[str, int]:
+    """How many checks ended how, by status; a flagged INFO check is no warning and has a count of its own."""
+    found = {status.value: 0 for status in Status} | {"info": 0}
+    for row in rows:
+        info = row.status is Status.WARN and row.severity is Severity.INFO
+        found["info" if info else row.status.value] += 1
+    return found
+
+
+def in_words(found: Mapping[str, int]) -> str:
+    """`60 pass, 2 warn, 1 info, 28 not run`: the same line wherever the counts of a run are shown."""
+    return ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in found.items() if number)
+
+
+def overall(found: Mapping[str, int]) -> str:
+    """`fail` for any hard failure, else `warn` for any warning, else `pass`; passing is necessary, not sufficient."""
+    return "fail" if found["fail"] else "warn" if found["warn"] else "pass"
 
 
 class SanityOptions(Options):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.findings import read_findings
+from windtunnel.core.findings import counts, in_words, read_findings
 from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import CLEAN, GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.leading import leading_metric, leading_words
@@ -40,10 +40,7 @@ def found_words(stage: str, name: str) -> str:
         if stage == "gate":
             return read_gate(GATE).decision.value
         if stage == "sanity":
-            statuses = [row.status for row in read_findings(SANITY)]
-            return (
-                ", ".join(f"{statuses.count(s)} {s.replace('_', ' ')}" for s in dict.fromkeys(statuses)) or "no checks"
-            )
+            return in_words(counts(read_findings(SANITY))) or "no checks"
         metadata = read_metadata(ROBUSTNESS / name if name else _OF_STAGE[stage])
     except (KeyError, UserError):  # a stage that leaves no metadata.json
         return "done"

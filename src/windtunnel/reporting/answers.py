@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from windtunnel.core.findings import FindingRecord
+from windtunnel.core.findings import FindingRecord, counts, overall
 from windtunnel.core.gate import Condition, Decision, GateResult, gate_json
-from windtunnel.evaluation.sanity.findings import counts, overall
 from windtunnel.reporting.compare.comparison import Comparison
 
 

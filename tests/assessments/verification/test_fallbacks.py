@@ -1,6 +1,7 @@
 """What cannot be done as asked is done by less, and said so."""
 
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -154,6 +155,40 @@ def test_pooling_that_auto_lirpa_bounds_wrongly_is_bounded_as_the_convolution_th
             logits = subject.classifier.logits((subject.dataset.inputs[i] + noise).clamp(0, 1))
             assert (logits >= result.data["output_bounds"]["lower"][i] - 1e-5).all()
             assert (logits <= result.data["output_bounds"]["upper"][i] + 1e-5).all()
+
+
+def test_a_search_that_memory_does_not_hold_gives_way_to_alpha_crown_and_says_so(digits_subject, monkeypatch):
+    def too_much(*_, **__):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB")
+
+    monkeypatch.setattr("windtunnel.assessments.verification.search_step.decide", too_much)
+    result = assess("v", entry("branch-and-bound"), budget(0.01), first(digits_subject, 4))
+    assert "alpha-crown was used instead of branch-and-bound: out of memory" in caveat(result, "weaker_method").text
+    assert result.metrics["decided_by"]["alpha-crown"] > 0
+    assert result.metrics["error_rate"] == 0
+
+
+def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digits_subject, monkeypatch):
+    from windtunnel.assessments.verification.branch_and_bound import decide
+    from windtunnel.assessments.verification.limits import OutOfTimeError
+
+    limits = []
+
+    @contextmanager
+    def noted(size, device):
+        limits.append(size)
+        yield
+
+    def endless(*_, **__):
+        raise OutOfTimeError  # as the limit does between two operations
+
+    monkeypatch.setattr("windtunnel.assessments.verification.search_step.memory_limit", noted)
+    monkeypatch.setattr(decide, "bound_network", endless)
+    subject = first(digits_subject, 3)
+    result = assess("v", entry("branch-and-bound", timeout=1000), budget(0.01), subject)
+    assert len(limits) == int(subject.clean_correct.sum())
+    assert min(limits) > 0
+    assert (result.data["verdicts"] == Verdict.UNKNOWN).sum() == len(limits)
 
 
 def test_what_the_system_has_read_of_files_counts_as_free_in_a_container(tmp_path, monkeypatch):

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from tests.made import metadata
 from windtunnel.cli.main import cli
 from windtunnel.core.files import write_json
-from windtunnel.core.findings import FindingRecord, read_findings
+from windtunnel.core.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.core.layout import SANITY
-from windtunnel.evaluation.sanity.findings import caveats_of, counts, overall, with_caveats
+from windtunnel.evaluation.sanity.findings import caveats_of, with_caveats
 from windtunnel.operations import moment
 
 ROW = {"id": "B4", "title": "The attack did something", "tier": "T1", "severity": "HARD", "status": "fail", "value": 0.9,

@@ -9,7 +9,7 @@ import torch
 from windtunnel.inputs.mlflow_server import connect
 from windtunnel.inputs.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.inputs.models.trust import trust_of
-from windtunnel.operations.tracking.registry import _log_model
+from windtunnel.operations.tracking.registry import _log_weights
 from windtunnel.params.model import Model
 
 # A network whose outputs are objects with `.logits`, as those of Hugging Face's are, and no library's.
@@ -46,9 +46,10 @@ def test_a_network_that_gives_objects_with_logits_is_registered_by_its_logits(tm
     Path("params.yaml").write_text(json.dumps({"data": {}, "budget": {"epsilon": 0.1}, "model": model.model_dump()}))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = connect(uri)
-    run = client.create_run(client.create_experiment("e", str(tmp_path / "artifacts"))).info.run_id
+    made = client.create_logged_model(client.create_experiment("e", str(tmp_path / "artifacts")), name="model-1")
+    client.finalize_logged_model(made.model_id, "READY")
 
-    place, _ = _log_model(run, Path("kept"), [1, 8, 8])
+    assert _log_weights(made.model_id, Path("kept"), [1, 8, 8]) == made.model_id
 
-    found = preview_classifier(Model(source="mlflow", uri=place), data, None, "cpu", uri)
+    found = preview_classifier(Model(source="mlflow", uri=f"models:/{made.model_id}"), data, None, "cpu", uri)
     torch.testing.assert_close(found.logits(data.inputs), given.logits(data.inputs))

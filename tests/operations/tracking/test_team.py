@@ -1,5 +1,6 @@
 """A team's set-up for real: a tracking server process over PostgreSQL, artifacts through its proxy, and its sudden death."""
 
+import json
 import os
 import pwd
 import shutil
@@ -12,8 +13,10 @@ import pytest
 import torch
 from test_track import parents, write_state
 
+from tests.made import content
 from tests.mlflow_server import Server, free_port, wait_until
 from windtunnel.core.artifacts import save_tensors
+from windtunnel.core.files import write_json
 from windtunnel.core.gate import Decision, GateResult
 from windtunnel.inputs.mlflow_server import connect
 from windtunnel.inputs.models.architectures import mlp
@@ -25,7 +28,7 @@ from windtunnel.operations.tracking.state import read_state
 from windtunnel.operations.tracking.track import track
 from windtunnel.params.outcome import Tracking
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +130,9 @@ def test_champions_change_over_the_server_and_their_weights_come_back_through_it
     made = []
     for accuracy in (0.5, 0.6):
         write_state("3/10", accuracy)
+        digest = {"model_digest": str(int(10 * accuracy)) * 64}
+        summary = content(name="summary", kwargs={"hard_failures": []}, provenance=digest)
+        write_json(summary, Path("reports/summary/metadata.json"))
         torch.manual_seed(int(10 * accuracy))
         save_tensors(dict(mlp((1, 8, 8), 10).state_dict()), Path("reports/model/weights.pt"))
         made.append(registry.register(read_state(), Path("reports/model"), GateResult(Decision.PASSED, ()), []))
@@ -137,3 +143,14 @@ def test_champions_change_over_the_server_and_their_weights_come_back_through_it
     assert (registry.alias(CHAMPION).number, registry.alias(PREVIOUS)) == ("1", None)
     kept = fetch_model(made[0].uri, project, allow_pickle=False)
     assert (kept["form"], kept["run_id"]) == ("export", made[0].run_id)
+    # The model that was ranked is the model that was registered: one row each on the Models page, with its version and numbers.
+    client = connect(server.uri)
+    (run,) = (client.get_run(version.run_id) for version in made[1:])
+    best_first = [{"field_name": "metrics.worst_case/accuracy", "ascending": False}]
+    found = client.search_logged_models(
+        [run.info.experiment_id], "tags.`mlflow.modelVersions` != ''", order_by=best_first
+    )
+    assert [json.loads(model.tags["mlflow.modelVersions"]) for model in found] == [
+        [{"name": version.model, "version": number}] for version, number in zip(made[::-1], (2, 1), strict=True)
+    ]
+    assert [m.value for model in found for m in model.metrics if m.key == "worst_case/accuracy"] == [0.6, 0.5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
@@ -16,9 +17,9 @@ from windtunnel.assessments.verification.task import Task
 PROBE = 20
 
 
-def bound(step: str, ledger: Ledger, task: Task) -> None:
-    """Verify by bounds what can be verified of the undecided samples."""
-    indices = ledger.undecided
+def bound(step: str, ledger: Ledger, task: Task, indices: Tensor | None = None) -> None:
+    """Verify by bounds what can be verified of the undecided samples, or of those at `indices` alone."""
+    indices = ledger.undecided if indices is None else indices
     # Before a stronger bound, a cheap one saves nothing where all samples are one batch of the stronger one; and one that
     # proves none of the first samples is not asked about the others.
     if step in task.probed and len(indices) <= task.bounder.together:

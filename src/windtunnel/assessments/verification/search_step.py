@@ -17,10 +17,11 @@ from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import ROUNDING, confirmed
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.limits import time_limit
+from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
+from windtunnel.assessments.verification.memory import memory_to_use
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
-from windtunnel.core.batches import Batch, each_batch
+from windtunnel.core.batches import Batch, each_batch, out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
@@ -33,6 +34,7 @@ _FLOAT = 4  # bytes
 _COPIES = 12  # of all activations of a row, at the peak of a bounding pass
 _WEAKER = "alpha-crown"
 _MOST_ROWS = 256  # on a CPU more do not go faster
+_FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
 
 
 def network_of(classifier: Classifier) -> Network:
@@ -73,7 +75,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         task.subject, task.norm, task.epsilon, task.lead(SEARCH.tolerance), params, seconds, Deadline(task.deadline)
     )
     parts = indices.split(1 if network.device.type == "cpu" else _TOGETHER)
-    exhausted, undecidable = list[int](), list[int]()
+    exhausted, undecidable, short = list[int](), list[int](), list[int]()
     for batch, found in each_batch(
         [Batch(number, rows, 0) for number, rows in enumerate(parts)], work, name=f"{task.name} {step}",
         checkpoint=task.checkpoint(ledger, step, indices.tolist()), without=work.nothing,
@@ -84,6 +86,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         ledger.timed_out[rows[found["late"]]] = True
         exhausted += rows[found["exhausted"] & ~found["late"]].tolist()
         undecidable += rows[found["undecidable"]].tolist()
+        short += rows[found["short"]].tolist()
         for row in rows[found["failed"]].tolist():
             ledger.fail(row, step)
     for code, text, some in (
@@ -93,6 +96,11 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         if some:
             ids = tuple(data.ids[i] for i in some)
             ledger.caveats.append(Caveat(code, f"{text}: {len(some)} samples are undecided by it.", ids))
+    if short:
+        ids = tuple(data.ids[i] for i in short)
+        text = f"{_WEAKER} was used instead of {step}: out of memory on one sample."
+        ledger.caveats.append(Caveat("weaker_method", text, ids))
+        bound(_WEAKER, ledger, task, torch.tensor(short))
 
 
 @dataclass(slots=True)
@@ -127,8 +135,19 @@ class _Decide:
         late = min(deadline, started + float(self.seconds[rows].sum()))
         region = Region.around(data.inputs[rows], self.norm, self.epsilon, network.device)
         goals = torch.full((len(rows),), self.lead, dtype=torch.float64)
-        decided = decide(network, region, targets, goals, _confirms(network, classifier, targets),
-                         limits_of(self.params, network), _after(late))  # fmt: skip
+        try:
+            with time_limit(late), memory_limit(memory_to_use(network.device), network.device):
+                decided = decide(network, region, targets, goals, _confirms(network, classifier, targets),
+                                 limits_of(self.params, network), _after(late))  # fmt: skip
+        except OutOfTimeError:  # in the last moment: what was known is lost
+            found["late"][:] = found["exhausted"][:] = True
+            return found
+        except (RuntimeError, MemoryError) as error:
+            if len(rows) > 1 or not out_of_memory(error):
+                raise
+            self._network = None  # its recorded runs hold memory, which the weaker method needs
+            found["short"][:] = True
+            return found
         for i, point in decided.examples.items():
             found["examples"][i] = point.float().cpu().view(data.inputs.shape[1:])
         broken = found["examples"].flatten(1).isfinite().all(1)
@@ -147,7 +166,7 @@ class _Decide:
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a group of which nothing is known."""
         n, inputs = len(batch.indices), self.subject.dataset.inputs
-        flags = {key: torch.zeros(n, dtype=torch.bool) for key in ("verified", "exhausted", "late", "undecidable")}
+        flags = {key: torch.zeros(n, dtype=torch.bool) for key in _FLAGS}
         return {
             **flags,
             "failed": torch.ones(n, dtype=torch.bool),

@@ -9,8 +9,8 @@ import torch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.findings import counts, overall
 from windtunnel.evaluation.sanity.evidence import Evidence
-from windtunnel.evaluation.sanity.findings import counts, overall
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.sanity.table import SANITY
 from windtunnel.params.outcome import Sanity

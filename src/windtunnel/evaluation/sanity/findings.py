@@ -1,32 +1,13 @@
-"""What was found, counted and in words: for whoever shows it. Quick to import."""
+"""What was found, as caveats of the assessments that it concerns. Quick to import."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from windtunnel.core.contracts import Caveat
-from windtunnel.core.findings import FindingRecord, Severity, Status
+from windtunnel.core.findings import FindingRecord
 from windtunnel.core.metadata import CaveatRecord, Metadata
-
-
-def counts(rows: Iterable[FindingRecord]) -> dict[str, int]:
-    """How many checks ended how, by status; a flagged INFO check is no warning and has a count of its own."""
-    found = {status.value: 0 for status in Status} | {"info": 0}
-    for row in rows:
-        info = row.status is Status.WARN and row.severity is Severity.INFO
-        found["info" if info else row.status.value] += 1
-    return found
-
-
-def in_words(found: Mapping[str, int]) -> str:
-    """`60 pass, 2 warn, 1 info, 28 not run`: the same line wherever the counts of a run are shown."""
-    return ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in found.items() if number)
-
-
-def overall(found: Mapping[str, int]) -> str:
-    """`fail` for any hard failure, else `warn` for any warning, else `pass`; passing is necessary, not sufficient."""
-    return "fail" if found["fail"] else "warn" if found["warn"] else "pass"
 
 
 def caveats_of(rows: Iterable[FindingRecord], name: str) -> list[Caveat]:

@@ -35,6 +35,7 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
         try:
             local = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder))
             packaged = MlflowModel.load(str(local))
+            run = packaged.run_id or (packaged.model_id and mlflow.get_logged_model(packaged.model_id).source_run_id)
         except Exception as error:  # MLflow, its stores and its HTTP client raise many kinds for "is unavailable"
             where, reason = without_credentials(address), reason_of(error) or type(error).__name__
             raise UserError(f"model.uri: {uri} is unavailable from {where} ({reason})") from error
@@ -53,5 +54,5 @@ def fetch_model(uri: str, directory: Path, *, allow_pickle: bool, server: str | 
             shutil.copyfile(path, temporary)
         for side in path.parent.glob("*.data"):  # weights that an ONNX graph keeps beside itself, found by their name
             shutil.copyfile(side, directory / side.name)
-    facts: dict[str, Json] = {"uri": uri, "run_id": packaged.run_id, "model_id": packaged.model_id}
+    facts: dict[str, Json] = {"uri": uri, "run_id": run, "model_id": packaged.model_id}
     return {**facts, "form": form, "file": kept.name, "sha256": file_digest(kept), "original": uri}

@@ -6,6 +6,7 @@ keeps by tag which champion it replaced, so that a rollback needs no other memor
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
 from windtunnel.inputs.models.record import Fetched, read_model
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
-from windtunnel.operations.tracking.store import deliver
+from windtunnel.operations.tracking.store import deliver, logged_model
 from windtunnel.params.outcome import Tracking
 
 if TYPE_CHECKING:
@@ -123,10 +124,13 @@ class Registry:
             experiment = self.client.get_run(run_id).info.experiment_id
             if self.uri.startswith("http"):
                 tags["assessment.link"] = f"{without_credentials(self.uri)}/#/experiments/{experiment}/runs/{run_id}"
-            source, model_id = _log_model(run_id, model, state.dataset.shape)
+            known = logged_model(self.client, run_id, state)
+            model_id = _log_weights(known, model, state.dataset.shape)
             if not self.client.search_registered_models(f"name = '{self.model}'"):
                 self.client.create_registered_model(self.model)
+            source = f"models:/{model_id}"
             made = self.client.create_model_version(self.model, source, run_id, tags=tags, model_id=model_id)
+            self._link(known, str(made.version))
             self.client.set_tag(run_id, "windtunnel.registered", f"{self.model} version {made.version}")
             return self._version(str(made.version))
 
@@ -171,6 +175,14 @@ class Registry:
         with self._asked():
             self.client.set_model_version_tag(self.model, version.number, key, value)
 
+    def _link(self, model_id: str, number: str) -> None:
+        """Name the version beside its model on MLflow's Models page. A server does so; a local store leaves it to the client."""
+        tag = "mlflow.modelVersions"
+        known = json.loads(self.client.get_logged_model(model_id).tags.get(tag, "[]"))
+        if not any(str(one["version"]) == number and one["name"] == self.model for one in known):
+            linked = json.dumps([*known, {"name": self.model, "version": int(number)}])
+            self.client.set_logged_model_tags(model_id, {tag: linked})
+
     def _version(self, number: str) -> Version:
         return _as_version(self.client.get_model_version(self.model, number))
 
@@ -203,13 +215,17 @@ def _as_version(found: object) -> Version:
     return Version(str(found.name), str(found.version), str(found.run_id), dict(found.tags))
 
 
-def _log_model(run_id: str, directory: Path, shape: tuple[int, ...]) -> tuple[str, str | None]:
-    """Upload the weights in a form that holds no pickle; (source of the version, id of the logged model)."""
+def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:
+    """Upload the weights in a form that holds no pickle; the id of the logged model that has them.
+
+    It is `model_id`, the one whose metrics are tracked, so that MLflow ranks one model per digest; or the one of MLflow's that
+    the weights came from.
+    """
     record = read_model(directory)
     if record.source == "function":
         raise UserError("model.source: a function keeps no weights, so there is nothing to register")
     if isinstance(record, Fetched) and record.model_id:
-        return f"models:/{record.model_id}", record.model_id
+        return record.model_id
     import mlflow
     import numpy as np
     import torch
@@ -224,19 +240,18 @@ def _log_model(run_id: str, directory: Path, shape: tuple[int, ...]) -> tuple[st
     # Two samples: torch.export takes a dimension of one for a constant. Requirements are named, not found out, since
     # MLflow would start another interpreter for that.
     example = np.zeros((2, *shape), np.float32)
-    with mlflow.start_run(run_id=run_id):
-        if loaded.onnx_path:
-            import onnx
+    if loaded.onnx_path:
+        import onnx
 
-            graph = onnx.load(str(loaded.onnx_path))
-            info = mlflow.onnx.log_model(graph, name="model", pip_requirements=["onnxruntime"])
-        else:
-            module = loaded.module.eval()
-            with torch.no_grad():  # a program's outputs are tensors, and `model.source: mlflow` expects logits of it
-                module = giving_logits(module, module(torch.from_numpy(example)))
-            info = mlflow.pytorch.log_model(
-                module,
-                name="model", input_example=example, serialization_format="pt2",
-                pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-            )  # fmt: skip
-    return str(info.model_uri), str(info.model_id)
+        graph = onnx.load(str(loaded.onnx_path))
+        mlflow.onnx.log_model(graph, model_id=model_id, pip_requirements=["onnxruntime"])
+    else:
+        module = loaded.module.eval()
+        with torch.no_grad():  # a program's outputs are tensors, and `model.source: mlflow` expects logits of it
+            module = giving_logits(module, module(torch.from_numpy(example)))
+        mlflow.pytorch.log_model(
+            module,
+            model_id=model_id, input_example=example, serialization_format="pt2",
+            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+        )  # fmt: skip
+    return model_id

@@ -15,7 +15,7 @@ from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block
-from windtunnel.core.findings import FindingRecord, read_findings
+from windtunnel.core.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.metadata import Metadata, Metrics, corruption_pairs, number, numbers, read_metadata
@@ -24,7 +24,7 @@ from windtunnel.core.rows import listed, rows_in
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.core.sandwich import options_of_summary
 from windtunnel.evaluation.gate.decide import flatten
-from windtunnel.evaluation.sanity.findings import counts, overall, with_caveats
+from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.inputs.data.record import DatasetRecord, read_record
 from windtunnel.inputs.models.record import ModelRecord, read_model
 from windtunnel.operations.tracking.describe import describe

@@ -224,7 +224,7 @@ def _log_subject(client: MlflowClient, run: str, state: State) -> dict[str, str]
         profile=json.dumps(facts)[:16000],
     )
     client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
-    model = _logged_model(client, run, state)
+    model = logged_model(client, run, state)
     client.log_inputs(run, models=[LoggedModelInput(model)])
     # The pipeline made it; any other model it was given. Once: MLflow refuses an output that a cut-off delivery has told.
     if state.model.source == "train" and not client.get_run(run).outputs.model_outputs:
@@ -232,10 +232,10 @@ def _log_subject(client: MlflowClient, run: str, state: State) -> dict[str, str]
     return {"model_id": model, "dataset_name": dataset.name, "dataset_digest": dataset.digest}
 
 
-def _logged_model(client: MlflowClient, run: str, state: State) -> str:
+def logged_model(client: MlflowClient, run: str, state: State) -> str:
     """The id of the model under assessment as MLflow knows it: one entry per digest, whoever logs it first.
 
-    The weights stay in DVC; MLflow gets what they are, so that all runs of one model can be found from it.
+    The weights stay in DVC until it is registered; MLflow gets what they are, so that all runs of one model can be found from it.
     """
     import json
 

@@ -31,6 +31,6 @@ class Adam:
         self.steps += 1
         self.mean.lerp_(gradient, 1 - _MOMENTUM)
         self.square.mul_(_SQUARES).addcmul_(gradient, gradient, value=1 - _SQUARES)
-        rate = self.rate * self.decay ** (self.steps - 1) / (1 - _MOMENTUM**self.steps)
+        rate = self.rate * (self.decay ** (self.steps - 1) / (1 - _MOMENTUM**self.steps))
         size = self.square.div(1 - _SQUARES**self.steps).sqrt_().add_(1e-12)
         return values.addcdiv(self.mean, size, value=rate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,7 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
 from windtunnel.assessments.verification.branch_and_bound.tighten import tighten
+from windtunnel.assessments.verification.limits import OutOfTimeError
 
 # Iterations: of the margins at first, of the margins later, of the inputs of activations, of the planes.
 _QUICK_ROOT, _ROOT, _INNER, _PLANES = 20, 60, 20, 60
@@ -58,10 +60,12 @@ def decide(
     """Decide whether the class of each of n samples, targets (n,), holds in its region.
 
     goals: (n,), by how much each margin must be verified to exceed 0. expired: whether time is over, asked between batches.
+    An OutOfTimeError of the caller's own limit, in between, ends it too: what is known by then stands.
     """
     work = _Work(network, region, targets, goals, check, limits, expired)
-    work.quickly()
-    work.thoroughly()
+    with suppress(OutOfTimeError):
+        work.quickly()
+        work.thoroughly()
     return work.outcome()
 
 

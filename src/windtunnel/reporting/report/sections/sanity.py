@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windtunnel.core.findings import FindingRecord, Status
+from windtunnel.core.findings import FindingRecord, Status, counts, in_words
 from windtunnel.core.findings import Severity as Level
 from windtunnel.core.gate import Decision, GateResult
 from windtunnel.evaluation.gate.table import SIGN
-from windtunnel.evaluation.sanity.findings import counts, in_words
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.reporting.report.words import short
 
