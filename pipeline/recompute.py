@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from windtunnel.assessments.verification.smoothing import smoothing_metrics
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Verdict
+from windtunnel.core.metadata import corruption_pairs, names_in
+from windtunnel.core.sandwich import layers_of
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.params.attacks import AttackEntry
@@ -80,7 +82,7 @@ def of_summary(artifacts: Artifacts) -> Recomputed:
     found |= class_metrics("certified", certified, targets, names, "clopper_pearson")
     if "sandwich_broken" in artifacts.data:
         masks = zip(artifacts.tensor("sandwich_broken"), artifacts.tensor("sandwich_certified"), strict=True)
-        stated = cast(list[dict[str, Json]], artifacts.metrics["sandwich"])
+        stated = [layer.model_dump(mode="json") for layer in layers_of(artifacts.metrics)]
         # Norm, epsilon and who set the ends are facts of the params; the rates are what the tensors give.
         found["sandwich"] = [
             {**row, **{k: v for k, v in _layer(*mask).items() if k in row}}
@@ -131,17 +133,13 @@ def _verification(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, para
     assert isinstance(entry, VerificationEntry)
     if "smoothed_predictions" in artifacts.data:
         return smoothing_metrics(artifacts.data, Smoothing.model_validate(entry.params))
-    kwargs = artifacts.metadata.model_dump(mode="json")["kwargs"]
-    assert isinstance(kwargs, dict)
-    names = [str(name) for name in cast(list[Json], kwargs["decided_by_names"])]
+    names = list(names_in(artifacts.metadata.kwargs, "decided_by_names"))
     return verification_metrics(artifacts.data, names, entry.radius.max if entry.radius else None)
 
 
 def _corruption(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params: Params) -> Recomputed:
     assert isinstance(entry, CorruptionEntry)
-    kwargs = artifacts.metadata.model_dump(mode="json")["kwargs"]
-    assert isinstance(kwargs, dict)
-    pairs = [(str(name), int(severity)) for name, severity in cast(list[tuple[str, int]], kwargs["corruptions"])]
+    pairs = list(corruption_pairs(artifacts.metadata.kwargs))
     resized = artifacts.data.get("resized_predictions")
     suite = SuiteData(
         pairs=pairs,

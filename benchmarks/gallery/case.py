@@ -23,6 +23,7 @@ from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.validate import validate
+from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
@@ -94,31 +95,36 @@ def params_of(run: Mapping[str, object], epsilon: float = EPSILON) -> Params:
     return validate({**base, **run})
 
 
+def run_entry(family: str, name: str, entry: Entry, params: Params, subject: Subject, directory: Path) -> None:
+    """Run one entry on `subject` and write its artifacts to `directory`/`name`; what it builds on is beside it."""
+    chosen = subject.choose(entry.samples.n, entry.samples.selection, 0)
+    module = import_module(f"windtunnel.assessments.{family}.assess")
+
+    def write(result: AssessmentResult, folder: Path) -> None:
+        write_artifacts(result, folder, chosen, started=time.time())
+
+    if family == "corruptions":
+        result = module.assess_suite(name, entry, chosen, lambda r: write(r, directory / name / r.name))
+    elif family == "attacks" and entry.on:
+        prior = {other: read_artifacts(directory / other) for other in entry.on.survivors_of}
+        result = module.assess(name, entry, params.budget, chosen, prior)
+    else:
+        result = module.assess(name, entry, params.budget, chosen)
+    write(result, directory / name)
+
+
 def run_in(directory: Path, subject: Subject, params: Params, train: Dataset | None = None) -> Evidence:
     """Run every entry of `params` on `subject`, write the artifacts as the stages do, and collect them."""
     clean = write_artifacts(assess_clean(params.clean, subject), directory / "clean", subject, started=time.time())
     for family, name, entry in entries(params):
-        chosen = subject.choose(entry.samples.n, entry.samples.selection, 0)
-        module = import_module(f"windtunnel.assessments.{family}.assess")
-
-        def write(result: AssessmentResult, folder: Path, chosen: Subject = chosen) -> None:
-            write_artifacts(result, folder, chosen, started=time.time())
-
         try:
-            if family == "corruptions":
-                result = module.assess_suite(name, entry, chosen, lambda r, d=directory / name: write(r, d / r.name))
-            elif family == "attacks" and entry.on:
-                prior = {other: read_artifacts(directory / other) for other in entry.on.survivors_of}
-                result = module.assess(name, entry, params.budget, chosen, prior)
-            else:
-                result = module.assess(name, entry, params.budget, chosen)
+            run_entry(family, name, entry, params, subject, directory)
         except IncompatibleError:
             continue  # refused, in a line that says why: a verifier that does not know the model's layers
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise
             continue  # the stage fails and leaves nothing: the checks look at what is there
-        write(result, directory / name)
     return collect(params, subject, clean, directory, train)
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
     from windtunnel.assessments.figures.scene import Scene
     from windtunnel.assessments.reported import Column, Question, Reported
+    from windtunnel.assessments.verification.rows import VerifierRow
+    from windtunnel.assessments.verification.step import Step
     from windtunnel.core.artifacts import Artifacts, AssessmentResult, base_data, base_kwargs
     from windtunnel.core.binomial import binomial_rate
     from windtunnel.core.contracts import (
@@ -44,6 +46,8 @@ _HOME = {
     "assessments.figures.plots": ("Bar", "Series", "bars", "lines"),
     "assessments.figures.scene": ("Scene",),
     "assessments.reported": ("Column", "Question", "Reported"),
+    "assessments.verification.rows": ("VerifierRow",),
+    "assessments.verification.step": ("Step",),
     "core.artifacts": ("Artifacts", "AssessmentResult", "base_data", "base_kwargs"),
     "core.binomial": ("binomial_rate",),
     "core.contracts": (
@@ -64,8 +68,8 @@ __all__ = [
     "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "Column", "Dataset",
     "Drawing", "Entry", "Evidence", "Family", "Lazy", "Library", "Loaded", "ModelSource", "Norm", "NotApplicable", "NotRun",
     "NothingToDraw", "Outcome", "PerturbationBudget", "PerturbationDistribution", "Picture", "PictureGrid", "Question",
-    "Randomness", "Reported", "Request", "Scene", "Semantics", "Series", "Severity", "Targeting", "ThreatModel", "Tier",
-    "UserError", "Verdict", "View", "Visualiser", "algorithm", "bars", "base_data", "base_kwargs", "binomial_rate", "check",
+    "Randomness", "Reported", "Request", "Scene", "Semantics", "Series", "Severity", "Step", "Targeting", "ThreatModel", "Tier",
+    "UserError", "Verdict", "VerifierRow", "View", "Visualiser", "algorithm", "bars", "base_data", "base_kwargs", "binomial_rate", "check",
     "lines", "picture", "register",
 ]  # fmt: skip
 

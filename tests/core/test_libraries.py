@@ -58,6 +58,7 @@ def test_a_library_of_another_package_that_is_not_installed_is_a_line_with_what_
         name="mine",
         package="windtunnel-mine",
         imports=("no_such_module",),
+        install=None,
         rows=Lazy("mine:ROWS"),
     )
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A package of somebody else is installed: its attack, check, figure and family run like ours, without a change to windtunnel."""
+"""A package of somebody else is installed: its attack, step, check, figure and family run like ours, without a change to windtunnel."""
 
 import json
 import os
@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.integration.clone import Clone
+from windtunnel.core.contracts import Verdict
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -22,6 +24,8 @@ budget: {norm: Linf, epsilon: 0.1}
 attacks:
   fgsm: {library: torchattacks, algorithm: FGSM}
   signs: {library: signs, algorithm: RandomSigns, params: {tries: 7}, visualisers: [SignVisualiser]}
+verification:
+  stepwise: {library: windtunnel, algorithm: cascade, steps: [corners, ibp], budget: {epsilon: 0.4}}
 flips:
   sideways: {}
   upside: {axis: 2, samples: {n: 5}}
@@ -71,6 +75,23 @@ def test_its_check_is_asked_and_the_report_names_its_library(clone):
     assert "RandomSigns" in html
     assert "windtunnel-signs" in html or "signs 1.2.3" in html
     assert "X1" in clone.run("windtunnel", "sanity", "--explain", "X1")
+
+
+def test_its_step_decides_samples_of_a_cascade_of_ours_and_the_rest_go_on(clone):
+    directory = clone.folder / "reports" / "robustness" / "stepwise"
+    metadata = json.loads((directory / "metadata.json").read_text())
+    decided = metadata["metrics"]["decided_by"]
+    assert decided["corners"] >= 1
+    assert metadata["metrics"]["falsified_rate"] > 0
+    assert metadata["call_kwargs"]["corners"] == {"tries": 5, "epsilon": 0.4}
+    assert "corners" in metadata["kwargs"]["decided_by_names"]
+    data = torch.load(directory / "robustness_data.pt", weights_only=True)
+    mine = data["decided_by"] == metadata["kwargs"]["decided_by_names"].index("corners")
+    assert (data["verdicts"][mine] == Verdict.FALSIFIED).all()
+    assert (data["perturbed_predictions"][mine] != data["targets"][mine]).all()
+    resolved = json.loads((clone.folder / "reports" / "resolved" / "verify" / "stepwise.json").read_text())["work"]
+    assert "signs.steps" in resolved["code"]
+    assert "corners" in (clone.folder / "reports" / "report.html").read_text()
 
 
 def test_its_family_is_a_key_of_params_with_a_schema_of_its_own(clone):

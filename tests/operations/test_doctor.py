@@ -11,9 +11,10 @@ from packaging.requirements import Requirement
 
 from windtunnel.cli.doctor import doctor
 from windtunnel.core.errors import UserError
-from windtunnel.core.plugins import families, libraries, model_source, model_sources
+from windtunnel.core.libraries import Install
+from windtunnel.core.plugins import Lazy, Library, families, libraries, model_source, model_sources
 from windtunnel.operations import doctor as operations
-from windtunnel.operations.doctor import COMPANIONS, chosen, lacking, shown, steps
+from windtunnel.operations.doctor import chosen, companions, lacking, shown, steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,21 +30,45 @@ def missing(monkeypatch):
 
 def test_the_versions_without_dependencies_are_those_of_the_lock_file():
     lines = [line for line in (ROOT / "requirements-nodeps.lock").read_text().splitlines() if line[:1] not in ("", "#")]
-    assert sorted(lines) == sorted(companion.requirement for companion in COMPANIONS if companion.alone)
+    assert sorted(lines) == sorted(
+        companion.install.requirement for companion in companions() if companion.install.alone
+    )
 
 
 def test_every_library_that_runs_algorithms_can_be_asked_for_by_its_name():
     recorded = {library.name for family in families() for library in libraries(family).values() if library.imports}
     recorded |= {name for name in model_sources() if model_source(name).imports}
-    assert recorded <= {companion.name for companion in COMPANIONS}
+    assert recorded <= {companion.name for companion in companions()}
+
+
+def test_a_library_of_a_plug_in_is_listed_with_what_its_record_says(monkeypatch):
+    """Adding a library touches its folder, or its package, alone."""
+    known = libraries("attacks")
+    mine = Library(
+        "mine",
+        "attacks",
+        "my-attacks",
+        Lazy("mine:ROWS"),
+        imports=("mine",),
+        install=Install("my-attacks>=2", "its attack"),
+    )
+    monkeypatch.setattr(
+        operations, "libraries", lambda family: {**known, "mine": mine} if family == "attacks" else libraries(family)
+    )
+    (step,) = steps(chosen(["mine"]))
+    assert step.command[-1] == "my-attacks>=2"
+    assert re.search(
+        r"mine +missing +its attack +windtunnel doctor --install mine", CliRunner().invoke(doctor, []).output
+    )
+    assert "`windtunnel doctor --install mine` installs it" in mine.missing("library")
 
 
 def test_the_markers_of_companions_are_those_of_the_declared_dependencies():
     text = (ROOT / "pyproject.toml").read_text()
     declared = {r.name: r for r in map(Requirement, [line.strip(' ",') for line in text.splitlines() if ">=" in line and line.startswith('    "')])}  # noqa: E501  # fmt: skip
-    for companion in (c for c in COMPANIONS if not c.alone and not c.asked):
-        assert declared[companion.distribution].specifier == Requirement(companion.requirement).specifier
-        assert declared[companion.distribution].marker == Requirement(companion.requirement).marker
+    for companion in (c for c in companions() if not c.install.alone and not c.install.asked):
+        assert declared[companion.distribution].specifier == Requirement(companion.install.requirement).specifier
+        assert declared[companion.distribution].marker == Requirement(companion.install.requirement).marker
 
 
 def test_where_all_is_there_nothing_is_lacking_and_nothing_is_run():
@@ -70,7 +95,7 @@ def test_one_is_installed_by_its_name_in_any_case(missing):
 def test_every_extra_of_the_package_is_known_to_it():
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
-    known = {Requirement(companion.requirement).name for companion in COMPANIONS}
+    known = {Requirement(companion.install.requirement).name for companion in companions()}
     del extras["dev"]
     assert {Requirement(needs[0]).name for needs in extras.values()} <= known
     documented = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2]

@@ -24,6 +24,7 @@ SLOW = {
     "scipy",
 }
 ATTACK = "windtunnel.operations.stages.entry, windtunnel.assessments.attacks.assess, windtunnel.assessments.attacks.preflight"
+STAGES = "windtunnel.operations.stages"
 
 
 @pytest.mark.slow
@@ -33,6 +34,11 @@ ATTACK = "windtunnel.operations.stages.entry, windtunnel.assessments.attacks.ass
         ("stages.attack", set()),
         ("windtunnel.operations.tracking.recall", set()),
         (ATTACK, {"torch", "scipy"}),  # of scipy a function of the normal distribution
+        (f"{STAGES}.prepare", {"torch"}),
+        (f"{STAGES}.train", {"torch"}),
+        (f"{STAGES}.generators", {"torch", "scipy"}),
+        (f"{STAGES}.gate", {"scipy"}),
+        (f"{STAGES}.clean", {"torch", "scipy"}),
     ],
 )
 def test_a_stage_imports_no_more_of_what_is_slow_than_it_needs(modules, needed):

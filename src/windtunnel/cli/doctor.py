@@ -9,10 +9,10 @@ import click
 from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.errors import UserError
 from windtunnel.operations.doctor import (
-    COMPANIONS,
     PACKAGE,
     Companion,
     chosen,
+    companions,
     installed,
     lacking,
     machine,
@@ -50,7 +50,7 @@ def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
     click.echo(f"{PACKAGE} {installed(PACKAGE)}, {machine()}")
     needed = [(name, installed(name) or "missing", "needed", "") for name in _CORE]
     git = ("git", "found" if shutil.which("git") else "missing", "needed", "")
-    rows = [_row(companion) for companion in COMPANIONS]
+    rows = [_row(companion) for companion in companions()]
     print_table(table_console(), _COLUMNS, [("", [*needed, git]), ("", rows)])
     mistakes = [f"doctor: {line} is needed; pip install '{line}'" for line in lacking()]
     mistakes += [] if shutil.which("git") else ["doctor: git is needed; DVC keeps its results beside a git repository"]
@@ -64,11 +64,11 @@ def doctor(*, names: tuple[str, ...], install: bool, yes: bool) -> None:
 
 def _row(companion: Companion) -> tuple[str, str, str, str]:
     if companion.fits:
-        return companion.name, str(companion.version), companion.enables, ""
+        return companion.name, str(companion.version), companion.install.enables, ""
     if not companion.has_wheel:
-        return companion.name, "no build for this Python", companion.enables, ""
+        return companion.name, "no build for this Python", companion.install.enables, ""
     version = f"{companion.version}, unfit" if companion.version else "missing"
-    return companion.name, version, companion.enables, f"windtunnel doctor --install {companion.name}"
+    return companion.name, version, companion.install.enables, f"windtunnel doctor --install {companion.name}"
 
 
 def _install(names: tuple[str, ...], *, yes: bool) -> None:
@@ -83,4 +83,4 @@ def _install(names: tuple[str, ...], *, yes: bool) -> None:
         return
     for step in todo:
         run(step)
-    click.echo(f"doctor: installed {', '.join(c.name for c in COMPANIONS if c.fits)}")
+    click.echo(f"doctor: installed {', '.join(c.name for c in companions() if c.fits)}")

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+_NBSP = "\N{NO-BREAK SPACE}"
+
+
+def budget_text(norm: str, epsilon: float) -> str:
+    """`Linf ≤ 0.06`, on one line."""
+    return f"{norm}{_NBSP}≤{_NBSP}{epsilon_text(epsilon)}"
+
 
 def epsilon_text(value: float) -> str:
     """`0.06`, or `8/255` for a whole or half number of grey levels that no short decimal is; else four digits."""

@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """How `windtunnel doctor` installs a library, and what for.
+
+    requirement: what pip is asked for, with a marker where it has no wheels everywhere. enables: what works with it. alone: why
+    its own dependencies must stay out; empty where pip may resolve it. beside: what its code imports all the same, and our own
+    dependencies do not bring. asked: installed only where it is named. of_torch: is, or stands on, torchvision, which is built
+    for one torch.
+    """
+
+    requirement: str
+    enables: str
+    alone: str = ""
+    beside: tuple[str, ...] = ()
+    asked: bool = False
+    of_torch: bool = False
 
 
 def is_installed(*modules: str) -> bool:

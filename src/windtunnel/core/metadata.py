@@ -230,6 +230,11 @@ def numbers(metrics: Mapping[str, object], key: str) -> list[float]:
     return [number({key: item}, key) for item in cast(Sequence[object], value)]
 
 
+def names_in(options: Options, key: str) -> tuple[str, ...]:
+    """A list of names among the options; none where there is none. Raises UserError, in one line, for something else."""
+    return fitting(tuple[str, ...], options.extra.get(key, ()), f"kwargs.{key}", "a list of names")
+
+
 class _Suite(Record):
     corruptions: tuple[tuple[str, int], ...] = ()
     severities: tuple[int, ...] = ()

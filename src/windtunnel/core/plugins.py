@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.libraries import is_installed, missing
+from windtunnel.core.libraries import Install, is_installed, missing
 
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
@@ -106,7 +106,8 @@ class Library:
     functions of the user's, the registry row of one by its reference `module:function`, without importing it. steps: for
     verification, what its algorithms and cascades are made of, by name (assessments.verification.step.Step).
     uses: other libraries of the family that its steps may ask. imports: the modules by which Python has it, itself first, as far as
-    no other library of the family asks for them; none for what is built in.
+    no other library of the family asks for them; none for what is built in. install: how `windtunnel doctor` gets it; None where it
+    is not asked to.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Library:
     steps: Mapping[str, Lazy[Any]] = field(default_factory=dict)
     uses: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    install: Install | None = None
 
     @property
     def is_installed(self) -> bool:
@@ -133,9 +135,7 @@ class Library:
 
     def missing(self, where: str) -> str:
         """The one line for a library that is not installed."""
-        return missing(
-            where, self.name, None if self.rows.module.startswith("windtunnel.") else self.package or self.name
-        )
+        return missing(where, self.name, None if self.install else self.package or self.name)
 
     def algorithm(self, name: str) -> Callable[..., object]:
         """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
@@ -157,7 +157,7 @@ class ModelSource:
     load: (facts of model.json, directory, trust) -> Loaded. keep: (model, directory, seed) -> the facts, with all that `load`
     reads written to the directory; without it `model.path` is copied. view: model -> core.view.View, how the
     model's own library prepares images, and what the classes are called; without it params.yaml says so. view_reads: the files
-    below `model.path` that decide the view. imports: the module by which Python has its library, for `windtunnel doctor`'s name.
+    below `model.path` that decide the view. imports, install: as those of a Library.
     """
 
     name: str
@@ -166,6 +166,7 @@ class ModelSource:
     view: Lazy[Callable[..., Any]] | None = None
     view_reads: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    install: Install | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from windtunnel.core.contracts import Norm
+from windtunnel.core.epsilons import budget_text
 from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.metadata import Metadata, Options, Rate, Record, Value, fitting
 
@@ -30,6 +31,11 @@ class Layer(Record):
     certified_accuracy_ci_high: float | None = None
     attacked_by: tuple[str, ...] = ()
     certified_by: tuple[str, ...] = ()
+
+    @property
+    def budget(self) -> str:
+        """`Linf ≤ 0.06`."""
+        return budget_text(self.norm, self.epsilon)
 
     @property
     def worst_case(self) -> Rate | None:
@@ -69,6 +75,11 @@ class _Sandwich(Record):
 def layers_of(metrics: Mapping[str, Value], where: str = "the summary") -> tuple[Layer, ...]:
     """The layers among the metrics of the summary, the global budget first. Raises UserError where they do not fit."""
     return fitting(_Sandwich, metrics, where, "a sandwich").sandwich
+
+
+def layers_in(metrics: Mapping[str, Value]) -> tuple[Layer, ...]:
+    """The layers among the metrics of any assessment: none but for the summary. Raises UserError as `layers_of`."""
+    return layers_of(metrics) if "sandwich" in metrics else ()
 
 
 def options_of_summary(metadata: Metadata) -> SummaryOptions:

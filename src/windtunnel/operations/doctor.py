@@ -22,6 +22,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from windtunnel.core.errors import InfrastructureError, UserError, unknown_word
+from windtunnel.core.libraries import Install
+from windtunnel.core.plugins import Library, ModelSource, families, libraries, model_source, model_sources
 from windtunnel.core.references import first_line
 
 PACKAGE = "windtunnel"
@@ -29,26 +31,15 @@ PACKAGE = "windtunnel"
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A package beside the declared dependencies.
-
-    name: as params.yaml or the user calls it. requirement: what pip is asked for, with a marker where it has no wheels
-    everywhere. enables: what works with it. alone: why its own dependencies must stay out; empty where pip may resolve it. needs: what
-    its code imports all the same, and our own dependencies do not bring. asked: installed only where it is named. of_torch: is, or
-    stands on, torchvision, which is built for one torch.
-    """
+    """A package beside the declared dependencies. name: as params.yaml or the user calls it."""
 
     name: str
-    requirement: str
-    enables: str
-    alone: str = ""
-    needs: tuple[str, ...] = ()
-    asked: bool = False
-    of_torch: bool = False
+    install: Install
 
     @property
     def distribution(self) -> str:
         """The name of the distribution."""
-        return Requirement(self.requirement).name
+        return Requirement(self.install.requirement).name
 
     @property
     def version(self) -> str | None:
@@ -59,59 +50,42 @@ class Companion:
     def fits(self) -> bool:
         """Whether what is installed is of a version asked for, and of a build that imports."""
         found = self.version
-        asked_for = found is not None and Requirement(self.requirement).specifier.contains(found, prereleases=True)
-        return asked_for and not (self.of_torch and other_build())
+        asked_for = found is not None and Requirement(self.install.requirement).specifier.contains(
+            found, prereleases=True
+        )
+        return asked_for and not (self.install.of_torch and other_build())
 
     @property
     def has_wheel(self) -> bool:
         """Whether there is a build for this Python and machine."""
-        marker = Requirement(self.requirement).marker
+        marker = Requirement(self.install.requirement).marker
         return marker is None or marker.evaluate()
 
 
-COMPANIONS = (
-    Companion(
-        "torchattacks",
-        "torchattacks==3.5.1",
-        "its attacks, the ensembles quick, standard and exhaustive, the positive control of the sanity checks",
-        alone="it pins requests ~=2.25.1, and mlflow needs 2.28 or newer; pip would fall back to 3.3.0 without a word",
-        needs=("tqdm", "requests", "scipy"),
-    ),
-    Companion(
-        "auto-LiRPA",
-        "auto-LiRPA==0.3",
-        "verification by bounds (ibp, crown, alpha-crown, L2), and every cascade that has such a step",
-        alone="it pins torch <1.13 and torchvision <0.14; its code runs on torch 2 with three shims of ours",
-        needs=("appdirs",),
-    ),
-    Companion(
-        "Marabou",
-        'maraboupy>=2.0; python_version < "3.12" and platform_machine == "x86_64" and sys_platform != "win32"',
-        "the complete solver, and the last step of a cascade",
-    ),
-    Companion("foolbox", "foolbox>=3.3.4", "its attacks, minimum norm and decision-based among them"),
-    Companion("imagecorruptions", "imagecorruptions>=1.1.2", "the common corruptions"),
+# What no record of a library or of a source of models speaks of.
+_OTHERS = (
     Companion(
         "onnx2torch",
-        "onnx2torch==1.5.15",
-        "attacks and bounds on ONNX models",
-        alone="it asks for torchvision, which it uses for two operators of object detection",
+        Install(
+            "onnx2torch==1.5.15",
+            "attacks and bounds on ONNX models",
+            alone="it asks for torchvision, which it uses for two operators of object detection",
+        ),
     ),
-    Companion("torchvision", "torchvision>=0.23", "model.source: torchvision", asked=True, of_torch=True),
-    Companion("timm", "timm>=1.0.15", "model.source: timm", asked=True, of_torch=True),
     Companion(
-        "huggingface",
-        "transformers>=5",
-        "model.source: huggingface, image classifiers of transformers",
-        needs=("torchvision>=0.23",),
-        asked=True,
-        of_torch=True,
+        "vnnlib", Install("vnnlib>=1.0.2,<2", "windtunnel vnnlib: properties of the verifiers' competition", asked=True)
     ),
-    Companion("vnnlib", "vnnlib>=1.0.2,<2", "windtunnel vnnlib: properties of the verifiers' competition", asked=True),
-    Companion("ray", "ray>=2.40", "assessments on several machines", asked=True),
-    Companion("prefect", "prefect>=3", "the schedule of Prefect", asked=True),
-    Companion("psycopg2", "psycopg2-binary>=2.9", "an MLflow store in PostgreSQL", asked=True),
+    Companion("ray", Install("ray>=2.40", "assessments on several machines", asked=True)),
+    Companion("prefect", Install("prefect>=3", "the schedule of Prefect", asked=True)),
+    Companion("psycopg2", Install("psycopg2-binary>=2.9", "an MLflow store in PostgreSQL", asked=True)),
 )
+
+
+def companions() -> tuple[Companion, ...]:
+    """Every package beside the declared dependencies: those of the records, plug-ins' among them, and the others."""
+    recorded = [library for family in families() for library in libraries(family).values()]
+    known: list[Library | ModelSource] = [*recorded, *map(model_source, model_sources())]
+    return (*(Companion(record.name, record.install) for record in known if record.install), *_OTHERS)
 
 
 class Step(NamedTuple):
@@ -149,7 +123,7 @@ def lacking() -> list[str]:
         declared = importlib.metadata.requires(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         raise UserError(f"doctor: {PACKAGE} is not installed, it only lies on Python's path; pip install it") from None
-    apart = {canonicalize_name(companion.distribution) for companion in COMPANIONS}
+    apart = {canonicalize_name(companion.distribution) for companion in companions()}
     return [
         str(requirement)
         for requirement in map(Requirement, declared)
@@ -164,16 +138,16 @@ def chosen(names: Iterable[str]) -> list[Companion]:
 
     Raises UserError, with the nearest match, for a name that is none, and for one that has no wheel here.
     """
-    known = {companion.name.lower(): companion for companion in COMPANIONS}
+    known = {companion.name.lower(): companion for companion in companions()}
     wanted = []
     for name in names:
         if name.lower() not in known:
-            raise UserError(unknown_word("doctor --install", name, [c.name for c in COMPANIONS], what="a package"))
+            raise UserError(unknown_word("doctor --install", name, [c.name for c in companions()], what="a package"))
         if not (companion := known[name.lower()]).has_wheel:
             raise UserError(f"doctor --install: {companion.name} has no build for {machine()}; leave out what needs it")
         wanted.append(companion)
     if not wanted:
-        wanted = [companion for companion in COMPANIONS if companion.has_wheel and not companion.asked]
+        wanted = [companion for companion in companions() if companion.has_wheel and not companion.install.asked]
     return [companion for companion in wanted if not companion.fits]
 
 
@@ -183,16 +157,16 @@ def steps(companions: Iterable[Companion]) -> list[Step]:
     Raises UserError without pip or uv.
     """
     found = list(companions)
-    alone = [companion for companion in found if companion.alone]
-    plain = [_requirement(c) for c in found if not c.alone and not c.of_torch]
-    plain += [need for companion in alone for need in companion.needs if installed(need) is None]
+    alone = [companion for companion in found if companion.install.alone]
+    plain = [_requirement(c) for c in found if not c.install.alone and not c.install.of_torch]
+    plain += [need for companion in alone for need in companion.install.beside if installed(need) is None]
     result = []
     if alone:
-        why = "without their declared dependencies: " + "; ".join(f"{c.name}: {c.alone}" for c in alone)
-        result.append(Step((*_installer(), "--no-deps", *(c.requirement for c in alone)), why))
+        why = "without their declared dependencies: " + "; ".join(f"{c.name}: {c.install.alone}" for c in alone)
+        result.append(Step((*_installer(), "--no-deps", *(c.install.requirement for c in alone)), why))
     if plain:
         result.append(Step((*_installer(), *plain), "with what they declare, as pip resolves it"))
-    if of_torch := [companion for companion in found if companion.of_torch]:
+    if of_torch := [companion for companion in found if companion.install.of_torch]:
         result.append(_beside_torch(of_torch))
     return result
 
@@ -200,7 +174,7 @@ def steps(companions: Iterable[Companion]) -> list[Step]:
 def _beside_torch(companions: list[Companion]) -> Step:
     """Torchvision is built for one torch: pip would take the newest, and bring another torch with it."""
     version, _, build = _torch().partition("+")
-    wanted = dict.fromkeys(part for c in companions for part in (*c.needs, _requirement(c)))
+    wanted = dict.fromkeys(part for c in companions for part in (*c.install.beside, _requirement(c)))
     # PyPI has one build of each version; the others, such as the one without CUDA, are on PyTorch's own index.
     index = ("--extra-index-url", f"https://download.pytorch.org/whl/{build}") if build else ()
     why = f"torch stays {_torch()}, and torchvision is built for one torch" + (
@@ -211,7 +185,7 @@ def _beside_torch(companions: list[Companion]) -> Step:
 
 
 def _requirement(companion: Companion) -> str:
-    return str(Requirement(companion.requirement)).partition(";")[0].strip()
+    return str(Requirement(companion.install.requirement)).partition(";")[0].strip()
 
 
 def _torch() -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from benchmarks.gallery.case import run_entry
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
+from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
 from windtunnel.evaluation.validate import validate
@@ -53,20 +53,7 @@ def assessed(subject: Subject, params: Params, directory: Path) -> Evidence:
     """Run every entry of `params` on `subject`, write the artifacts, and collect them."""
     clean = write_artifacts(assess_clean(Clean(), subject), directory / "clean", subject, started=time.time())
     for family, name, entry in entries(params):
-        chosen = subject.choose(entry.samples.n, entry.samples.selection, 0)
-        module = import_module(f"windtunnel.assessments.{family}.assess")
-
-        def write(result: object, folder: Path, chosen: Subject = chosen) -> None:
-            write_artifacts(result, folder, chosen, started=time.time())
-
-        if family == "corruptions":
-            result = module.assess_suite(name, entry, chosen, lambda r, d=directory / name: write(r, d / r.name))
-        elif family == "attacks" and entry.on:
-            prior = {other: read_artifacts(directory / other) for other in entry.on.survivors_of}
-            result = module.assess(name, entry, params.budget, chosen, prior)
-        else:
-            result = module.assess(name, entry, params.budget, chosen)
-        write(result, directory / name)
+        run_entry(family, name, entry, params, subject, directory)
     return collect(params, subject, clean, directory)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from windtunnel.assessments.figures.axes import Axes, ticks
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines, matrix
 from windtunnel.assessments.figures.scene import PALETTE, Dot, Label, Line, Rect
-from windtunnel.evaluation.summary.sandwich_figure import Layer, sandwich
+from windtunnel.evaluation.summary.sandwich_figure import BudgetBar, sandwich
 
 share = st.floats(0, 1)
 
@@ -27,7 +27,7 @@ def inside(scene):
 @given(st.lists(share, min_size=3, max_size=3).map(sorted), share, share)
 def test_the_shares_of_a_budget_add_up_to_one_and_are_drawn_to_scale(accuracies, low, high):
     certified, worst, clean = accuracies
-    layer = Layer("Linf ≤ 0.1", certified, worst, clean, (min(low, high), max(low, high)), None)
+    layer = BudgetBar("Linf ≤ 0.1", certified, worst, clean, (min(low, high), max(low, high)), None)
     assert sum(layer.shares) == pytest.approx(1)
     scene = sandwich([layer])
     inside(scene)

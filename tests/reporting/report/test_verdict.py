@@ -14,7 +14,7 @@ NO_LABELS = ({"code": "pseudo_labels", "text": "There are no labels."},)
 
 def summary(clean=0.97, n=200, failures=(), caveats=(), others=(), **row):
     """A summary at Linf 0.06 whose layer holds `row`; `others` are further layers."""
-    first = {"norm": "Linf", "epsilon": 0.06, "n": n, **row}
+    first = {"norm": "Linf", "epsilon": 0.06, "n": n, "n_attacked": n, "n_examined": n, **row}
     metrics = {"clean_accuracy": clean, "n_samples": n, "sandwich": [first, *others]}
     facts = metadata(name="summary", metrics=metrics, kwargs={"hard_failures": list(failures)}, caveats=list(caveats))
     return Artifacts("summary", Path(), {"targets": torch.zeros(n)}, facts)
@@ -24,8 +24,8 @@ def interval(key, low, high):
     return {f"{key}_ci_low": low, f"{key}_ci_high": high}
 
 
-L2 = {"norm": "L2", "epsilon": 0.5, "n": 200, "worst_case_accuracy": 0.4}
-TIGHT = {"norm": "Linf", "epsilon": 8 / 255, "n": 200, "worst_case_accuracy": 0.8, "certified_accuracy": 0.75}
+L2 = {"norm": "L2", "epsilon": 0.5, "n": 200, "n_attacked": 200, "n_examined": 200, "worst_case_accuracy": 0.4}
+TIGHT = {**L2, "norm": "Linf", "epsilon": 8 / 255, "worst_case_accuracy": 0.8, "certified_accuracy": 0.75}
 CLEAN = "Without any change the model is right on 97.0% of 200 samples."
 CASES = {
     "closed": (

@@ -22,6 +22,14 @@ from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
 
+def check_data(where: str, what: str, dataset: Dataset) -> None:
+    """Raise IncompatibleError, in one line that begins with `what` the attack does, for data that are no images of several classes."""
+    if not dataset.is_image:
+        raise IncompatibleError(f"{where}: {what} (N, C, H, W), the data is tabular; use sweeps with FGSM")
+    if dataset.num_classes < 2:
+        raise IncompatibleError(f"{where}: the data has one class; there is no wrong one to reach")
+
+
 def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:
     """Raise UserError or IncompatibleError, in one line, for an attack that cannot run or would mean nothing."""
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
@@ -29,12 +37,7 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     for library in _libraries(row):
         library_of(library, "attacks").require(where)
     classifier.require(algorithm, where)
-    if not dataset.is_image:
-        raise IncompatibleError(
-            f"{where}: {entry.library} attacks images (N, C, H, W), the data is tabular; use sweeps with FGSM"
-        )
-    if dataset.num_classes < 2:
-        raise IncompatibleError(f"{where}: the data has one class; there is no wrong one to reach")
+    check_data(where, f"{entry.library} attacks images", dataset)
     _check_budget(where, entry, row, budget)
     if row.invoker is Invoker.FUNCTION:
         _check_function(where, entry)

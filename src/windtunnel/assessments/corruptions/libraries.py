@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, Library
 
 LIBRARIES = (
@@ -11,5 +12,6 @@ LIBRARIES = (
         package="imagecorruptions",
         imports=("imagecorruptions",),
         rows=Lazy("windtunnel.assessments.corruptions.table:ALGORITHMS"),
+        install=Install("imagecorruptions>=1.1.2", "the common corruptions"),
     ),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
-from windtunnel.core.metadata import numbers
+from windtunnel.core.metadata import names_in, numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +88,7 @@ class LatentComparisonVisualiser(LatentVisualiser):
         from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
         from windtunnel.assessments.figures.pictures import SIDE, Picture, sheets
 
-        known = [str(name) for name in cast("list[str]", artifacts.metadata.kwargs.extra.get("models", []))]
+        known = names_in(artifacts.metadata.kwargs, "models")
         second = self.second or next((name for name in known if name != self.first), "")
         for wanted in (self.first, second):
             if wanted not in known:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from windtunnel.assessments.attacks.preflight import check_data
 from windtunnel.assessments.attacks.preflight import preflight as attack_preflight
 from windtunnel.assessments.attacks.targets import check_chosen_targets
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.queries.settings import as_attack, library_row, region_of, search_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.errors import UserError
 from windtunnel.params.entry import Budget
 from windtunnel.params.queries import QueryEntry
 
@@ -22,12 +23,7 @@ def preflight(where: str, entry: QueryEntry, budget: Budget, classifier: Classif
             raise UserError(f"{where}.max_queries: the first query is the check of the clean image; allow at least 2")
         return
     classifier.require(algorithm, where)
-    if not dataset.is_image:
-        raise IncompatibleError(
-            f"{where}: {algorithm.name} changes pixels (N, C, H, W), the data is tabular; use sweeps with FGSM"
-        )
-    if dataset.num_classes < 2:
-        raise IncompatibleError(f"{where}: the data has one class; there is no wrong one to reach")
+    check_data(where, f"{algorithm.name} changes pixels", dataset)
     search = search_of(where, entry, tuple(dataset.inputs.shape[1:]))
     region_of(where, entry, search)
     if entry.max_queries is not None and entry.max_queries < 1 + search.width:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +11,11 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.canonical.subject import unit_of
 from windtunnel.assessments.verification.falsifier import falsify, falsify_targeted
-from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.artifacts import Artifacts, tensor_in
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.metadata import names_in
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
@@ -114,7 +113,7 @@ def _attacked(subject: Subject, norm: Norm, epsilon: float) -> list[int]:
 
 def _by_author(verdicts: Artifacts, rows: Tensor) -> dict[str, Tensor]:
     """The rows by the step that decided them."""
-    names = cast("Sequence[str]", verdicts.metadata.kwargs.extra.get("decided_by_names", ()))
+    names = names_in(verdicts.metadata.kwargs, "decided_by_names")
     decided = verdicts.tensor("decided_by")[rows]
     return {names[i]: rows[decided == i] for i in sorted({int(i) for i in decided if i >= 0})}
 
@@ -131,4 +130,4 @@ def _second_opinion(first: str, subject: Subject, norm: Norm, epsilon: float) ->
         given = {"library": "auto-LiRPA", "algorithm": f"alpha-crown{_SUFFIX[norm]}"}
     entry = VerificationEntry.model_validate(given)
     result = assess("audit", entry, Budget(norm=norm, epsilon=epsilon), subject)
-    return cast(Tensor, result.data["verdicts"])
+    return tensor_in(result.data, "verdicts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, Library
 
 _HERE = "windtunnel.assessments.verification"
@@ -16,6 +17,12 @@ LIBRARIES = (
         family="verification",
         package="auto-LiRPA",
         imports=("auto_LiRPA",),
+        install=Install(
+            "auto-LiRPA==0.3",
+            "verification by bounds (ibp, crown, alpha-crown, L2), and every cascade that has such a step",
+            alone="it pins torch <1.13 and torchvision <0.14; its code runs on torch 2 with three shims of ours",
+            beside=("appdirs",),
+        ),
         rows=Lazy(f"{_HERE}.rows:LIRPA"),
         steps={
             "ibp": _CHEAP,
@@ -31,6 +38,10 @@ LIBRARIES = (
         family="verification",
         package="maraboupy",
         imports=("maraboupy", "onnx", "onnxruntime"),
+        install=Install(
+            'maraboupy>=2.0; python_version < "3.12" and platform_machine == "x86_64" and sys_platform != "win32"',
+            "the complete solver, and the last step of a cascade",
+        ),
         rows=Lazy(f"{_HERE}.rows:MARABOU"),
         steps={"marabou": Lazy(f"{_HERE}.solver_step:MARABOU")},
     ),

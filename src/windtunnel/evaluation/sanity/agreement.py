@@ -93,7 +93,7 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
     for certificate, ball in balls(evidence):
         certified = evidence.everywhere(certificate, _verified(certificate) & certificate.right)
         for assessment in attacks:
-            region = cast(Region, assessment.region)
+            region = assessment.ball
             shared = evidence.present([certificate]) & evidence.present([assessment])
             if region.norm is not ball.norm or region.epsilon > ball.epsilon * (1 + 1e-9) or not shared.any():
                 continue

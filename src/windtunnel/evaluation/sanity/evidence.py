@@ -116,6 +116,12 @@ class Assessment:
         return region_of(self.artifacts)
 
     @property
+    def ball(self) -> Region:
+        """The ball of one that is known to have worked in one."""
+        assert self.region is not None
+        return self.region
+
+    @property
     def row(self) -> AttackRow | None:
         """The attack's registry row; None for what is no attack of the attacks table."""
         library = libraries("attacks").get(self.metadata.library)

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.artifacts import Tensors
+from windtunnel.core.artifacts import Tensors, tensor_in
 from windtunnel.core.classifier import Classifier, forward_rows
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
@@ -162,7 +162,7 @@ def rerun(evidence: Evidence, assessment: Assessment, **changes: object) -> tupl
     """
     local = assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]
     data = rerun_attack(evidence, assessment, assessment.rows[local], **changes)
-    return local, cast(Tensor, data["verdicts"]) == 1
+    return local, tensor_in(data, "verdicts") == 1
 
 
 def rerun_attack(evidence: Evidence, assessment: Assessment, rows: Tensor, **changes: object) -> Tensors:

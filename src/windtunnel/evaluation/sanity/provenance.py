@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
-import torch
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from windtunnel.core.artifacts import package_version
+from windtunnel.core.artifacts import package_version, tensor_in
 from windtunnel.core.contracts import Json, Randomness
 from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
@@ -134,7 +132,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
 
     assessment = min(steady, key=cost)
     local = assessment.tried.nonzero().flatten()[:AGAIN]
-    repeated = cast(torch.Tensor, rerun_attack(evidence, assessment, assessment.rows[local])["verdicts"]) == 1
+    repeated = tensor_in(rerun_attack(evidence, assessment, assessment.rows[local]), "verdicts") == 1
     flips = repeated != assessment.succeeded[local]
     ids = [assessment.ids[i] for i in local[flips].tolist()]
     return Outcome(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from windtunnel.core.files import read_json
+from windtunnel.core.metadata import fitting
 from windtunnel.params.numbers import parse_number
 
 FILE = Path(__file__).with_name("records.json")
@@ -22,14 +22,39 @@ class Record:
     read: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One model of a benchmark. external: the lower one of an adaptive evaluation, where there is one."""
+
+    model: str
+    clean: float
+    autoattack: float
+    paper: str
+    external: float | None = None
+    by: str = ""
+
+    @property
+    def lowest(self) -> float:
+        return self.autoattack if self.external is None else min(self.autoattack, self.external)
+
+
+@dataclass(frozen=True, slots=True)
+class _Benchmark:
+    epsilon: str
+    records: tuple[_Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    source: str
+    read: str
+    how: str
+    benchmarks: dict[str, _Benchmark]
+
+
 def best_known(benchmark: str) -> Record:
     """The highest of the records, each by its lowest evaluation: the external one where there is one."""
-    content = cast(dict[str, object], read_json(FILE))
-    block = cast(dict[str, dict[str, object]], content["benchmarks"])[benchmark]
-    rows = cast(list[dict[str, object]], block["records"])
-    best = max(rows, key=_lowest)
-    return Record(str(best["model"]), _lowest(best), parse_number(block["epsilon"]), str(content["read"]))
-
-
-def _lowest(row: dict[str, object]) -> float:
-    return min(float(str(row[key])) for key in ("autoattack", "external") if key in row)
+    content = fitting(_Records, read_json(FILE), str(FILE), "the best known accuracies")
+    known = content.benchmarks[benchmark]
+    best = max(known.records, key=lambda entry: entry.lowest)
+    return Record(best.model, best.lowest, parse_number(known.epsilon), content.read)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +109,7 @@ def step_size_well_chosen(evidence: Evidence, limit: float) -> Outcome:
     """
 
     def sizes(assessment: Assessment) -> list[Mapping[str, object]]:
-        region = cast(Region, assessment.region)
+        region = assessment.ball
         if assessment.row is None or assessment.row.step is None:
             return []
         return [{"step_size": s * region.epsilon} for s in (0.1, 0.25, 2.5 / (_steps(assessment) or 1))]
@@ -136,7 +135,7 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
     worst, bad, n = 0.0, [], 0
     data, rows = evidence.subject.dataset, evidence.probe_rows()
     for assessment in _iterative(evidence):
-        region, steps, size = cast(Region, assessment.region), _steps(assessment) or 1, _step_size(assessment)
+        region, steps, size = assessment.ball, _steps(assessment) or 1, _step_size(assessment)
         if region.norm is not Norm.LINF or size is None:
             continue
         found = pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=steps, step_size=size,
@@ -173,7 +172,7 @@ def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
     missed = torch.zeros(len(evidence.ids), dtype=torch.bool)
     bad, seen, worst, hard = [], 0, 0.0, False
     for assessment in _iterative(evidence):
-        region = cast(Region, assessment.region)
+        region = assessment.ball
         rows = assessment.rows[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
         if not len(rows):
             continue
@@ -242,7 +241,7 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
     short, lazy, worst = [], [], 0.0
     assessments = evidence.bounded(lambda p: p.gradient, "gradient attack")
     for assessment in assessments:
-        region, steps, size = cast(Region, assessment.region), _steps(assessment), _step_size(assessment)
+        region, steps, size = assessment.ball, _steps(assessment), _step_size(assessment)
         reach = None if steps is None or size is None else steps * size
         if (
             reach is not None

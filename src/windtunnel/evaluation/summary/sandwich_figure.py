@@ -11,9 +11,8 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.scene import Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.metadata import number
-from windtunnel.core.rows import interval, rows_in
+from windtunnel.core.sandwich import layers_in
 
 Interval = tuple[float, float]
 _SHARES = (
@@ -25,7 +24,7 @@ _SHARES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class BudgetBar:
     """One budget: shares in [0, 1] of the samples, `certified` <= `worst` <= `clean`, and 95 % intervals of the first two."""
 
     budget: str
@@ -41,7 +40,7 @@ class Layer:
         return self.certified, self.worst - self.certified, self.clean - self.worst, 1 - self.clean
 
 
-def sandwich(layers: Sequence[Layer]) -> Scene:
+def sandwich(layers: Sequence[BudgetBar]) -> Scene:
     """A bar per budget. The whisker below a bar is the interval of certified accuracy, the one above that of the worst case."""
     step, bar, top = 44.0, 22.0, 8.0
     left = 14 + max(text_width(layer.budget, 10) for layer in layers)
@@ -75,7 +74,7 @@ def sandwich(layers: Sequence[Layer]) -> Scene:
     return Scene(WIDTH, bottom + height + 36, (*marks, *key), _in_words(layers))
 
 
-def _in_words(layers: Sequence[Layer]) -> str:
+def _in_words(layers: Sequence[BudgetBar]) -> str:
     names = ("verified", "not known", "broken", "misclassified")
     return "; ".join(
         f"{layer.budget}: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(names, layer.shares, strict=True))
@@ -83,17 +82,14 @@ def _in_words(layers: Sequence[Layer]) -> str:
     )
 
 
-def layers_of(summary: Artifacts) -> list[Layer]:
-    """The layers of a summary, in its order; none for any other assessment."""
-    found = []
-    for row in rows_in(summary.metrics, "sandwich"):
-        clean = number(summary.metrics, "clean_accuracy")
-        certified = number(row, "certified_accuracy") if "certified_accuracy" in row else 0.0
-        worst = max(number(row, "worst_case_accuracy") if "worst_case_accuracy" in row else clean, certified)
-        limits = interval(row, "certified_accuracy"), interval(row, "worst_case_accuracy")
-        # On one line: no-break spaces.
-        budget = f"{row['norm']}\N{NO-BREAK SPACE}≤\N{NO-BREAK SPACE}{epsilon_text(number(row, 'epsilon'))}"
-        found.append(Layer(budget, certified, worst, max(clean, worst), *limits))
+def budget_bars(summary: Artifacts) -> list[BudgetBar]:
+    """The bars of a summary, in its order; none for any other assessment. Raises UserError where its sandwich does not fit."""
+    found, clean = [], number(summary.metrics, "clean_accuracy")
+    for layer in layers_in(summary.metrics):
+        certified = layer.certified.value if layer.certified else 0.0
+        worst = max(layer.worst_case.value if layer.worst_case else clean, certified)
+        limits = (end.limits if end else None for end in (layer.certified, layer.worst_case))
+        found.append(BudgetBar(layer.budget, certified, worst, max(clean, worst), *limits))
     return found
 
 
@@ -108,6 +104,6 @@ class SandwichVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
-        if not (layers := layers_of(artifacts)):
+        if not (bars := budget_bars(artifacts)):
             raise NothingToDraw("No sandwich: this is not the summary of a run.")
-        return [sandwich(layers)]
+        return [sandwich(bars)]

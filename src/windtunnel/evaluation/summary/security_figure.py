@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 from windtunnel.assessments.figures.axes import plain
@@ -12,20 +13,21 @@ from windtunnel.assessments.figures.plots import Series, lines
 from windtunnel.assessments.figures.scene import Scene
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import number
-from windtunnel.core.rows import Row, interval, rows_in
+from windtunnel.core.metadata import Rate
+from windtunnel.core.sandwich import Layer, layers_in
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
 
 _ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
 _CERTIFIED = ("certified", "certificate-2", "certificate-3", "certificate-4")
-_ENDS = (
-    ("worst_case_accuracy", "worst case of all assessments", "ink"),
-    ("certified_accuracy", "certified by any", "clean"),
-)
+# An end of the sandwich at one budget.
+End = Callable[[Layer], Rate | None]
+WORST_CASE: End = attrgetter("worst_case")
+CERTIFIED: End = attrgetter("certified")
+_ENDS = ((WORST_CASE, "worst case of all assessments", "ink"), (CERTIFIED, "certified by any", "clean"))
 
 
 def security_charts(
-    curves: Sequence[SecurityCurve], layers: Sequence[Row], samples: int
+    curves: Sequence[SecurityCurve], layers: Sequence[Layer], samples: int
 ) -> Iterator[tuple[str, Scene]]:
     """(norm, chart) of each norm: the curves under it, and the ends of the sandwich at its budgets; `samples`: of the run."""
     for norm in dict.fromkeys(curve.norm for curve in curves):
@@ -33,12 +35,10 @@ def security_charts(
         sides = [[c for c in mine if c.certified is certified] for certified in (False, True)]
         drawn = [one for side in sides for i, curve in enumerate(side) for one in _series(curve, i, samples)]
         # Points without a line: between two budgets nothing was measured.
-        rows = [row for row in layers if row["norm"] == norm]
-        for key, words, role in _ENDS:
-            having = [row for row in rows if key in row]
-            points = tuple((number(row, "epsilon"), number(row, key)) for row in having)
+        for end, words, role in _ENDS:
+            points, limits = end_at_budgets(layers, norm, end)
             if points:
-                drawn.append(Series(words, role, points, _limits(having, key), line=False))
+                drawn.append(Series(words, role, points, limits, line=False))
         top = max(x for series in drawn for x, _ in series.points)
         alt = f"Accuracy against epsilon under {norm}, up to {plain(top)}."
         yield str(norm), lines(drawn, f"epsilon ({norm})", "accuracy", alt, (0, top), (0, 1))
@@ -63,9 +63,13 @@ def _series(curve: SecurityCurve, i: int, n: int) -> Iterator[Series]:
         yield Series(words, colour, points, limits, dashed=curve.certified, line=len(points) > 1, thin=len(points) > 20)
 
 
-def _limits(rows: list[Row], key: str) -> tuple[tuple[float, float], ...]:
-    found = [limits for r in rows if (limits := interval(r, key))]
-    return tuple(found) if len(found) == len(rows) else ()
+def end_at_budgets(
+    layers: Sequence[Layer], norm: str, end: End
+) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, float], ...]]:
+    """(epsilon, rate) of an end of the sandwich at each budget of a norm, and the intervals where each has one."""
+    found = [(layer.epsilon, rate) for layer in layers if layer.norm == norm and (rate := end(layer))]
+    limits = [rate.limits for _, rate in found if rate.limits]
+    return tuple((at, rate.value) for at, rate in found), tuple(limits) if len(limits) == len(found) else ()
 
 
 @register
@@ -79,7 +83,7 @@ class SecurityCurvesVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A chart per norm."""
-        curves, layers = read_curves(artifacts.directory), rows_in(artifacts.metrics, "sandwich")
+        curves, layers = read_curves(artifacts.directory), layers_in(artifacts.metrics)
         if not curves:
             raise NothingToDraw("No assessment with an epsilon: there is no security curve.")
         return [chart for _, chart in security_charts(curves, layers, len(artifacts.sample_names))]

@@ -21,6 +21,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, shown
 from windtunnel.core.plugins import load_plugin
 from windtunnel.core.references import first_line, resolve, users_code
+from windtunnel.inputs.data.digits import digits, stratified_split
 from windtunnel.params.data import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
@@ -102,24 +103,17 @@ class Raw:
 
 def load_digits(data: Data, seed: int) -> tuple[Raw, Raw | None]:
     """scikit-learn's digits: 1,797 real 8x8 scans, values 0 to 16; a stratified share held out of training."""
-    from sklearn.datasets import load_digits as sklearn_digits
-    from sklearn.model_selection import train_test_split
-
-    bunch = sklearn_digits()
-    order = np.arange(len(bunch.images))
+    images, labels = digits()
     try:
-        train, test = train_test_split(
-            order, test_size=data.test_fraction, stratify=bunch.target, random_state=seed % 2**32
-        )
+        train, test = stratified_split(labels, data.test_fraction, seed % 2**32)
     except ValueError as error:  # a share so small, or so large, that a class would have no sample
         raise UserError(
             f"data.test_fraction: {data.test_fraction:g} leaves a class without a sample ({error})"
         ) from error
 
     def part(rows: np.ndarray) -> Raw:
-        rows = np.sort(rows)
         names = [f"digit-{row:04d}" for row in rows]
-        return Raw(bunch.images[rows], bunch.target[rows], names, (0.0, 16.0), [str(i) for i in range(10)])
+        return Raw(images[rows], labels[rows], names, (0.0, 16.0), [str(i) for i in range(10)])
 
     return part(test), part(train)
 

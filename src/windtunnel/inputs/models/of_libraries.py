@@ -18,6 +18,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
 from windtunnel.core.libraries import missing
 from windtunnel.core.references import first_line
+from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.view import View
 from windtunnel.inputs.models.loaders import TORCH, Loaded, load_weights
 from windtunnel.inputs.models.record import OfLibrary
@@ -77,6 +78,21 @@ def one_weights(model: Model) -> None:
     """Raise UserError where params ask for random weights and name a file of weights as well."""
     if model.weights == RANDOM and model.path:
         raise UserError(f"model.weights: random, and model.path: {model.path}; one of the two")
+
+
+def given_weights(model: Model, name: str, seed: int, build: Callable[[], nn.Module]) -> tuple[nn.Module, str] | None:
+    """(network, what it is called) with the weights of a file or with random ones; None where its library brings them.
+
+    `build` makes the architecture `name`. Raises UserError for a file that does not fit it.
+    """
+    if model.path:
+        network = build()
+        load_weights(network, Path(model.path), model.path)
+        return network, f"{name} ({Path(model.path).name})"
+    if model.weights == RANDOM:
+        with seeded(derive_seed(seed, "model", "random weights")):
+            return build(), name
+    return None
 
 
 def keep_network(

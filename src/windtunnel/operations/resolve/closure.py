@@ -33,8 +33,8 @@ class Closure:
 class Code:
     """The code at hand: this package, wherever it is installed, and what lies in the folder `project` or its repository.
 
-    `lazy`: what a module imports by a reference that no import statement names. What is found out about a module holds as
-    long as this object does.
+    `lazy`: what a module imports by a reference that no import statement names, or a library whose files it reads. What is
+    found out about a module holds as long as this object does.
     """
 
     def __init__(self, project: Path, memory: Memory, lazy: Mapping[str, Iterable[str]] | None = None) -> None:
@@ -105,10 +105,10 @@ class Code:
             parts = name.split(".")
             around = (".".join(parts[:i]) for i in range(1, len(parts)))
             # A folder of modules without an __init__.py has no file of its own, and is no library.
-            at_hand = {found.partition(".")[0] for found in source.imports if self.file(found) is not None}
-            libraries = {found.partition(".")[0] for found in source.imports} - at_hand - sys.stdlib_module_names
-            named = (*around, *source.imports, *self._lazy.get(name, ()))
-            imports = tuple(found for found in named if self.file(found) is not None)
+            imported = (*source.imports, *self._lazy.get(name, ()))
+            at_hand = {found.partition(".")[0] for found in imported if self.file(found) is not None}
+            libraries = {found.partition(".")[0] for found in imported} - at_hand - sys.stdlib_module_names
+            imports = tuple(found for found in (*around, *imported) if self.file(found) is not None)
             self._modules[name] = _Module(code, imports, frozenset(libraries))
         return self._modules[name]
 

@@ -116,6 +116,7 @@ def lazy_imports() -> dict[str, list[str]]:
     compared = [drawn.module for one in reported for drawn in (one.question.compared, one.question.last) if drawn]
     return {
         "windtunnel.assessments.reported": compared,
+        "windtunnel.inputs.data.digits": ["sklearn"],  # whose file it reads
         "windtunnel.reporting.report.sections.families": [
             *records,
             *(family.reported.module for family in ours if family.reported),

@@ -12,14 +12,15 @@ from windtunnel.assessments.figures.pictures import Picture, PictureGrid, pictur
 from windtunnel.assessments.figures.plots import Change, Series, changes, lines
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.evaluation.summary.security import SecurityCurve, security_curves
+from windtunnel.core.sandwich import layers_in
+from windtunnel.evaluation.summary.security_figure import CERTIFIED, WORST_CASE, end_at_budgets
 from windtunnel.reporting.compare.comparison import Against, Comparison
 from windtunnel.reporting.compare.curves import CurvePoint
 from windtunnel.reporting.compare.document import document, title
 from windtunnel.reporting.compare.paired import Pair
-from windtunnel.reporting.report.guard import ODD_METADATA
+from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.report.model import Block, Chart, Finding, Front, Report, Section, Table, Text
-from windtunnel.reporting.report.words import class_name, interval, number, rows_in
+from windtunnel.reporting.report.words import class_name
 
 MOST_PICTURES = 8  # of one way of flipping: a page that opens at once
 _LEVEL = 0.05
@@ -29,7 +30,7 @@ def page(comparison: Comparison) -> Report:
     """The comparison as a Report: its front says what became worse, a section per run what it means and what flipped."""
     parts = document(comparison)
     details = [Section(part.title, (*map(Text, part.lines), *part.tables), detail=True) for part in parts[1:]]
-    sections = [_against(comparison.runs[0].label, against) for against in comparison.against]
+    sections = [_against(comparison.runs[0], against) for against in comparison.against]
     runs = Section(parts[0].title, (*map(Text, parts[0].lines), *parts[0].tables))
     refused = tuple(
         Finding("warning", f"Not paired: {line}.") for against in comparison.against for line in against.refused
@@ -76,8 +77,8 @@ def _sentence(first: str, against: Against) -> str:
     return f"{name} is {'; '.join(parts)}, beyond chance (McNemar's exact test, Holm's correction for {len(against.pairs)} outcomes)."
 
 
-def _against(first: str, against: Against) -> Section:
-    second, blocks = against.run.label, list[Block]()
+def _against(base: Run, against: Against) -> Section:
+    first, second, blocks = base.label, against.run.label, list[Block]()
     rows = _by_loss(against)
     if rows:
         drawn = [
@@ -90,15 +91,16 @@ def _against(first: str, against: Against) -> Section:
         alt = "; ".join(f"{row.label} {100 * row.value:+.1f} points" for row in drawn)
         caption = f"{second} less {first}, with 95 % intervals; grey where chance explains it"
         blocks.append(Chart(changes(drawn, "difference of the shares that hold, points", alt), caption))
-    blocks += _curves(first, second, [pair for pair, _ in rows])
+    blocks += _curves(base, against.run, [pair for pair, _ in rows])
     for pair, _ in rows:
         blocks += _flips(pair, first, second)
     return Section(f"{second} against {first}", tuple(blocks))
 
 
-def _curves(first: str, second: str, pairs: Sequence[Pair]) -> Iterator[Block]:
+def _curves(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[Block]:
     """Both runs against epsilon, per norm, and each curve that both have."""
-    yield from _against_budgets(first, second, pairs)
+    yield from _against_budgets(base, other, pairs)
+    first, second = base.label, other.label
     for pair in pairs:
         curve = pair.curve
         if (
@@ -126,56 +128,45 @@ def _is_number(point: CurvePoint) -> bool:
     return True
 
 
-def _against_budgets(first: str, second: str, pairs: Sequence[Pair]) -> Iterator[Block]:
+def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[Block]:
     """The worst case and what is certified at each budget of both runs, with the curves of attacks that know one."""
-    sides = ((first, "clean", "first"), (second, "broken", "second"))
+    sides = ((base, "clean"), (other, "broken"))
     points: dict[str, list[Series]] = {}
     summary = next((pair for pair in pairs if pair.first.name == "summary"), None)
-    for label, role, side in sides if summary else ():
-        layers = rows_in(getattr(summary, side).metrics, "sandwich")
-        for key, words in (("worst_case_accuracy", "worst case"), ("certified_accuracy", "certified")):
-            for norm in dict.fromkeys(str(row["norm"]) for row in layers):
-                rows = [row for row in layers if row["norm"] == norm and key in row]
-                limits = tuple(found for row in rows if (found := interval(row, key)))
-                at = tuple((number(row, "epsilon"), number(row, key)) for row in rows)
+    for run, side, role in ((base, summary.first, "clean"), (other, summary.second, "broken")) if summary else ():
+        layers = layers_in(side.metrics)
+        for norm in dict.fromkeys(layer.norm for layer in layers):
+            for end, words in ((WORST_CASE, "worst case"), (CERTIFIED, "certified")):
+                at, limits = end_at_budgets(layers, norm, end)
                 if at:
-                    whiskers = limits if len(limits) == len(at) else ()
-                    points.setdefault(norm, []).append(
-                        Series(f"{words}, {label}", role, at, whiskers, line=False, hollow=key[0] == "c")
-                    )
-    for pair in pairs:
-        for label, role, side in sides:
-            for curve in _known(getattr(pair, side)):
-                if len(curve.epsilons) > 1:
-                    at = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
-                    name = f"{curve.name}, {label}"
-                    points.setdefault(curve.norm.value, []).append(
-                        Series(name, role, at, dashed=curve.certified, dots=False, thin=True)
-                    )
-    for norm, drawn in points.items():
+                    one = Series(f"{words}, {run.label}", role, at, limits, line=False, hollow=end is CERTIFIED)
+                    points.setdefault(norm, []).append(one)
+    paired = {pair.first.name for pair in pairs}
+    for run, role in sides:
+        for curve in run.curves():
+            if curve.name in paired and len(curve.epsilons) > 1:
+                at = tuple(zip(curve.epsilons, curve.accuracy, strict=True))
+                name = f"{curve.name}, {run.label}"
+                points.setdefault(curve.norm, []).append(
+                    Series(name, role, at, dashed=curve.certified, dots=False, thin=True)
+                )
+    for under, drawn in points.items():
         # Colour tells the runs apart, and the legend says no more: each mark says on hovering what it is.
-        keys = [Series(label, role, (), line=False) for label, role, _ in sides]
+        keys = [Series(run.label, role, (), line=False) for run, role in sides]
         top = max(x for series in drawn for x, _ in series.points)
-        alt = f"Accuracy of both runs against epsilon under {norm}, up to {plain(top)}."
+        alt = f"Accuracy of both runs against epsilon under {under}, up to {plain(top)}."
         words = (
-            f"Both runs against epsilon, {norm}. Dots: worst case; rings: certified; lines: what knows a whole curve"
+            f"Both runs against epsilon, {under}. Dots: worst case; rings: certified; lines: what knows a whole curve"
         )
         scene = lines(
             [*keys, *(replace(one, named=False) for one in drawn)],
-            f"epsilon ({norm})",
+            f"epsilon ({under})",
             "accuracy",
             alt,
             (0, top),
             (0, 1),
         )
         yield Chart(scene, words)
-
-
-def _known(artifacts: Artifacts) -> list[SecurityCurve]:
-    try:
-        return security_curves([artifacts])
-    except ODD_METADATA:
-        return []
 
 
 def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:

@@ -11,6 +11,7 @@ from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.metadata import read_metadata
 from windtunnel.core.sandwich import options_of_summary
 from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.evaluation.summary.security import CURVES_FILE, SecurityCurve, read_curves
 from windtunnel.params.flat import flat_params
 
 
@@ -41,6 +42,14 @@ class Run:
             return found
         order = ["clean", *options_of_summary(read_metadata(summary)).assessments, *found]
         return {"summary": summary, **{name: found[name] for name in order if name in found}}
+
+    def curves(self) -> tuple[SecurityCurve, ...]:
+        """What its assessments know against epsilon, as its summary has it; none where it has no summary at hand, or an older one.
+
+        Raises UserError, in one line, where the file is damaged.
+        """
+        summary = self.assessments().get("summary")
+        return read_curves(summary) if summary and (summary / CURVES_FILE).is_file() else ()
 
     def subject(self) -> tuple[str, str]:
         """The short digests of the model and of the assessed samples; empty where no artifacts are at hand."""

@@ -5,17 +5,18 @@ One assessment's tensors are in memory at a time: pictures are taken of some sam
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json
+from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.findings import FindingRecord, read_sanity
 from windtunnel.core.gate import GateResult, read_gate
 from windtunnel.core.metadata import Metadata, read_metadata
@@ -23,10 +24,13 @@ from windtunnel.core.run_times import read_runtime
 from windtunnel.core.sandwich import layers_of, options_of_summary
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
+from windtunnel.inputs.data.record import DATASET_JSON, DatasetRecord, read_record
+from windtunnel.inputs.models.record import MODEL_JSON, ModelRecord, read_model
 from windtunnel.reporting.report.figures import Drawn, figures_of
 from windtunnel.reporting.report.names import numbered_samples, numbers_of
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures
-from windtunnel.reporting.report.words import Row, kwargs, listed
+
+T = TypeVar("T")
 
 # What the report reads of the summary beside the sandwich.
 _OF_SUMMARY = ("n_samples", "clean_accuracy")
@@ -55,7 +59,8 @@ class Found:
     checks: tuple[FindingRecord, ...] | None
     gate: GateResult | None
     assessments: tuple[Artifacts, ...]
-    facts: Mapping[str, Row]
+    data: DatasetRecord | None
+    model: ModelRecord | None
     problems: tuple[str, ...]
     children: Mapping[str, Mapping[str, Metadata]] = field(default_factory=dict)
     pictures: Pictures | None = None
@@ -122,13 +127,12 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
             metadata = with_caveats(found.metadata, checks or ())
             metadata = metadata.model_copy(update={"metrics": {**metadata.metrics, **found.run_time_metrics}})
             assessments.append(replace(_slim(found), metadata=metadata))
-    facts = {
-        what: _object(reports / what / f"{file}.json") or {} for what, file in (("data", "dataset"), ("model", "model"))
-    }
+    data = _kept(reports / "data" / DATASET_JSON, read_record, problems)
+    model = _kept(reports / "model" / MODEL_JSON, read_model, problems)
     verdict = _gate(reports / "gate.json", problems)
     curves = _curves(reports / "summary", wanted, problems) if summary else ()
     return Found(
-        clean, summary, checks, verdict, tuple(assessments), facts, tuple(problems), children, pictures, curves,
+        clean, summary, checks, verdict, tuple(assessments), data, model, tuple(problems), children, pictures, curves,
         figures, confidence, run,
     )  # fmt: skip
 
@@ -141,7 +145,7 @@ def known_assessments(reports: Path) -> list[str]:
 
 def _in_order(names: list[str], summary: Artifacts | None) -> list[str]:
     """The names in the order of the run, which the summary knows; others after them."""
-    order = [str(name) for name in listed(kwargs(summary), "assessments")] if summary else []
+    order = options_of_summary(summary.metadata).assessments if summary else ()
     return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
@@ -211,13 +215,17 @@ def _children(directory: Path, name: str, problems: list[str]) -> dict[str, Meta
     return found
 
 
-def _object(path: Path) -> Row | None:
-    """A JSON object; None where the file is missing, damaged or holds something else."""
-    try:
-        content = read_json(path)
-    except UserError:
+def _kept(path: Path, read: Callable[[Path], T], problems: list[str]) -> T | None:
+    """What a stage wrote beside its tensors; None where it is missing, and where it is damaged, with a line for that."""
+    if not path.is_file():
         return None
-    return content if isinstance(content, dict) else None
+    try:
+        return read(path.parent)
+    except UserError:
+        problems.append(
+            f"{path.parent.name}/{path.name} is missing from this report: it is damaged or of another version"
+        )
+        return None
 
 
 def _checks(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] | None:

@@ -7,7 +7,8 @@ from typing import cast
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json
-from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.epsilons import budget_text
+from windtunnel.core.metadata import Region, severities_of
 from windtunnel.core.rows import Row as Row
 from windtunnel.core.rows import block as block
 from windtunnel.core.rows import interval as interval
@@ -40,11 +41,6 @@ def bracket(limits: tuple[float, float] | None) -> str:
     return f" [{limits[0]:.1%}, {limits[1]:.1%}]" if limits else ""
 
 
-def budget(row: Row) -> str:
-    """`Linf ≤ 0.06`, on one line."""
-    return f"{row['norm']}{NBSP}≤{NBSP}{epsilon_text(number(row, 'epsilon'))}"
-
-
 def short(value: Json, limit: int = 80) -> str:
     """Any JSON value on one line."""
     if isinstance(value, bool):
@@ -59,32 +55,27 @@ def short(value: Json, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def region(artifacts: Artifacts) -> Row:
+def region(artifacts: Artifacts) -> Region:
     """The perturbation region of an assessment."""
-    return artifacts.metadata.semantics.perturbation.model_dump(mode="json")
+    return artifacts.metadata.semantics.perturbation
 
 
 def region_words(artifacts: Artifacts) -> str:
     """The region of an assessment: `Linf ≤ 0.06`, `L2, no bound`, `fog at severity 3`, `common, mean of severities 1, 3, 5`."""
     where = region(artifacts)
-    if "norm" in where:
-        return budget(where) if "epsilon" in where else f"{where['norm']}, no bound"
+    if where.norm is not None:
+        return f"{where.norm}, no bound" if where.epsilon is None else budget_text(where.norm, where.epsilon)
+    name = where.corruption_name or "-"
     if suite := mean_over(artifacts):
-        return f"{where.get('corruption_name', '-')}, {suite}"
-    severity = where.get("severity") or next(iter(listed(where, "severities")), None)
-    return str(where.get("corruption_name", "-")) + (f" at severity {severity}" if severity else "")
+        return f"{name}, {suite}"
+    severity = where.severity or next(iter(where.severities or ()), None)
+    return name + (f" at severity {severity}" if severity else "")
 
 
 def mean_over(artifacts: Artifacts) -> str:
     """Over what the accuracies of a suite are means: `mean of severities 1, 3, 5`; empty where it ran one severity alone."""
-    severities = [str(s) for s in listed(kwargs(artifacts), "severities")]
-    return f"mean of severities {', '.join(severities)}" if len(severities) > 1 else ""
-
-
-def suite_pairs(artifacts: Artifacts) -> list[tuple[str, int]]:
-    """The (corruption, severity) pairs of a suite, in the order of its metrics by pair."""
-    rows = listed(kwargs(artifacts), "corruptions")
-    return [(str(r[0]), int(str(r[1]))) for r in rows if isinstance(r, list) and len(r) == 2]
+    severities = severities_of(artifacts.metadata.kwargs)
+    return f"mean of severities {', '.join(map(str, severities))}" if len(severities) > 1 else ""
 
 
 def points(change: float) -> str:

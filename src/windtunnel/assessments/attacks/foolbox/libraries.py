@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, Library
 
 LIBRARIES = (
@@ -14,5 +15,6 @@ LIBRARIES = (
         call=Lazy("windtunnel.assessments.attacks.foolbox.adapter:call_of"),
         imports=("foolbox", "eagerpy"),
         module="foolbox.attacks",
+        install=Install("foolbox>=3.3.4", "its attacks, minimum norm and decision-based among them"),
     ),
 )

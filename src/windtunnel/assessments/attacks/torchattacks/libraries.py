@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, Library
 
 LIBRARIES = (
@@ -14,5 +15,11 @@ LIBRARIES = (
         call=Lazy("windtunnel.assessments.attacks.torchattacks.adapter:call_of"),
         imports=("torchattacks",),
         module="torchattacks",
+        install=Install(
+            "torchattacks==3.5.1",
+            "its attacks, the ensembles quick, standard and exhaustive, the positive control of the sanity checks",
+            alone="it pins requests ~=2.25.1, and mlflow needs 2.28 or newer; pip would fall back to 3.3.0 without a word",
+            beside=("tqdm", "requests", "scipy"),
+        ),
     ),
 )

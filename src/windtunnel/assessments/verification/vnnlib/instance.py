@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,7 @@ from windtunnel.assessments.verification.vnnlib.specification import (
     counter_example,
     read_specifications,
 )
+from windtunnel.core.artifacts import tensor_in
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
@@ -122,13 +122,13 @@ def _decide(
     classifier = Classifier(module, len(names), shape, frozenset(Capability), module_digest(module), "the graph")
     middle = Dataset(torch.full((1, *shape), _HALF), torch.zeros(1, dtype=torch.int64), ("middle",), names)
     result = assess("vnnlib", entry, Budget(norm=Norm.LINF, epsilon=_HALF), subject_of(classifier, middle, seed))
-    verdict = int(cast(Tensor, result.data["verdicts"])[0])
+    verdict = int(tensor_in(result.data, "verdicts")[0])
     if verdict == Verdict.VERIFIED:
         return Decision("unsat")
     if verdict == Verdict.FALSIFIED:
-        unit = cast(Tensor, result.data["perturbed_inputs"]).double().flatten()
+        unit = tensor_in(result.data, "perturbed_inputs").double().flatten()
         x = torch.lerp(asked.low, asked.high, unit).clamp(asked.low, asked.high)
         # The competition's judge runs the graph in float32, and so does the last word here.
         outputs = reference(x.float().view(1, *inner)).flatten()
         return Decision("sat", x, outputs) if asked.holds_at(outputs) else Decision("unknown")
-    return Decision("timeout" if bool(cast(Tensor, result.data["timed_out"])[0]) else "unknown")
+    return Decision("timeout" if bool(tensor_in(result.data, "timed_out")[0]) else "unknown")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, ModelSource
 
 _HERE = "windtunnel.inputs.models.huggingface.adapter"
@@ -12,4 +13,11 @@ SOURCE = ModelSource(
     view=Lazy(f"{_HERE}:view"),
     view_reads=("config.json", "preprocessor_config.json"),
     imports=("transformers",),
+    install=Install(
+        "transformers>=5",
+        "model.source: huggingface, image classifiers of transformers",
+        beside=("torchvision>=0.23",),
+        asked=True,
+        of_torch=True,
+    ),
 )

@@ -13,13 +13,13 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.metadata import fitting
 from windtunnel.core.references import first_line
-from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.view import View, distinct
-from windtunnel.inputs.models.loaders import Loaded, load_weights
+from windtunnel.inputs.models.loaders import Loaded
 from windtunnel.inputs.models.of_libraries import (
     PRETRAINED,
     RANDOM,
     check_folded,
+    given_weights,
     keep_network,
     loaded,
     one_weights,
@@ -52,12 +52,8 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
             f"model.weights: {model.weights} is not allowed for timm, where the weights stand in the name "
             f"(resnet50.a1_in1k); {PRETRAINED} or {RANDOM}"
         )
-    if model.path:
-        network, original = _network(name, model.kwargs), f"{name} ({Path(model.path).name})"
-        load_weights(network, Path(model.path), model.path)
-    elif model.weights == RANDOM:
-        with seeded(derive_seed(seed, "model", "random weights")):
-            network, original = _network(name, model.kwargs), name
+    if given := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
+        network, original = given
     else:
         network = _network(name, model.kwargs, pretrained=True)
         original = f"{name} ({_config(network).get('tag') or PRETRAINED})"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, ModelSource
 
 _HERE = "windtunnel.inputs.models.timm.adapter"
 SOURCE = ModelSource(
-    "timm", Lazy(f"{_HERE}:load"), keep=Lazy(f"{_HERE}:keep"), view=Lazy(f"{_HERE}:view"), imports=("timm",)
+    "timm",
+    Lazy(f"{_HERE}:load"),
+    keep=Lazy(f"{_HERE}:keep"),
+    view=Lazy(f"{_HERE}:view"),
+    imports=("timm",),
+    install=Install("timm>=1.0.15", "model.source: timm", asked=True, of_torch=True),
 )

@@ -13,13 +13,13 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.metadata import fitting
 from windtunnel.core.references import first_line
-from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.view import View, distinct
-from windtunnel.inputs.models.loaders import Loaded, load_weights
+from windtunnel.inputs.models.loaders import Loaded
 from windtunnel.inputs.models.of_libraries import (
     PRETRAINED,
     RANDOM,
     check_folded,
+    given_weights,
     keep_network,
     loaded,
     one_weights,
@@ -55,12 +55,8 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     whole = row.transforms()
     check_folded(view(model), whole, whole.mean, whole.std)
     facts: dict[str, Json] = {"name": name, "mean": list(whole.mean), "std": list(whole.std)}
-    if model.path:
-        network, original = _network(name, model.kwargs), f"{name} ({Path(model.path).name})"
-        load_weights(network, Path(model.path), model.path)
-    elif model.weights == RANDOM:
-        with seeded(derive_seed(seed, "model", "random weights")):
-            network, original = _network(name, model.kwargs), name
+    if given := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
+        network, original = given
     else:
         network, original = _downloaded(name, row, model.kwargs), f"{name} ({row.name})"
         facts["transform_input"] = bool(getattr(network, "transform_input", False))

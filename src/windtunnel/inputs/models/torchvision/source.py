@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, ModelSource
 
 _HERE = "windtunnel.inputs.models.torchvision.adapter"
@@ -11,4 +12,5 @@ SOURCE = ModelSource(
     keep=Lazy(f"{_HERE}:keep"),
     view=Lazy(f"{_HERE}:view"),
     imports=("torchvision",),
+    install=Install("torchvision>=0.23", "model.source: torchvision", asked=True, of_torch=True),
 )

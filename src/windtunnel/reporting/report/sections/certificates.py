@@ -40,8 +40,8 @@ def _reach(a: Artifacts) -> Chart | None:
         top = max(top, float(known.max()) if len(known) else 0.0)
         curves.append(("broken", "broken from", broken.clamp(max=top).tolist()))
     where = region(a)
-    epsilon = number(where, "epsilon")
+    epsilon = where.epsilon or 0.0
     line = (epsilon, "budget") if 0 < epsilon <= top else None
     alt = f"Certified radius of {len(verified)} samples, sorted: median {float(verified.median()):.3g}."
-    scene = ranks(curves, f"epsilon ({where.get('norm')})", alt, top or 1.0, horizontal=line)
+    scene = ranks(curves, f"epsilon ({where.norm})", alt, top or 1.0, horizontal=line)
     return Chart(scene, f"{a.name}: how far certificates and examples reach, over the samples")

@@ -20,7 +20,7 @@ from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
 from windtunnel.reporting.report.sections.verdict import layers
-from windtunnel.reporting.report.words import Row, budget, number, percent, region, region_words, short
+from windtunnel.reporting.report.words import Row, number, percent, region, region_words, short
 
 
 def reported(artifacts: Artifacts) -> Reported:
@@ -106,8 +106,8 @@ def _overview(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
 
 def _place(found: Found, artifacts: Artifacts) -> int:
     """The place of an assessment's budget among those of the sandwich; last where it has none."""
-    budgets, where = [budget(row) for row in layers(found.summary)], region(artifacts)
-    mine = budget(where) if {"norm", "epsilon"} <= where.keys() else ""
+    budgets, where = [(layer.norm, layer.epsilon) for layer in layers(found.summary)], region(artifacts)
+    mine = (where.norm, where.epsilon)
     return budgets.index(mine) if mine in budgets else len(budgets)
 
 

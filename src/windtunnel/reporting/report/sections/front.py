@@ -9,28 +9,15 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.evaluation.summary.sandwich_figure import layers_of, sandwich
+from windtunnel.core.metadata import corruption_pairs, number, numbers, rate
+from windtunnel.core.sandwich import Layer, options_of_summary
+from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
 from windtunnel.reporting.report.sections.threat import threat_blocks
 from windtunnel.reporting.report.sections.verdict import hard_failures, layers, verdict
-from windtunnel.reporting.report.words import (
-    Row,
-    block,
-    bracket,
-    budget,
-    class_name,
-    interval,
-    kwargs,
-    listed,
-    mean_over,
-    number,
-    numbers,
-    region,
-    region_words,
-    suite_pairs,
-)
+from windtunnel.reporting.report.words import bracket, class_name, mean_over, region, region_words
 
 FINDINGS = 5
 Candidate = tuple[str, Artifacts | None]
@@ -61,7 +48,7 @@ def _subtitle(found: Found) -> str:
     if found.summary is None:
         return "no summary: the run is incomplete"
     source = found.summary.metadata.provenance.model_source or "the model"
-    data = block(found.facts, "data").get("source")
+    data = found.data.source if found.data else None
     return f"{source} on {found.summary.metrics['n_samples']} samples" + (f" of {data}" if data else "")
 
 
@@ -85,16 +72,15 @@ def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
     """The headline numbers at the global budget."""
     if summary is None:
         return
-    row = layers(summary)[0]
-    where = budget(row)
-    for label, source, key, meaning, role in (
-        ("clean accuracy", summary.metrics, "clean_accuracy", "right without any change", "clean"),
-        ("worst-case accuracy", row, "worst_case_accuracy", f"not broken at {where}", "broken"),
-        ("certified accuracy", row, "certified_accuracy", f"verified at {where}", "certified"),
+    layer = layers(summary)[0]
+    where = layer.budget
+    for label, found, meaning, role in (
+        ("clean accuracy", rate(summary.metrics, "clean_accuracy"), "right without any change", "clean"),
+        ("worst-case accuracy", layer.worst_case, f"not broken at {where}", "broken"),
+        ("certified accuracy", layer.certified, f"verified at {where}", "certified"),
     ):
-        if key in source:
-            limits = interval(source, key)
-            yield Tile(label, f"{number(source, key):.1%}", bracket(limits).strip(), meaning, role)
+        if found:
+            yield Tile(label, f"{found.value:.1%}", bracket(found.limits).strip(), meaning, role)
         else:
             yield Tile(label, "-", "", f"not assessed at {where}", "unknown")
 
@@ -104,7 +90,7 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
     if summary is None:
         return None
     words = f"The robustness sandwich: what is known of the {summary.metrics['n_samples']} samples at each budget."
-    return Chart(sandwich(layers_of(summary)), words)
+    return Chart(sandwich(budget_bars(summary)), words)
 
 
 def _findings(found: Found) -> tuple[Finding, ...]:
@@ -137,11 +123,10 @@ def _caveats(found: Found) -> tuple[Finding, ...]:
 
 def _damage(found: Found) -> Iterator[Candidate]:
     """(sentence, the assessment whose caveats limit it), the most important first."""
-    rows = layers(found.summary)
-    if rows:
-        yield from _strongest(found, rows[0])
-        yield from _nearest(found, rows[0])
-        yield from _elsewhere(found, rows[0])
+    for layer in layers(found.summary)[:1]:
+        yield from _strongest(found, layer)
+        yield from _nearest(found, layer)
+        yield from _elsewhere(found, layer)
     yield from _counted(found)
     suites = [a for a in found.assessments if "worst_corruption" in a.metrics]
     if suites:
@@ -161,24 +146,22 @@ def _turned(a: Artifacts) -> tuple[int, int]:
     return int((right & (a.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)).sum()), int(right.sum())
 
 
-def _strongest(found: Found, row: Row) -> Iterator[Candidate]:
+def _strongest(found: Found, layer: Layer) -> Iterator[Candidate]:
     """The attack of this budget, and of no other, that turned most answers."""
-    mine = [
-        a for a in _attacks(found) if (region(a).get("norm"), region(a).get("epsilon")) == (row["norm"], row["epsilon"])
-    ]
+    mine = [a for a in _attacks(found) if (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         sure = found.confidence.get(worst.name)
         confident = f", at a median confidence of {sure:.1%} in the wrong answer" if sure is not None else ""
         broken, right = _turned(worst)
         yield (
-            f"The strongest single attack at {budget(row)} is {worst.name} ({worst.metadata.algorithm}): it turns "
+            f"The strongest single attack at {layer.budget} is {worst.name} ({worst.metadata.algorithm}): it turns "
             f"{number(worst.metrics, 'attack_success_rate'):.1%} of the answers that were right at first ({broken} of {right}){confident}.",
             worst,
         )
 
 
-def _nearest(found: Found, row: Row) -> Iterator[Candidate]:
+def _nearest(found: Found, layer: Layer) -> Iterator[Candidate]:
     """The smallest change that is known to turn an answer."""
     summary = found.summary
     assert summary is not None
@@ -192,7 +175,7 @@ def _nearest(found: Found, row: Row) -> Iterator[Candidate]:
     by = order[int(summary.tensor("worst_by")[i])] if 0 <= int(summary.tensor("worst_by")[i]) < len(order) else ""
     yield (
         f"The smallest change known turns {summary.sample_names[i]} from {class_name(names, int(summary.tensor('targets')[i]))} to "
-        f"{class_name(names, int(answers[i]))} at {row['norm']} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median "
+        f"{class_name(names, int(answers[i]))} at {layer.norm} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median "
         f"over the {int(broken.sum())} broken samples is {float(distances[broken].median()):.2g}.",
         None,
     )
@@ -200,13 +183,13 @@ def _nearest(found: Found, row: Row) -> Iterator[Candidate]:
 
 def _assessments_of(summary: Artifacts) -> list[str]:
     """The names that the indices of the summary's tensors stand for."""
-    return [str(name) for name in listed(kwargs(summary), "assessments")]
+    return list(options_of_summary(summary.metadata).assessments)
 
 
-def _elsewhere(found: Found, row: Row) -> Iterator[Candidate]:
+def _elsewhere(found: Found, layer: Layer) -> Iterator[Candidate]:
     """The strongest attack under another norm."""
-    mine = [a for a in _attacks(found) if region(a).get("norm") != row["norm"] and "epsilon" in region(a)
-            and "queries_total" not in a.metrics and str(region(a).get("norm")) in {"Linf", "L2", "L1", "L0"}]  # fmt: skip
+    mine = [a for a in _attacks(found) if region(a).norm != layer.norm and region(a).epsilon is not None
+            and "queries_total" not in a.metrics and region(a).norm in {"Linf", "L2", "L1", "L0"}]  # fmt: skip
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)
@@ -223,7 +206,7 @@ def _counted(found: Found) -> Iterator[Candidate]:
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)
-        bound = "" if "epsilon" in region(worst) else ", with no bound on the change"
+        bound = "" if region(worst).epsilon is not None else ", with no bound on the change"
         yield (
             f"Without seeing inside, {worst.name} turns {broken} of {right} answers with a median of "
             f"{number(worst.metrics, 'queries_succ_median'):.0f} queries{bound}.",
@@ -235,7 +218,7 @@ def _half(found: Found) -> Iterator[Candidate]:
     swept = [a for a in found.assessments if "median_critical_epsilon" in a.metrics]
     if swept:
         a = min(swept, key=lambda a: number(a.metrics, "median_critical_epsilon"))
-        where = region(a).get("norm")
+        where = region(a).norm
         yield (
             f"Half of the samples are turned by {where} {number(a.metrics, 'median_critical_epsilon'):.3g} ({a.name}).",
             a,
@@ -244,7 +227,7 @@ def _half(found: Found) -> Iterator[Candidate]:
 
 def _worst_corruption(suite: Artifacts) -> str:
     """The worst corruption of a suite, as a mean over its severities, and the single worst corruption and severity."""
-    m, pairs = suite.metrics, suite_pairs(suite)
+    m, pairs = suite.metrics, corruption_pairs(suite.metadata.kwargs)
     clean, low = number(m, "clean_accuracy"), number(m, "worst_corruption_accuracy")
     over = f" ({mean_over(suite)})" if mean_over(suite) else ""
     words = (
@@ -252,7 +235,7 @@ def _worst_corruption(suite: Artifacts) -> str:
         f"on {len(suite.sample_names)} samples"
     )
     if len(pairs) > 1 and "accuracy_by_pair" in m:
-        value, (name, severity) = min(zip(numbers(m["accuracy_by_pair"]), pairs, strict=True))
+        value, (name, severity) = min(zip(numbers(m, "accuracy_by_pair"), pairs, strict=True))
         words += f"; lowest is {name} at severity {severity} with {value:.1%}"
     return f"{words}."
 
@@ -264,8 +247,8 @@ def _weakest_class(summary: Artifacts) -> str | None:
     if len(counts) < 2:
         return None
     right, n, label = min(counts, key=lambda c: c[0] / c[1])
-    rate = binomial_rate(right, n)
+    held_rate = binomial_rate(right, n)
     return (
         f"The weakest class is {class_name(summary.class_names, label)}: {right} of its {n} samples were not broken, "
-        f"{rate.value:.1%}{bracket((rate.low, rate.high))}."
+        f"{held_rate.value:.1%}{bracket((held_rate.low, held_rate.high))}."
     )

@@ -8,25 +8,19 @@ from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.verdict import layers
-from windtunnel.reporting.report.words import Row, budget, percent, short
 
 
 def budgets_table(found: Found) -> Table:
     """Both ends of the sandwich at each budget, and who set them."""
     rows = tuple(
         (
-            budget(r), percent(r, "certified_accuracy"), percent(r, "worst_case_accuracy"), short(r.get("n_attacked")),
-            short(r.get("n_examined")), ", ".join(dict.fromkeys([*_names(r, "attacked_by"), *_names(r, "certified_by")])),
+            layer.budget, str(layer.certified or "-"), str(layer.worst_case or "-"), str(layer.n_attacked),
+            str(layer.n_examined), ", ".join(dict.fromkeys([*layer.attacked_by, *layer.certified_by])),
         )
-        for r in layers(found.summary)
+        for layer in layers(found.summary)
     )  # fmt: skip
     header = ("budget", "certified", "worst case", "attacked", "examined", "set by")
     return Table("What is known at each budget; the first is the one of the verdict", header, rows)
-
-
-def _names(row: Row, key: str) -> list[str]:
-    value = row.get(key)
-    return [str(v) for v in value] if isinstance(value, list) else []
 
 
 def known_against_epsilon(found: Found) -> Iterator[Block]:

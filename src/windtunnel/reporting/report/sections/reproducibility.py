@@ -13,20 +13,18 @@ from windtunnel.reporting.report.sections.known import budgets_table
 from windtunnel.reporting.report.words import number, short
 
 REPRODUCE = "How can I reproduce them?"
-_FACTS = {
-    "data": ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples"),
-    "model": (
-        "source",
-        "architecture",
-        "factory",
-        "function",
-        "original",
-        "input_shape",
-        "num_classes",
-        "recipe",
-        "sha256",
-    ),
-}
+_OF_DATA = ("source", "n", "shape", "class_names", "labelled", "value_range_of_source", "samples")
+_OF_MODEL = (
+    "source",
+    "architecture",
+    "factory",
+    "function",
+    "original",
+    "input_shape",
+    "num_classes",
+    "recipe",
+    "sha256",
+)
 _ORIGIN = ("seed", "device", "python", "threads_deterministic", "model_source", "dataset_digest", "model_digest")
 _RANDOMNESS = {
     "deterministic": "none: equal whatever the seed",
@@ -49,8 +47,11 @@ def _blocks(found: Found) -> Iterator[Block]:
                "report alone, from the files of the assessments, by the second.")  # fmt: skip
     yield Text("dvc repro", code=True)
     yield Text("windtunnel report", code=True)
-    rows = [(what, "; ".join(f"{key.replace('_', ' ')} {short(found.facts[what][key])}" for key in keys if key in found.facts[what]))
-            for what, keys in _FACTS.items() if found.facts[what]]  # fmt: skip
+    rows = [
+        (what, "; ".join(f"{key.replace('_', ' ')} {short(facts[key])}" for key in keys if key in facts))
+        for what, record, keys in (("data", found.data, _OF_DATA), ("model", found.model, _OF_MODEL))
+        if record and (facts := record.model_dump(mode="json"))
+    ]
     everything = [a for a in (found.summary, found.clean, *found.assessments) if a]
     if everything:
         origin = everything[0].metadata.provenance.model_dump(mode="json")

@@ -8,11 +8,13 @@ from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
+from windtunnel.core.metadata import names_in
+from windtunnel.core.sandwich import options_of_summary
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import SampleOutcome, SampleRow, Samples
 from windtunnel.reporting.report.pictures import thumbnails_note
 from windtunnel.reporting.report.sections.verdict import layers
-from windtunnel.reporting.report.words import budget, class_name, kwargs, region_words
+from windtunnel.reporting.report.words import class_name, region_words
 
 STATUSES = ("broken", "verified", "not known", "misclassified", "contradiction")
 _VERDICT = {int(v): v.label.replace("_", " ") for v in Verdict}
@@ -48,7 +50,7 @@ def samples_appendix(found: Found) -> Samples | None:
 
 
 def _note(found: Found, total: int) -> str:
-    where = f" The status is that at {budget(layers(found.summary)[0])}." if found.summary else ""
+    where = f" The status is that at {layers(found.summary)[0].budget}." if found.summary else ""
     words = (
         f"{total} samples.{where} Broken: an input within the budget with another answer is on disk. Verified: a verifier excluded "
         "one. Not known: neither; no attack that ran broke it, which proves nothing."
@@ -60,13 +62,12 @@ def _statuses(summary: Artifacts | None, n: int) -> list[tuple[str, str, str]]:
     """(status, who decided, distance) of each sample that is right at first."""
     if summary is None:
         return [("", "", "")] * n
-    names = kwargs(summary)["assessments"]
-    assert isinstance(names, list)
+    names = options_of_summary(summary.metadata).assessments
     columns = ("verdicts", "certified_verdicts", "worst_by", "certified_by", "perturbation_distance")
     verdicts, certificates, worst_by, certified_by, distances = (summary.tensor(key).tolist() for key in columns)
 
     def who(index: int) -> str:
-        return str(names[index]) if 0 <= index < len(names) else ""
+        return names[index] if 0 <= index < len(names) else ""
 
     found = []
     for i in range(n):
@@ -104,11 +105,11 @@ def _column(artifacts: Artifacts, key: str, n: int, missing: float) -> list[floa
 
 def _deciders(artifacts: Artifacts, n: int) -> list[str]:
     """Which step, run, epsilon or severity decided each sample; empty text for none."""
-    options, data = kwargs(artifacts), artifacts.data
+    data = artifacts.data
     for key, names_key in (("decided_by", "decided_by_names"), ("broken_by", "runs")):
-        indices, names = data.get(key), options.get(names_key)
-        if isinstance(indices, Tensor) and isinstance(names, list) and len(indices) == n:
-            return [str(names[i]) if 0 <= i < len(names) else "" for i in indices.tolist()]
+        indices, names = data.get(key), names_in(artifacts.metadata.kwargs, names_key)
+        if isinstance(indices, Tensor) and names and len(indices) == n:
+            return [names[i] if 0 <= i < len(names) else "" for i in indices.tolist()]
     for key, words, most in (("critical_epsilon", "critical epsilon", math.inf), ("minimal_severity", "severity", 6)):
         values = data.get(key)
         if isinstance(values, Tensor) and len(values) == n:

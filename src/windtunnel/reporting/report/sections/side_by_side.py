@@ -134,7 +134,7 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
         return None
     distances = artifacts.data.get("perturbation_distance")
     distance = float(distances[_row(artifacts, pictures.names[i])]) if isinstance(distances, Tensor) else float("nan")
-    words = f"{region(artifacts).get('norm', '')} {distance:.3g}" if distance == distance else ""
+    words = f"{region(artifacts).norm or ''} {distance:.3g}" if distance == distance else ""
     return Picture(
         map_png(signed_map(image - pictures.clean[i]), scale, LARGE),
         f"change of {pictures.names[i]} by {artifacts.name}",

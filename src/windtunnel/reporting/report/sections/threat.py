@@ -13,10 +13,11 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective
 from windtunnel.core.distances import distance
 from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.sandwich import Layer
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.verdict import layers
-from windtunnel.reporting.report.words import Row, budget, class_name, number, region
+from windtunnel.reporting.report.words import class_name, region
 
 SAMPLES = 3
 _SEES = {
@@ -28,11 +29,13 @@ _SEES = {
 
 def threat_blocks(found: Found) -> Iterator[Block]:
     """A paragraph, and three samples: clean, with a random change of the full size, and the nearest known example."""
-    rows = layers(found.summary)
-    if not rows:
+    budgets = layers(found.summary)
+    if not budgets:
         return
-    yield Text(f"The adversary {allowed(rows[0], _values(found))}. {_adversaries(found.assessments, rows[0])}".strip())
-    if grid := _size(found, rows[0]):
+    first = budgets[0]
+    words = allowed(first.norm, first.epsilon, _values(found))
+    yield Text(f"The adversary {words}. {_adversaries(found.assessments, first)}".strip())
+    if grid := _size(found, first):
         yield grid
 
 
@@ -42,9 +45,8 @@ def _values(found: Found) -> int:
     return int(next(iter(pictures.clean.values())).numel()) if pictures and pictures.clean else 0
 
 
-def allowed(row: Row, values: int = 0) -> str:
+def allowed(norm: Norm, epsilon: float, values: int = 0) -> str:
     """What a budget allows, on values from 0 to 1."""
-    epsilon, norm = number(row, "epsilon"), str(row["norm"])
     size = epsilon_text(epsilon)
     if norm == Norm.LINF:
         levels = f", about {epsilon * 255:.0f} of 255 grey levels" if "/255" not in size else ""
@@ -61,9 +63,9 @@ def allowed(row: Row, values: int = 0) -> str:
     return f"may change {size} values as it likes" if norm == Norm.L0 else f"may change a sample by {size} under {norm}"
 
 
-def _adversaries(assessments: Sequence[Artifacts], row: Row) -> str:
+def _adversaries(assessments: Sequence[Artifacts], layer: Layer) -> str:
     mine = [a for a in assessments if a.kind is AssessmentKind.EMPIRICAL_ATTACK
-            and (region(a).get("norm"), region(a).get("epsilon")) == (row["norm"], row["epsilon"])]  # fmt: skip
+            and (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]  # fmt: skip
     if not mine:
         return ""
     seen = Counter(a.metadata.semantics.threat_model.value for a in mine)
@@ -76,7 +78,7 @@ def _adversaries(assessments: Sequence[Artifacts], row: Row) -> str:
     return f"At this budget: {'; '.join(parts)}. {aim}" if parts else aim
 
 
-def _size(found: Found, row: Row) -> PictureGrid | None:
+def _size(found: Found, layer: Layer) -> PictureGrid | None:
     pictures, base = found.pictures, found.summary
     if pictures is None or base is None or not pictures.chosen:
         return None
@@ -86,14 +88,14 @@ def _size(found: Found, row: Row) -> PictureGrid | None:
     for i in pictures.chosen[:SAMPLES]:
         clean, target = pictures.clean[i], class_name(names, int(targets[i]))
         header += ["clean", "random", "nearest"]
-        shifted = random_change(clean, str(row["norm"]), number(row, "epsilon"))
+        shifted = random_change(clean, layer.norm, layer.epsilon)
         cells.append(picture(clean, f"{pictures.names[i]}, clean", target))
         cells.append(
-            picture(shifted, f"{pictures.names[i]} with a random change of the size of {budget(row)}", budget(row))
+            picture(shifted, f"{pictures.names[i]} with a random change of the size of {layer.budget}", layer.budget)
         )
         cells.append(_nearest(found, base, i, target))
     caption = (
-        f"What {budget(row)} looks like on three of the samples: clean, with a random change of the full size, and the nearest known "
+        f"What {layer.budget} looks like on three of the samples: clean, with a random change of the full size, and the nearest known "
         "adversarial example with its answer and distance."
     )
     return PictureGrid(caption, tuple(header), (("", tuple(cells)),), small=True)

@@ -6,20 +6,24 @@ unknown, and where nothing was verified nothing is said to be robust.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.reporting.report.words import Row, bracket, budget, interval, kwargs, listed, number, rows_in
+from windtunnel.core.metadata import number
+from windtunnel.core.sandwich import Layer, layers_of, options_of_summary
+from windtunnel.reporting.report.words import bracket
 
 _PSEUDO_LABELS = "pseudo_labels"
 
 
-def layers(summary: Artifacts | None) -> list[Row]:
+def layers(summary: Artifacts | None) -> tuple[Layer, ...]:
     """The budgets of the sandwich, the global one first; empty where there is no summary."""
-    return rows_in(summary.metrics, "sandwich") if summary else []
+    return layers_of(summary.metrics) if summary else ()
 
 
-def hard_failures(summary: Artifacts | None) -> list[str]:
+def hard_failures(summary: Artifacts | None) -> tuple[str, ...]:
     """Why these numbers must not be believed."""
-    return [str(line) for line in listed(kwargs(summary), "hard_failures")] if summary else []
+    return options_of_summary(summary.metadata).hard_failures if summary else ()
 
 
 def verdict(summary: Artifacts | None, assessments: int = 0) -> str:
@@ -27,15 +31,15 @@ def verdict(summary: Artifacts | None, assessments: int = 0) -> str:
     if summary is None:
         missing = f"There is no summary of the {assessments} assessments" if assessments else "Nothing was assessed"
         return f"{missing}: nothing can be said about this model."
-    row, failures = layers(summary)[0], hard_failures(summary)
+    layer, failures = layers(summary)[0], hard_failures(summary)
     if failures:
         return _invalid(failures)
-    if number(row, "n") == 1:
-        return _one_sample(summary, row)
-    return " ".join(part for part in (_clean(summary, row), _within(summary, row), _other_budgets(summary)) if part)
+    if layer.n == 1:
+        return _one_sample(summary, layer)
+    return " ".join(part for part in (_clean(summary, layer), _within(summary, layer), _other_budgets(summary)) if part)
 
 
-def _invalid(failures: list[str]) -> str:
+def _invalid(failures: Sequence[str]) -> str:
     count = "a hard check" if len(failures) == 1 else f"{len(failures)} hard checks"
     contradictions = sum(" is verified by " in line and " and broken by " in line for line in failures)
     if contradictions:
@@ -46,18 +50,18 @@ def _invalid(failures: list[str]) -> str:
     return f"{what} Until that is resolved, none of its numbers says anything about the model."
 
 
-def _one_sample(summary: Artifacts, row: Row) -> str:
+def _one_sample(summary: Artifacts, layer: Layer) -> str:
     start = "Only one sample was assessed, so there are no shares to report:"
     if not number(summary.metrics, "clean_accuracy"):
         return f"{start} it is misclassified without any change."
-    if not {"worst_case_accuracy", "certified_accuracy"} & row.keys():
-        return f"{start} it is classified correctly without any change; nothing was tried within {budget(row)}."
-    if not number(row, "worst_case_accuracy", 1.0):
-        what = f"is misclassified under a change within {budget(row)} that was found"
-    elif number(row, "certified_accuracy"):
-        what = f"is verified to stay so under every change within {budget(row)}"
+    if not (layer.worst_case or layer.certified):
+        return f"{start} it is classified correctly without any change; nothing was tried within {layer.budget}."
+    if layer.worst_case and not layer.worst_case.value:
+        what = f"is misclassified under a change within {layer.budget} that was found"
+    elif layer.certified and layer.certified.value:
+        what = f"is verified to stay so under every change within {layer.budget}"
     else:
-        what = f"was not broken within {budget(row)}, which proves nothing"
+        what = f"was not broken within {layer.budget}, which proves nothing"
     return f"{start} it is classified correctly without any change, and {what}."
 
 
@@ -65,26 +69,25 @@ def _labelled(summary: Artifacts) -> bool:
     return all(c.code != _PSEUDO_LABELS for c in summary.caveats)
 
 
-def _clean(summary: Artifacts, row: Row) -> str:
-    n = int(number(row, "n"))
+def _clean(summary: Artifacts, layer: Layer) -> str:
     if not _labelled(summary):
-        return f"There are no labels, so the model's own answers on {n} samples are taken as correct."
-    return f"Without any change the model is right on {number(summary.metrics, 'clean_accuracy'):.1%} of {n} samples."
+        return f"There are no labels, so the model's own answers on {layer.n} samples are taken as correct."
+    return f"Without any change the model is right on {number(summary.metrics, 'clean_accuracy'):.1%} of {layer.n} samples."
 
 
-def _within(summary: Artifacts, row: Row) -> str:
+def _within(summary: Artifacts, layer: Layer) -> str:
     """What is known at the global budget."""
     where, right = (
-        f"Under every change within {budget(row)}",
+        f"Under every change within {layer.budget}",
         "keeps its answer" if not _labelled(summary) else "stays right",
     )
-    attacked, verified = "worst_case_accuracy" in row, "certified_accuracy" in row
-    worst, low = number(row, "worst_case_accuracy"), number(row, "certified_accuracy")
-    limits = bracket(interval(row, "worst_case_accuracy"))
+    attacked, verified = layer.worst_case, layer.certified
+    worst, low = attacked.value if attacked else 0.0, verified.value if verified else 0.0
+    limits = bracket(attacked.limits) if attacked else ""
     if not attacked and not verified:
-        return f"Nothing was attacked and nothing was verified within {budget(row)}: its robustness is not known."
+        return f"Nothing was attacked and nothing was verified within {layer.budget}: its robustness is not known."
     if attacked and worst == 0:
-        return f"Within {budget(row)} it {right} on none: every sample is misclassified or has a known adversarial example{limits}."
+        return f"Within {layer.budget} it {right} on none: every sample is misclassified or has a known adversarial example{limits}."
     if not verified:
         return (
             f"{where} it {right} on at most {worst:.1%}{limits}: the others are broken or misclassified. Nothing was verified, so "
@@ -92,7 +95,7 @@ def _within(summary: Artifacts, row: Row) -> str:
         )
     if not attacked:
         return (
-            f"{where} it {right} on at least {low:.1%}{bracket(interval(row, 'certified_accuracy'))}, which is verified. No attack ran "
+            f"{where} it {right} on at least {verified}, which is verified. No attack ran "
             f"at this budget, so what holds of the others is not known."
         )
     if low == worst:
@@ -114,12 +117,12 @@ def _other_budgets(summary: Artifacts) -> str:
     return f"At other budgets: {'; '.join(map(_clause, others))}."
 
 
-def _clause(row: Row) -> str:
-    worst, low = number(row, "worst_case_accuracy"), number(row, "certified_accuracy")
-    if "worst_case_accuracy" in row and "certified_accuracy" in row:
-        share = f"{worst:.1%}" if low == worst else f"{low:.1%} to {worst:.1%}"
-    elif "worst_case_accuracy" in row:
-        share = f"at most {worst:.1%}" if worst else "none"
+def _clause(layer: Layer) -> str:
+    worst, low = layer.worst_case, layer.certified
+    if worst and low:
+        share = f"{worst.value:.1%}" if low.value == worst.value else f"{low.value:.1%} to {worst.value:.1%}"
+    elif worst:
+        share = f"at most {worst.value:.1%}" if worst.value else "none"
     else:
-        share = f"at least {low:.1%}"
-    return f"{share} at {budget(row)}"
+        share = f"at least {low.value if low else 0:.1%}"
+    return f"{share} at {layer.budget}"
