@@ -18,9 +18,7 @@ from ruamel.yaml import YAML
 from windtunnel.cli.check import check_compatibility
 from windtunnel.cli.main import cli
 from windtunnel.evaluation.validate import validate
-from windtunnel.inputs.models.views import view_of
 from windtunnel.params.load import validate_schema
-from windtunnel.params.model import Model
 from windtunnel.plugins import ModelSource
 
 ROOT = Path(__file__).parents[2]
@@ -169,17 +167,6 @@ def test_every_yaml_of_models_and_team_is_valid(text, tmp_path):
     (tmp_path / "workflow.yml").write_text(text)
     schema = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
     subprocess.run([*schema, str(tmp_path / "workflow.yml")], check=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", [b for b in blocks("models.md", "yaml") if re.search("source: (torchvision|timm)", b)])
-def test_the_libraries_know_the_models_and_weights_that_models_names(text):
-    """Their transforms come with the name of the weights; the weights themselves would be downloaded."""
-    from tests.inputs.models.libraries import need
-
-    model = Model(**YAML(typ="safe", pure=True).load(text)["model"])
-    need("torchvision", model.source)
-    assert len(view_of(model).class_names) == 1000
 
 
 def test_the_source_of_ones_own_in_models_is_a_record():
