@@ -22,6 +22,7 @@ attacks:
   pgd: {library: torchattacks, algorithm: PGD}
 verification:
   crown: {library: auto-LiRPA, algorithm: crown}
+  smooth: {library: windtunnel, algorithm: smoothing}
 """
 BALL = {"perturbation": {"norm": "Linf", "epsilon": 0.1}}
 CLEAN = {"clean_accuracy": 0.9, "clean_accuracy_ci_low": 0.8, "clean_accuracy_ci_high": 0.95}
@@ -39,11 +40,14 @@ def pack(tmp_path, monkeypatch):
         "robustness/pgd": ("empirical_attack", "torchattacks", "PGD", {**CLEAN, "adversarial_accuracy": 0.3}),
         "robustness/crown": ("formal_verification", "auto-LiRPA", "crown",
                              {**CLEAN, "certified_accuracy": 0.2, "verified_rate": 0.2, "n_samples": 20}),
+        "robustness/smooth": ("formal_verification", "windtunnel", "smoothing",
+                              {**CLEAN, "certified_accuracy": 0.5, "verified_rate": 0.5, "n_samples": 20}),
         "summary": ("empirical_attack", "windtunnel", "worst case", {**CLEAN, "worst_case_accuracy": 0.3, "certified_accuracy": 0.2}),
         "sanity": ("statistical_sampling", "windtunnel", "sanity", CLEAN),
     }  # fmt: skip
     for folder, (kind, library, algorithm, metrics) in rows.items():
-        facts = content(kind, name=folder, library=library, algorithm=algorithm, metrics=metrics, semantics=BALL,
+        semantics = {**BALL, "families": ["smoothed_model"] if algorithm == "smoothing" else []}
+        facts = content(kind, name=folder, library=library, algorithm=algorithm, metrics=metrics, semantics=semantics,
                         provenance=digests)  # fmt: skip
         write_json(facts, Path("reports") / folder / "metadata.json")
         (Path("reports") / folder / "robustness_data.pt").write_bytes(folder.encode())
@@ -93,6 +97,13 @@ def test_every_sentence_has_its_file_and_digest_and_what_is_not_covered_is_said(
         _, file, _, digest, _ = line.split("`") if line.count("`") == 4 else line.rsplit("`", 4)
         assert file_digest(pack / file) == digest
     assert "Accuracy left by pgd (torchattacks PGD, Linf 0.1) is 30.0%." in text
+    # A certificate of randomised smoothing is of another model, holds in probability, and bounds no logit of this one.
+    assert (
+        "The class of the smoothed model is certified, in probability, unchanged in the whole ball Linf 0.1 for 50.0%"
+        in text
+    )
+    assert "The class is verified unchanged in the whole ball Linf 0.1 for 20.0% of the samples (crown" in text
+    assert "smooth" not in text.split("reachability")[1]
     for missing in ("15(4)", "relevance", "sensitivity"):
         assert "Not covered by this run" in text.split(missing)[1].split("\n## ")[0]
     assert "data poisoning" in text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind
 from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.layout import CLEAN, ROBUSTNESS, SUMMARY
 from windtunnel.core.metadata import Metadata, Metrics, rate
@@ -86,10 +86,17 @@ def _evasion(run: Run) -> Iterator[Statement]:
         yield Statement(text, _file("summary"))
 
 
+def _of_a_smoothed_model(metadata: Metadata) -> bool:
+    """Whether the certificates are of randomised smoothing: of another model, in probability, and without bounds of logits."""
+    return SMOOTHED_MODEL in metadata.semantics.families
+
+
 def _stability(run: Run) -> Iterator[Statement]:
     for name, metadata in _of(run, AssessmentKind.FORMAL_VERIFICATION, "certified_accuracy"):
+        smoothed = _of_a_smoothed_model(metadata)
+        verified = "of the smoothed model is certified, in probability," if smoothed else "is verified"
         text = (
-            f"The class is verified unchanged in the whole ball {_ball(metadata)} for "
+            f"The class {verified} unchanged in the whole ball {_ball(metadata)} for "
             f"{_rate(metadata.metrics, 'certified_accuracy')} of the samples ({name}, {metadata.library} {metadata.algorithm})."
         )
         yield Statement(text, _file(name))
@@ -103,7 +110,7 @@ def _sensitivity(run: Run) -> Iterator[Statement]:
 
 def _reachability(run: Run) -> Iterator[Statement]:
     for name, metadata in _of(run, AssessmentKind.FORMAL_VERIFICATION, "verified_rate"):
-        if metadata.library in {"auto-LiRPA", "windtunnel"}:
+        if metadata.library in {"auto-LiRPA", "windtunnel"} and not _of_a_smoothed_model(metadata):
             text = (
                 f"Bounds of every logit over the ball {_ball(metadata)} were computed by {name} for its "
                 f"{metadata.metrics.get('n_samples')} samples; they are `output_bounds` of its robustness_data.pt."
