@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from tests.made import content
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest, write_json
+from windtunnel.core.gate import Decision, GateResult, gate_json
 from windtunnel.operations.evidence.pack import write_evidence
 
 PARAMS = """
@@ -26,6 +27,11 @@ verification:
 """
 BALL = {"perturbation": {"norm": "Linf", "epsilon": 0.1}}
 CLEAN = {"clean_accuracy": 0.9, "clean_accuracy_ci_low": 0.8, "clean_accuracy_ci_high": 0.95}
+
+
+def write_gate(*failures: str) -> None:
+    decision = Decision.UNSOUND if failures else Decision.PASSED
+    write_json(gate_json(GateResult(decision, (), failures)), Path("reports/gate.json"))
 
 
 @pytest.fixture
@@ -51,7 +57,8 @@ def pack(tmp_path, monkeypatch):
                         provenance=digests)  # fmt: skip
         write_json(facts, Path("reports") / folder / "metadata.json")
         (Path("reports") / folder / "robustness_data.pt").write_bytes(folder.encode())
-    for name in ("metrics.json", "gate.json", "model/model.json", "summary/outcomes.json"):
+    write_gate()
+    for name in ("metrics.json", "model/model.json", "summary/outcomes.json"):
         write_json({}, Path("reports") / name)
     for name in ("report.pdf", "report.html"):
         Path("reports", name).write_text("the report")
@@ -129,5 +136,28 @@ def test_equal_runs_give_equal_bytes_and_a_missing_report_is_one_line(pack):
     assert file_digest(Path("pack.zip")) == first
     Path("reports/report.pdf").unlink()
     with pytest.raises(UserError, match=r"reports/report\.pdf: no such file"):
+        write_evidence(Path("again.zip"))
+    assert not Path("again.zip").exists()
+
+
+def test_a_run_that_must_not_be_believed_says_so_first_and_has_no_numbers_for_a_model_card(pack, tmp_path):
+    write_gate("sanity check B1: inputs outside the box (pgd)")
+    write_evidence(Path("unsound.zip"))
+    with zipfile.ZipFile("unsound.zip") as archive:
+        card, clauses = (archive.read(name).decode() for name in ("model_card.md", "clauses.md"))
+    failure = "**NOT VALID**: sanity check B1: inputs outside the box (pgd)"
+    assert clauses.index(failure) < clauses.index("## ")
+    assert failure in card
+    assert "%" not in card
+    assert "model-index" not in card
+
+
+def test_results_of_other_params_than_those_that_would_be_packed_are_refused(pack):
+    lock = {
+        "schema": "2.0",
+        "stages": {"attack@pgd": {"cmd": "c", "params": {"params.yaml": {"attacks.pgd": {"algorithm": "FGSM"}}}}},
+    }
+    Path("dvc.lock").write_text(json.dumps(lock))
+    with pytest.raises(UserError, match=r"params\.yaml: the results were computed with another attacks\.pgd"):
         write_evidence(Path("again.zip"))
     assert not Path("again.zip").exists()

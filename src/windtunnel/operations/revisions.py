@@ -69,7 +69,7 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
             if path in outs and not (folder / path).exists():
                 _link(repo, outs[path], folder / path, label)
     notes = [f"no results of {', '.join(missing)}"] if missing else []
-    if stale := sorted(set(_stale(folder / LOCK, raw))):
+    if stale := sorted(set(other_params(folder / LOCK, raw))):
         notes.append(f"computed with other params than its params.yaml says: {', '.join(stale)}")
     return run_in(folder, label, origin, tuple(notes))
 
@@ -135,7 +135,7 @@ def _cached(repo: Repo, md5: str, label: str) -> Path:
     return path.resolve()
 
 
-def _stale(lock: Path, raw: Mapping[str, object]) -> Iterator[str]:
+def other_params(lock: Path, raw: Mapping[str, object]) -> Iterator[str]:
     """The keys that a stage was run with at other values than params.yaml has now."""
     content = YAML(typ="safe", pure=True).load(lock.read_text(encoding="utf-8"))
     for stage in content["stages"].values():

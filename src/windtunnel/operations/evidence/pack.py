@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import platform
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
@@ -15,13 +15,15 @@ from ruamel.yaml import YAML
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json
+from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import GATE, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.metadata import Record, number, read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
 from windtunnel.inputs.models.record import MODEL_JSON
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Run
-from windtunnel.params.load import entries, load_params
+from windtunnel.operations.revisions import other_params
+from windtunnel.params.load import entries, load_params, read_params
 
 LOCK = Path("dvc.lock")
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # no time of packing: equal runs give equal bytes
@@ -49,7 +51,10 @@ class Manifest(Record):
 
 
 def write_evidence(path: Path) -> int:
-    """Write the pack of the last run as a zip; the number of files in it. Raises UserError where a part of the run is missing."""
+    """Write the pack of the last run as a zip; the number of files in it.
+
+    Raises UserError where a part of the run is missing, or was computed with other params than params.yaml has now.
+    """
     params = load_params()
     names = ["clean", *(name for _, name, _ in entries(params))]
     folders = {name: ROBUSTNESS / name for name in names} | {"summary": SUMMARY, "sanity": SANITY}
@@ -64,6 +69,11 @@ def write_evidence(path: Path) -> int:
     wanted = [*required, SUMMARY / OUTCOMES_FILE, *(REPORTS / f"report.{e}" for e in ("pdf", "html"))]
     if missing := [str(file) for file in wanted if not file.is_file()]:
         raise UserError(f"evidence: {', '.join(missing)}: no such file. Run dvc repro first")
+    if other := sorted(set(other_params(LOCK, read_params(PARAMS_FILE)))):
+        raise UserError(
+            f"evidence: {PARAMS_FILE}: the results were computed with another {', '.join(other)}. Run dvc repro first"
+        )
+    failures = read_gate(GATE).hard_failures
     files = {file.as_posix(): file.read_bytes() for file in wanted}
     assessed = {name: read_metadata(folder) for name, folder in folders.items() if name != "sanity"}
     digests = {name: sha256(content).hexdigest() for name, content in files.items()}
@@ -71,8 +81,8 @@ def write_evidence(path: Path) -> int:
                if (folder / DATA_FILE).is_file()}  # fmt: skip
     files["environment.json"] = _json(_environment())
     files["tensors.json"] = _json(TensorsRecord(not_packed="dvc pull fetches these files, by dvc.lock", sha256=tensors))
-    files["clauses.md"] = clauses_text(assessed, digests).encode()
-    files["model_card.md"] = model_card(assessed, digests).encode()
+    files["clauses.md"] = clauses_text(assessed, digests, failures).encode()
+    files["model_card.md"] = model_card(assessed, digests, failures).encode()
     files["verify.py"] = Path(verify.__file__).read_bytes()
     everything = {name: sha256(content).hexdigest() for name, content in files.items()}
     files["digests.json"] = _json(Manifest(files=everything))
@@ -85,10 +95,14 @@ def write_evidence(path: Path) -> int:
     return len(files)
 
 
-def clauses_text(run: Run, digests: Mapping[str, str]) -> str:
-    """What was measured under each clause, each sentence with its file and digest; clauses without one are listed."""
+def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] = ()) -> str:
+    """What was measured under each clause, each sentence with its file and digest; clauses without one are listed.
+
+    `failures`: the hard failures of the sanity checks, which stand first.
+    """
     lines = ["# What was measured, clause by clause", "",
-             "Measurements and where they are kept. Whether they suffice for a clause is for its readers to decide.", ""]  # fmt: skip
+             "Measurements and where they are kept. Whether they suffice for a clause is for its readers to decide.", "",
+             *_not_valid(failures)]  # fmt: skip
     for clause in CLAUSES:
         lines += [f"## {clause.document}: {clause.number}", "", f"{clause.words[0].upper()}{clause.words[1:]}.", ""]
         found = [*clause.measured(run)]
@@ -99,8 +113,13 @@ def clauses_text(run: Run, digests: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def model_card(run: Run, digests: Mapping[str, str]) -> str:
-    """A section for a model card of Hugging Face's format: `model-index` in the front matter, and a table."""
+def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = ()) -> str:
+    """A section for a model card of Hugging Face's format: `model-index` in the front matter, and a table.
+
+    A run with hard failures of the sanity checks gives no numbers to publish, but the failures.
+    """
+    if failures:
+        return "\n".join(["## Robustness", "", *_not_valid(failures)])
     summary, origin = run["summary"].metrics, run["summary"].provenance
     numbers = {"accuracy": number(run["clean"].metrics, "clean_accuracy")}
     numbers |= {key: number(summary, key) for key in ("certified_accuracy", "worst_case_accuracy") if key in summary}
@@ -130,6 +149,11 @@ def model_card(run: Run, digests: Mapping[str, str]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _not_valid(failures: Sequence[str]) -> list[str]:
+    """What must be read first: why the numbers of this run must not be believed."""
+    return [*(f"**NOT VALID**: {failure}  " for failure in failures), ""] if failures else []
 
 
 def _environment() -> Environment:
