@@ -83,3 +83,11 @@ def test_a_large_tensor_lies_in_a_file_that_has_no_name_and_holds_what_is_writte
     assert torch.equal(found, values)
     assert found.dtype is dtype
     assert list(scratch.CACHE.iterdir()) == []
+
+
+def test_the_shape_of_all_samples_needs_the_memory_of_one():
+    one = torch.rand(1, 3, 4)
+    found = chunks.of_shape_for(1000, one)
+    assert (found.shape, found.dtype, found.untyped_storage().nbytes()) == ((1000, 3, 4), torch.float32, 48)
+    assert [chunks.of_shape_for(5, value) for value in (0.1, "crown", None)] == [0.1, "crown", None]
+    assert chunks.of_shape_for(5, torch.zeros(2, 3)).shape == (2, 3)

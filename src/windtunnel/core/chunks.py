@@ -23,6 +23,11 @@ def by_rows(measure: Callable[..., Tensor], *tensors: Tensor, values: int = AT_A
     return torch.cat(found) if found else measure(*tensors)
 
 
+def of_shape_for(n: int, value: object) -> object:
+    """A tensor of one sample (1, ...) as one of the shape, type and device that it has for `n`, in no more memory; else `value`."""
+    return value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) and value.shape[:1] == (1,) else value
+
+
 def put_rows(into: Tensor, at: Tensor, source: Tensor, rows: Tensor) -> None:
     """`into[at] = source[rows]`, both indices int64 (n,), without a copy of all n rows."""
     few = max(1, AT_A_TIME // max(1, source[:1].numel()))

@@ -148,6 +148,15 @@ def test_metrics_are_recomputed_from_the_tensors_alone(digits_subject):
     assert verification_metrics(result.data, ["clean", "crown"]) == result.metrics
 
 
+def test_what_the_library_is_called_with_is_told_for_all_samples(digits_subject):
+    some = digits_subject.subset(torch.arange(7))
+    call = assess("v", entry("crown"), budget(0.01), some).call_kwargs
+    assert {key: tuple(call[key].shape) for key in ("x", "x_L", "x_U", "C")} == {
+        "x": (7, 1, 8, 8), "x_L": (7, 1, 8, 8), "x_U": (7, 1, 8, 8), "C": (7, 29, 10),
+    }  # fmt: skip
+    assert call["x_L"].untyped_storage().nbytes() == 64 * 4  # as recorded: not made of every sample
+
+
 def test_the_margin_matrix_subtracts_every_rival_from_the_target():
     logits = torch.tensor([[1.0, 5.0, 2.0]])
     margins = margin_matrix(torch.tensor([1]), 3) @ logits[..., None]

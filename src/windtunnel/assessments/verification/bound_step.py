@@ -13,6 +13,7 @@ from windtunnel.assessments.verification.lirpa import call_of_bounds
 from windtunnel.assessments.verification.spread import bound_all
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
+from windtunnel.core.chunks import of_shape_for
 
 PROBE = 20
 
@@ -46,8 +47,10 @@ def attempt(step: str, trial: Trial) -> None:
 
 
 def _call(step: str, task: Task) -> Mapping[str, object]:
-    data = task.subject.dataset
-    return call_of_bounds(data.inputs, data.targets, task.subject.classifier.num_classes, task.norm, task.epsilon, step)
+    data, classes = task.subject.dataset, task.subject.classifier.num_classes
+    # Tensors are recorded by their shapes: the boxes and specifications of all samples at once would need three times their memory.
+    call = call_of_bounds(data.inputs[:1], data.targets[:1], classes, task.norm, task.epsilon, step)
+    return {key: of_shape_for(len(data), value) for key, value in call.items()}
 
 
 BOUND = Step(bound, _call, ROUNDING, attempt, bounds=True)

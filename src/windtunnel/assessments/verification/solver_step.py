@@ -31,6 +31,7 @@ from windtunnel.assessments.verification.onnx_graph import (
 from windtunnel.assessments.verification.solver_process import Answer, Query
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
+from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError
@@ -149,10 +150,11 @@ def _attempt(step: str, trial: Trial) -> None:
 
 
 def _call(step: str, task: Task) -> Mapping[str, object]:
-    lower, upper = box(task.subject.dataset.inputs, task.epsilon)
+    data = task.subject.dataset
+    lower, upper = box(data.inputs[:1], task.epsilon)
     return {
-        "lower": lower,
-        "upper": upper,
+        "lower": of_shape_for(len(data), lower),
+        "upper": of_shape_for(len(data), upper),
         "epsilon": task.epsilon,
         "timeoutInSeconds": task.entry.solver_timeout,
         "verbosity": 0,
