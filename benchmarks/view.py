@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.browser import chromium
+from tests.made import content
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.files import write_json
@@ -62,20 +63,13 @@ def write_run(folder: Path, n: int, assessments: int) -> Path:
     verdicts = torch.where(worst, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
     verified = torch.where(~worst & (targets < 3), int(Verdict.VERIFIED), int(Verdict.UNKNOWN))
     summary = {**base, "verdicts": verdicts, "certified_verdicts": verified}
-    _write(folder / "summary", summary, {**kwargs, "assessments": []}, "summary")
+    _write(folder / "summary", summary, {**kwargs, "assessments": [], "hard_failures": []}, "summary")
     return folder
 
 
 def _write(directory: Path, data: dict[str, torch.Tensor], kwargs: dict[str, object], name: str) -> None:
     save_tensors(dict(data), directory / "robustness_data.pt")
-    semantics = {"perturbation": {"norm": "Linf", "epsilon": 8 / 255}}
-    metadata = {
-        "name": name,
-        "assessment_kind": "empirical_attack",
-        "semantics": semantics,
-        "kwargs": kwargs,
-        "metrics": {},
-    }
+    metadata = content(name=name, kwargs=kwargs, semantics={"perturbation": {"norm": "Linf", "epsilon": 8 / 255}})
     write_json(metadata, directory / "metadata.json")
 
 

@@ -28,6 +28,7 @@ from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.inputs.generators.load import fit
+from windtunnel.inputs.generators.record import Quality
 from windtunnel.inputs.generators.training import train_generators
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.latent import GeneratorRecipe, LatentEntry
@@ -59,7 +60,7 @@ def assessed(mlp_subject, digits, generators, tmp_path_factory):
         name: classifier_of(train_classifier(recipe, digits[1], 0, torch.device("cpu")), 10, (1, 8, 8), name)
         for name, recipe in recipes.items()
     }
-    result = assess("manifold", entry, subject, generators, {"frechet_distance": 1.0}, others)
+    result = assess("manifold", entry, subject, generators, Quality(frechet_distance=1.0), others)
     return subject, entry, write_artifacts(result, tmp_path_factory.mktemp("latent"), subject, started=0.0)
 
 
