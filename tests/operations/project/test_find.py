@@ -1,6 +1,8 @@
 """What `windtunnel init` finds: weights, data, factories and the stages that make them, without running anything of the user's."""
 
+import gzip
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import nn
 from windtunnel.core.errors import UserError
 from windtunnel.core.libraries import is_installed
 from windtunnel.operations.project import upstream
+from windtunnel.operations.project.choose import Choice, params_text
 from windtunnel.operations.project.factory import factories
 from windtunnel.operations.project.find import Found
 
@@ -117,6 +120,21 @@ def test_idx_files_have_their_labels_and_training_split(tmp_path, found):
     assert one.path.name == "t10k-images-idx3-ubyte.gz"
     assert one.train == Path("train-images-idx3-ubyte.gz")
     assert one.labels == (Path("t10k-labels-idx1-ubyte.gz"), Path("train-labels-idx1-ubyte.gz"))
+
+
+@pytest.mark.parametrize("name", ["t10k-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte"])
+def test_small_images_of_idx_and_npz_are_resized_for_corruptions(tmp_path, found, name):
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(tmp_path / name, "wb") as file:
+        file.write(struct.pack(">4I", 0x803, 1, 28, 28) + bytes(28 * 28))
+    np.savez(tmp_path / "colour.npz", x=np.zeros((2, 3, 30, 40), np.float32))
+    np.savez(tmp_path / "large.npz", x=np.zeros((2, 3, 64, 64), np.float32))
+    by_name = {one.path.name: one for one in found().data}
+    known = {name: (one.side, one.channels) for name, one in by_name.items()}
+    assert known == {name: ((28, 28), 1), "colour.npz": ((30, 40), 3), "large.npz": ((64, 64), 3)}
+    for one in by_name.values():
+        text = params_text(Choice(None, one, "", "e"), Path())
+        assert ("upsample: 32" in text) == (one.path.name != "large.npz")
 
 
 def test_an_npz_counts_where_it_holds_x(tmp_path, found):

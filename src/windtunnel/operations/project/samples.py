@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from windtunnel.operations.project.walk import Files
 
 _TESTS = ("test", "tests", "testing", "t10k", "val", "valid", "validation", "eval")
 _TRAINS = ("train", "training")
+_IDX_OF_IMAGES = 0x803  # unsigned bytes in three dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,11 @@ class Samples:
 
 def candidates(root: Path, files: Files, made: Mapping[Path, str]) -> list[Samples]:
     """What could be assessed on; what is named as a test split first, and folders before arrays."""
-    found = [*_folders(root, files.image_folders, made), *_idx(files.arrays, made), *_npz(root, files.arrays, made)]
+    found = [
+        *_folders(root, files.image_folders, made),
+        *_idx(root, files.arrays, made),
+        *_npz(root, files.arrays, made),
+    ]
     return sorted((one for one in found if not _is_train(one, found)), key=_rank)
 
 
@@ -50,9 +57,9 @@ def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
             raise UserError(
                 f"init: --data {path}: has no array 'x' (it has {', '.join(names) or 'none'}); x is (N, C, H, W), y is (N,)"
             )
-        return Samples(path, "npz", maker(path, made))
+        return _array(root, path, made)
     if "idx3-ubyte" in path.name:
-        return next(_idx([path], made))
+        return next(_idx(root, [path], made))
     below = files_below(root / path, Path("-")).image_folders if (root / path).is_dir() else {}
     inside = {path / folder: path / image for folder, image in below.items() if len(folder.parts) == 1}
     return next(_folders(root, inside, made), Samples(path, "folder", maker(path, made)))
@@ -74,12 +81,23 @@ def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) 
             )  # fmt: skip
 
 
-def _idx(arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
+def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
     found = [path for path in arrays if "idx3-ubyte" in path.name]
     for path in found:
         train = next((p for p in found if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
         pair = (_labels(path), _labels(train) if train else None)
-        yield Samples(path, "idx", maker(path, made), train, pair, channels=1)
+        yield Samples(path, "idx", maker(path, made), train, pair, side=_idx_side(root / path), channels=1)
+
+
+def _idx_side(path: Path) -> tuple[int, int] | None:
+    """(height, width) by the file's header; None for what is not there yet or no idx file of images."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            magic, _, height, width = struct.unpack(">4I", file.read(16))
+    except (OSError, EOFError, struct.error):
+        return None
+    return (height, width) if magic == _IDX_OF_IMAGES else None
 
 
 def _labels(images: Path) -> Path:
@@ -89,7 +107,26 @@ def _labels(images: Path) -> Path:
 def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
     for path in arrays:
         if path.suffix == ".npz" and "x" in _arrays(root / path):
-            yield Samples(path, "npz", maker(path, made))
+            yield _array(root, path, made)
+
+
+def _array(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
+    shape = _shape_of_x(root / path)
+    if len(shape) != 4:  # unknown, or no images
+        return Samples(path, "npz", maker(path, made))
+    return Samples(path, "npz", maker(path, made), side=(shape[2], shape[3]), channels=shape[1])
+
+
+def _shape_of_x(path: Path) -> tuple[int, ...]:
+    """The shape of `x` by its header alone; () for what is not there yet."""
+    from numpy.lib import format as npy
+
+    if not zipfile.is_zipfile(path):
+        return ()
+    with zipfile.ZipFile(path) as archive, archive.open("x.npy") as file:
+        read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+        shape: tuple[int, ...] = read(file)[0]
+        return shape
 
 
 def _arrays(path: Path) -> list[str]:
