@@ -229,7 +229,8 @@ def targeted_adds_little(evidence: Evidence, limit: float) -> Outcome:
 def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
     """A defence against one kind of attack often falls to another.
 
-    A headline needs a gradient attack, a score-based one, a decision-based one and one that minimises the distance.
+    A headline needs a gradient attack, a score-based one, a decision-based one and one that minimises the distance. Where the
+    decision-based one alone is missing that is INFO: the field's protocol (AutoAttack) has none, and a score tells more than a decision.
     """
 
     def kinds(assessment: Assessment) -> set[str]:
@@ -252,7 +253,10 @@ def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
 
     have = set().union(*(kinds(p) for p in evidence.attacks()))
     missing = [kind for kind in ("gradient", "score-based", "decision-based", "minimum-norm") if kind not in have]
-    return Outcome(bool(missing), len(missing), n=len(have), reason=f"no {', '.join(missing)} attack")
+    severity = Severity.INFO if missing == ["decision-based"] else None
+    return Outcome(
+        bool(missing), len(missing), n=len(have), severity=severity, reason=f"no {', '.join(missing)} attack"
+    )
 
 
 @check(
