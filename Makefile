@@ -34,7 +34,7 @@ repro: setup ## run the pipeline on params.yaml
 
 test: setup lint ## lint, types, fast tests first, then the slow and the integration tests
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow and not integration"
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder -m "slow or integration"
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "slow or integration"
 
 test-fast: setup ## the fast tests alone
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow and not integration"

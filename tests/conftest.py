@@ -27,11 +27,6 @@ os.environ["RAY_ADDRESS"] = "local"
 ALL = frozenset(Capability)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs whole pipelines comes first: a long file begun last would leave the other processes idle."""
-    items.sort(key=lambda item: "integration" not in item.keywords)
-
-
 def classifier_of(module: nn.Module, num_classes: int, shape: tuple[int, ...], source: str = "test") -> Classifier:
     for parameter in module.parameters():
         parameter.requires_grad_(False)

@@ -165,6 +165,7 @@ def _child(work: object, cwd: Path, env: Mapping[str, str], streams: Sequence[in
         )
         limit = data * 1024 + MEMORY
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        sys.setrecursionlimit(1000)  # Python's own: a library that another test imported may have raised it
         work()  # type: ignore[operator]
         code = 0
     except SystemExit as error:

@@ -68,7 +68,7 @@ def test_it_gives_the_numbers_and_files_of_the_pipeline(tmp_path, monkeypatch, m
     mlflow.set_tracking_uri(address)
     few, labels = mlp_subject.dataset.inputs[:60].numpy(), mlp_subject.dataset.targets[:60].numpy()
     np.savez("data.npz", x=few, y=labels)
-    with mlflow.start_run():
+    with mlflow.start_run(experiment_id="0"):  # of this store, whatever other tests have set
         logged = mlflow.pytorch.log_model(
             mlp_subject.classifier.module, name="model", input_example=few[:2], serialization_format="pt2",
             pip_requirements=["torch"],
@@ -111,7 +111,7 @@ def test_the_block_of_team_runs_as_it_stands(tmp_path, monkeypatch, mlp_subject,
     mlflow.set_tracking_uri(address)
     few, labels = mlp_subject.dataset.inputs[:20].numpy(), mlp_subject.dataset.targets[:20].numpy()
     np.savez("data.npz", x=few.reshape(20, -1), y=labels)
-    with mlflow.start_run():
+    with mlflow.start_run(experiment_id="0"):  # of this store, whatever other tests have set
         mlflow.pytorch.log_model(
             mlp_subject.classifier.module, name="model", input_example=few[:2], serialization_format="pt2",
             pip_requirements=["torch"], registered_model_name="windtunnel",
