@@ -22,6 +22,7 @@ from windtunnel.core.errors import UserError, shown
 from windtunnel.core.plugins import load_plugin
 from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.inputs.data.digits import digits, stratified_split
+from windtunnel.inputs.data.headers import idx_header, npy_header, without_x
 from windtunnel.params.data import Data
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
@@ -132,9 +133,7 @@ def _npz(path: Path) -> Raw:
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
     if "x" not in arrays:
-        raise UserError(
-            f"{path}: has no array 'x' (it has {', '.join(arrays) or 'none'}); x is (N, C, H, W), y is (N,)"
-        )
+        raise UserError(f"{path}: {without_x(arrays)}")
     x = arrays["x"]
     if x.ndim == 0:
         raise UserError(f"{path}: x is a single value; (N, C, H, W), (N, H, W) or tabular (N, F) is needed")
@@ -151,9 +150,7 @@ def _mapped(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
         found: np.ndarray = archive[key]
         return found
     with archive.zip.open(info) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
+        shape, by_columns, dtype = npy_header(file)
         header = file.tell()
         while file.read(2**20):  # against its checksum
             pass
@@ -169,9 +166,7 @@ def _check_headers(path: Path, archive: np.lib.npyio.NpzFile) -> None:
     assert archive.zip is not None
     for info in archive.zip.infolist():
         with archive.zip.open(info) as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
+            shape, _, dtype = npy_header(file)
             held = info.file_size - file.tell()
         claimed = math.prod(shape) * dtype.itemsize
         if claimed != held and not dtype.hasobject:
@@ -184,9 +179,6 @@ def _check_free(path: Path, size: int) -> None:
     free = psutil.virtual_memory().available
     if size > free / 2:
         raise UserError(f"{path}: needs {size / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free")
-
-
-_MOST_AXES = 4  # samples, channels, rows, columns
 
 
 def load_idx(data: Data, seed: int) -> tuple[Raw, Raw | None]:
@@ -204,18 +196,10 @@ def _idx(path: Path, labels: str | None, key: str) -> Raw:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file of unsigned bytes as an array. Source: LeCun's description of the MNIST format."""
+    """An idx file of unsigned bytes as an array."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            start = file.read(4)
-            if len(start) < 4 or start[:3] != b"\x00\x00\x08":
-                raise UserError(f"{path}: not an idx file of unsigned bytes (it should begin with 00 00 08)")
-            if start[3] > _MOST_AXES:
-                raise UserError(f"{path}: not an idx file of images or labels (its header says it has {start[3]} axes)")
-            header = file.read(4 * start[3])
-            if len(header) < 4 * start[3]:
-                raise UserError(f"{path}: ends inside its header")
-            shape = struct.unpack(f">{start[3]}I", header)
+            shape = idx_header(file, path)
             size = math.prod(shape)
             if path.suffix != ".gz" and size and path.stat().st_size == file.tell() + size:
                 return np.memmap(path, np.uint8, "r", file.tell(), shape)

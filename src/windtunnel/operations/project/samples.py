@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
+from windtunnel.inputs.data.headers import idx_header, npy_header, without_x
 from windtunnel.operations.project.upstream import maker
 from windtunnel.operations.project.walk import Files
 
 _TESTS = ("test", "tests", "testing", "t10k", "val", "valid", "validation", "eval")
 _TRAINS = ("train", "training")
-_IDX_OF_IMAGES = 0x803  # unsigned bytes in three dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,7 @@ def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
 
     if path.suffix == ".npz":
         if (root / path).is_file() and "x" not in (names := _arrays(root / path)):
-            raise UserError(
-                f"init: --data {path}: has no array 'x' (it has {', '.join(names) or 'none'}); x is (N, C, H, W), y is (N,)"
-            )
+            raise UserError(f"init: --data {path}: {without_x(names)}")
         return _array(root, path, made)
     if "idx3-ubyte" in path.name:
         return next(_idx(root, [path], made))
@@ -91,13 +89,12 @@ def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterat
 
 def _idx_side(path: Path) -> tuple[int, int] | None:
     """(height, width) by the file's header; None for what is not there yet or no idx file of images."""
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rb") as file:
-            magic, _, height, width = struct.unpack(">4I", file.read(16))
-    except (OSError, EOFError, struct.error):
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            shape = idx_header(file, path)
+    except (OSError, EOFError, zlib.error, UserError):
         return None
-    return (height, width) if magic == _IDX_OF_IMAGES else None
+    return (shape[1], shape[2]) if len(shape) == 3 else None
 
 
 def _labels(images: Path) -> Path:
@@ -119,14 +116,10 @@ def _array(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:
     """The shape of `x` by its header alone; () for what is not there yet."""
-    from numpy.lib import format as npy
-
     if not zipfile.is_zipfile(path):
         return ()
     with zipfile.ZipFile(path) as archive, archive.open("x.npy") as file:
-        read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-        shape: tuple[int, ...] = read(file)[0]
-        return shape
+        return npy_header(file)[0]
 
 
 def _arrays(path: Path) -> list[str]:
