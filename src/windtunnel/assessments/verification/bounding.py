@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -67,6 +67,10 @@ class Bounder:
         """Places of `rows` that are bounded together."""
         alike = [torch.arange(len(rows))] if self.norm is Norm.LINF else _alike(epsilons)
         return [part for members in alike if len(members) for part in members.split(self.together)]
+
+    def gave_way(self, method: str, weaker: str, reason: str, rows: Iterable[int]) -> None:
+        """Remember that `weaker` answered for the samples at `rows`."""
+        self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(rows))
 
     def caveats(self) -> list[Caveat]:
         """What was not done as asked."""
@@ -134,7 +138,7 @@ class Bounder:
         if weaker is None:
             yield rows, method, None
             return
-        self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(rows.tolist()))
+        self.gave_way(method, weaker, reason, rows.tolist())
         yield from self._bound(weaker, rows, epsilons, logits=logits)
 
 

@@ -97,9 +97,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
             ids = tuple(data.ids[i] for i in some)
             ledger.caveats.append(Caveat(code, f"{text}: {len(some)} samples are undecided by it.", ids))
     if short:
-        ids = tuple(data.ids[i] for i in short)
-        text = f"{_WEAKER} was used instead of {step}: out of memory on one sample."
-        ledger.caveats.append(Caveat("weaker_method", text, ids))
+        task.bounder.gave_way(step, _WEAKER, "out of memory on one sample", short)
         bound(_WEAKER, ledger, task, torch.tensor(short))
 
 

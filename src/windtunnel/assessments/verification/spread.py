@@ -116,4 +116,4 @@ def _remember(bounder: Bounder, notes: dict[str, object]) -> None:
     for method, size in halved.items():
         bounder.halved[method] = min(bounder.halved.get(method, size), size)
     for method, weaker, reason, rows in fallbacks:
-        bounder.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(rows))
+        bounder.gave_way(method, weaker, reason, rows)
