@@ -1,4 +1,4 @@
-"""Group E, by work done anew: verdicts are looked at by an implementation that did not reach them."""
+"""Group E, by recomputation: verdicts are checked by an implementation that did not reach them."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from windtunnel.inputs.models.record import MODEL_JSON
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Run
 from windtunnel.operations.revisions import other_params
+from windtunnel.operations.tracking.describe import not_valid
 from windtunnel.params.load import entries, load_params, read_params
 
 LOCK = Path("dvc.lock")
@@ -102,7 +103,7 @@ def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] =
     """
     lines = ["# What was measured, clause by clause", "",
              "Measurements and where they are kept. Whether they suffice for a clause is for its readers to decide.", "",
-             *_not_valid(failures)]  # fmt: skip
+             *_first(failures)]  # fmt: skip
     for clause in CLAUSES:
         lines += [f"## {clause.document}: {clause.number}", "", f"{clause.words[0].upper()}{clause.words[1:]}.", ""]
         found = [*clause.measured(run)]
@@ -119,7 +120,7 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     A run with hard failures of the sanity checks gives no numbers to publish, but the failures.
     """
     if failures:
-        return "\n".join(["## Robustness", "", *_not_valid(failures)])
+        return "\n".join(["## Robustness", "", *_first(failures)])
     summary, origin = run["summary"].metrics, run["summary"].provenance
     numbers = {"accuracy": number(run["clean"].metrics, "clean_accuracy")}
     numbers |= {key: number(summary, key) for key in ("certified_accuracy", "worst_case_accuracy") if key in summary}
@@ -151,9 +152,8 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     return "\n".join(lines)
 
 
-def _not_valid(failures: Sequence[str]) -> list[str]:
-    """What must be read first: why the numbers of this run must not be believed."""
-    return [*(f"**NOT VALID**: {failure}  " for failure in failures), ""] if failures else []
+def _first(failures: Sequence[str]) -> list[str]:
+    return [*not_valid(failures), ""] if failures else []
 
 
 def _environment() -> Environment:

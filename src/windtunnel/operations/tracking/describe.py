@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from windtunnel.core.contracts import Caveat
@@ -24,7 +24,7 @@ def describe(
 
     `metrics` are those of metrics.json, flat; `assessments` the metadata by name; `{run}` stands for the run's id.
     """
-    head = [f"**NOT VALID**: {failure}  " for failure in failures]
+    head = not_valid(failures)
     head += [_sandwich(metrics), "", "[HTML report](get-artifact?path=report.html&run_uuid={run}) · "
              "[PDF report](get-artifact?path=report.pdf&run_uuid={run})"]  # fmt: skip
     head += ["", "| assessment | algorithm | accuracy | caveats |", "| --- | --- | --- | --- |"]
@@ -33,6 +33,11 @@ def describe(
     tail = "\n".join(["", *links])
     room = MAX_NOTE - len("\n".join(head)) - len(tail) - 80
     return "\n".join([*head, *_caveats(caveats, room)])[: MAX_NOTE - len(tail)] + tail
+
+
+def not_valid(failures: Iterable[str]) -> list[str]:
+    """What must be read first, in Markdown: a line for each reason why the numbers of a run must not be believed."""
+    return [f"**NOT VALID**: {failure}  " for failure in failures]
 
 
 def _sandwich(metrics: Mapping[str, float]) -> str:
