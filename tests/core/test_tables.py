@@ -41,7 +41,7 @@ def test_a_class_without_samples_has_no_rate_and_one_with_samples_its_interval()
 
 def test_a_table_that_is_not_there_is_empty_and_one_that_does_not_fit_is_refused_in_one_line():
     assert table(tuple[ClassShare, ...], {}, "per_class") == ()
-    with pytest.raises(UserError, match=r"^metrics.per_class: not .*0.class: field required") as refused:
+    with pytest.raises(UserError, match=r"^per_class: not .*0.class: field required") as refused:
         table(tuple[ClassShare, ...], {"per_class": [{"n": 3}]}, "per_class")
     assert "\n" not in str(refused.value)
     with pytest.raises(UserError, match="lga"):

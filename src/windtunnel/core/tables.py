@@ -44,13 +44,13 @@ class ClassShare(Share, _Named):
     """A line of a table of classes: `class`, `n`, and `accuracy` with its interval."""
 
 
-def table(kind: type[T], metrics: Mapping[str, object], key: str) -> T:
-    """What stands under `key`, as `kind`, such as `tuple[ClassShare, ...]`; an empty one where nothing does.
+def table(kind: type[T], block: Mapping[str, object], key: str) -> T:
+    """What stands under `key` of metrics or options, as `kind`, such as `tuple[ClassShare, ...]`; an empty one for nothing.
 
     Raises UserError, in one line, where it does not fit.
     """
-    value = metrics.get(key)
-    return kind() if value is None else fitting(kind, value, f"metrics.{key}", "what this version writes there")
+    value = block.get(key)
+    return kind() if value is None else fitting(kind, value, key, "what this version writes there")
 
 
 def written(lines: Iterable[BaseModel]) -> list[Value]:

@@ -41,7 +41,8 @@ class FileArtifact(EvaluationArtifact):  # type: ignore[misc]  # MLflow's class 
     """A file of an assessment, by its address in the run; `content` is its bytes."""
 
     def _save(self, output_artifact_path: str) -> None:
-        Path(output_artifact_path).write_bytes(cast(bytes, self._content))
+        content: bytes = self._content
+        Path(output_artifact_path).write_bytes(content)
 
     def _load_content_from_file(self, local_artifact_path: str) -> bytes:
         return Path(local_artifact_path).read_bytes()

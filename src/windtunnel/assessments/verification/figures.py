@@ -29,8 +29,8 @@ _MOST_ROWS = 100  # of a heat map: more are told apart by nobody
 
 def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor]:
     """(lower, upper) (N, K). Raises NothingToDraw where no sample has any."""
-    bounds = artifacts.data.get("output_bounds")
-    if not isinstance(bounds, dict) or not bounds["lower"].isfinite().any():
+    bounds = artifacts.tensors("output_bounds") if "output_bounds" in artifacts.data else {}
+    if not bounds or not bounds["lower"].isfinite().any():
         raise NothingToDraw("No output bounds: this verifier decides without them.")
     return bounds["lower"], bounds["upper"]
 
