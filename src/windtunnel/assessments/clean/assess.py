@@ -17,7 +17,7 @@ from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 
 
 def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:

@@ -6,8 +6,8 @@ import time
 from typing import cast
 
 from windtunnel.core.layout import REPORT, REPORTS
-from windtunnel.params.outcome import Report
 from windtunnel.params.resolved import read_resolved
+from windtunnel.params.results import Report
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.pdf import render_pdf
