@@ -29,7 +29,7 @@ COMMANDS = {
     "verify": "decide one VNN-LIB instance, or audit a verification of the last run",
     "vnnlib": "write every sample of a verification as a VNN-LIB instance",
     "strengthen": "stronger attacks for what the sanity checks flagged, run on what the others left",
-    "gate": "the gate's verdict as an exit code",
+    "gate": "the gate's decision as an exit code",
     "track": "log to MLflow what is not logged yet",
     "champion": "who is champion, challenger and previous in the model registry",
     "promote": "make the model of the last run the champion, if the gate says so",

@@ -16,7 +16,7 @@ from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.metadata import parse_metadata
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.params.outcome import Sanity
+from windtunnel.params.results import Sanity
 
 
 def piece_of(evidence: Evidence, name: str) -> Assessment:

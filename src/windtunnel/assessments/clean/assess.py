@@ -18,7 +18,7 @@ from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics,
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
 from windtunnel.core.tables import ClassShare, written
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 
 
 def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:

@@ -1,4 +1,4 @@
-"""What a sweep says: the degradation curve, critical epsilons and the verdict, from predictions alone.
+"""What a sweep says: the degradation curve, critical epsilons and the rating, from predictions alone.
 
 The procedure is that of neural-api's `TNNet.AdversarialRobustnessReport`; intervals, area and censoring are ours.
 """
@@ -62,7 +62,7 @@ def critical_epsilon(epsilons: Tensor, predictions: Tensor) -> Tensor:
     return torch.where(flipped.any(0), epsilons[1:][first], torch.inf).float()
 
 
-def verdict_of(drop: float, robust: float, moderately_fragile: float) -> str:
+def rating_of(drop: float, robust: float, moderately_fragile: float) -> str:
     """`robust`, `moderately fragile` or `fragile`, from the accuracy drop at the median epsilon."""
     if drop < robust:
         return "robust"
@@ -110,7 +110,7 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
         "critical_epsilon_bins": bin_ends(sweep),
         "median_epsilon": float(f"{float(sweep.epsilons[middle]):.9g}"),
         "accuracy_drop_at_median_epsilon": drop,
-        "verdict": verdict_of(drop, robust, moderately_fragile),
+        "verdict": rating_of(drop, robust, moderately_fragile),
         "area_under_curve": float(areas.mean()),
         "area_under_curve_ci_low": area_low,
         "area_under_curve_ci_high": area_high,

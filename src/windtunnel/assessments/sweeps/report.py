@@ -12,7 +12,7 @@ from windtunnel.core.tables import Share, table
 
 
 def print_report(metadata: Metadata, console: Console | None = None) -> None:
-    """Print the verdict, the curve and the histogram of critical epsilons, from the metadata.json of a sweep."""
+    """Print the rating, the curve and the histogram of critical epsilons, from the metadata.json of a sweep."""
     out, metrics = console or Console(), metadata.metrics
     epsilons, accuracies = (numbers(metrics, key) for key in ("epsilons", "accuracy_curve"))
     drop, median, never = (

@@ -9,7 +9,7 @@ from windtunnel.core import scratch
 from windtunnel.core.chunks import by_rows, finite_rows
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import need_several_answers
 
@@ -34,7 +34,7 @@ def claims(assessment: Assessment) -> Tensor:
     source="ART#507; auto-attack#86",
     remedy="Project what the attack returns, or count it as a failure.",
 )  # fmt: skip
-def budget_respected(evidence: Evidence, limit: float) -> Outcome:
+def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
     """A success outside the budget is a success at another budget.
 
     Distances are recomputed from the tensors; flags where a broken sample lies beyond
@@ -56,7 +56,7 @@ def budget_respected(evidence: Evidence, limit: float) -> Outcome:
         if beyond.any():
             bad.append(assessment.name)
             ids += [assessment.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=seen,
@@ -71,7 +71,7 @@ def budget_respected(evidence: Evidence, limit: float) -> Outcome:
     source="AutoAttack final check",
     remedy="Clip to [0, 1], and look for the operation that gives NaN.",
 )  # fmt: skip
-def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
+def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
     """A value outside [0, 1], NaN or infinity is no input that the deployed model can get.
 
     Every stored example; rows where a verifier has no counter-example are left out.
@@ -89,7 +89,7 @@ def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
         if (wrong := there & ~good).any():
             bad.append(assessment.name)
             ids += assessment.named(wrong)
-    return Outcome(
+    return CheckResult(
         bool(bad),
         len(ids),
         n=seen,
@@ -104,7 +104,7 @@ def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
     source="foolbox#674; RobustBench#7",
     remedy="Take success from the stored tensor as the model sees it, never from the library or from an intermediate iterate.",
 )  # fmt: skip
-def success_stands(evidence: Evidence, limit: float) -> Outcome:
+def success_stands(evidence: Evidence, limit: float) -> CheckResult:
     """What a library calls a success may be another tensor than the one it returns.
 
     In this process, which is not the attack's: the model is asked about every stored example, and its verdict (broken
@@ -145,7 +145,7 @@ def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor
     source="ART#2256; auto-attack#64; AttackBench",
     remedy="The attack returned its input: check its parameters, and whether gradients reach the input (C1).",
 )  # fmt: skip
-def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
+def attack_did_something(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that returns its input reports the clean accuracy as robustness.
 
     Flags an attack that left more than the threshold of its samples unbroken and unchanged. Ensembles, AutoAttack's members
@@ -171,7 +171,7 @@ def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
     source="foolbox#175",
     remedy="Divide successes by the samples that were right and attacked; give the rate over all samples another name.",
 )  # fmt: skip
-def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
+def misclassified_apart(evidence: Evidence, limit: float) -> CheckResult:
     """Counting samples that were wrong to begin with as successes flatters the attack, and hides a bad model.
 
     The attack success rate of the metadata against the one recomputed from the verdicts of samples that were right.
@@ -195,7 +195,7 @@ def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
     source="torchattacks#124",
     remedy="Something besides the perturbation changes the predictions: training mode, rounding, another preprocessing.",
 )  # fmt: skip
-def epsilon_zero_control(evidence: Evidence, limit: float) -> Outcome:
+def epsilon_zero_control(evidence: Evidence, limit: float) -> CheckResult:
     """A sweep's first row is the control of the experiment: nothing was perturbed, so nothing may change."""
     wrong = {}
     for assessment in evidence.of("sweeps"):
@@ -213,7 +213,7 @@ def epsilon_zero_control(evidence: Evidence, limit: float) -> Outcome:
     source="Marabou and VNN-COMP practice",
     remedy="Run the failed samples again (more time, another method), or report the interval that they leave open.",
 )  # fmt: skip
-def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
+def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     """A sample on which the tool failed is neither robust nor broken.
 
     WARN where any verdict is an error, HARD above the threshold; the reason says how far the rate would move.
@@ -226,7 +226,7 @@ def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
     bad = {name: share for name, share in shares.items() if share > 0}
     worst = max(shares.values(), default=0.0)
     reason = "; ".join(f"{name}: its rates could be {share:.1%} higher or lower" for name, share in bad.items())
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=len(shares),
@@ -241,7 +241,7 @@ def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
     source="logic",
     remedy="An accuracy under attack above the clean one counts other samples, or counts them otherwise.",
 )  # fmt: skip
-def robust_at_most_clean(evidence: Evidence, limit: float) -> Outcome:
+def robust_at_most_clean(evidence: Evidence, limit: float) -> CheckResult:
     """A sample that is wrong without perturbation cannot be robustly right."""
     gaps = {}
     for assessment in evidence.assessments:
@@ -259,24 +259,24 @@ def robust_at_most_clean(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019, per example; auto-attack#45",
     remedy="Take the worst case sample by sample over all attacks, never the smallest of their averages.",
 )  # fmt: skip
-def worst_case_per_sample(evidence: Evidence, limit: float) -> Outcome:
+def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
     """The smallest average over attacks overstates robustness: other attacks break other samples.
 
     The samples that any attack broke at its own budget, collected here from the verdicts, must all be broken in the
     summary's worst case at that budget.
     """
-    from windtunnel.evaluation.summary.evidence import outcome
+    from windtunnel.evaluation.summary.evidence import region_evidence
 
     everything = [p.artifacts for p in evidence.assessments]
     lost, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), 0
     for region in evidence.regions:
         mine = [p for p in evidence.attacks() if p.region == region]
         broken = evidence.union(mine, lambda p: p.succeeded & p.right)
-        lost |= broken & ~outcome(region, evidence.clean, everything).broken
+        lost |= broken & ~region_evidence(region, evidence.clean, everything).broken
         seen += 1
     if not seen:
         raise NotApplicable("no attack at any budget")
-    return Outcome(
+    return CheckResult(
         bool(lost.any()),
         int(lost.sum()),
         n=seen,
@@ -290,7 +290,7 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> Outcome:
     source="practice",
     remedy="The examples live between grey levels: state that the threat is not one of image files, or attack after rounding.",
 )  # fmt: skip
-def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
+def survives_rounding(evidence: Evidence, limit: float) -> CheckResult:
     """An example that is undone by saving the image as a file is no threat to a system that reads files.
 
     Flags an attack whose success rate falls by more than the threshold after rounding to 1/255. Not applicable where
@@ -315,5 +315,5 @@ def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
         drops[assessment.name] = float((~still).sum()) / int((assessment.tried & assessment.right).sum())
         seen += len(still)
     if not drops:
-        return Outcome(flagged=False, value=0.0, n=0, note="no success to round")
+        return CheckResult(flagged=False, value=0.0, n=0, note="no success to round")
     return largest(drops, limit, "rounding undoes", n=seen)

@@ -9,7 +9,7 @@ from windtunnel.core.artifacts import package_version, tensor_in
 from windtunnel.core.contracts import Randomness
 from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.tables import table
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.probes import rerun_attack
 
@@ -30,7 +30,7 @@ KNOWN_BAD = (
     source="reproducibility practice",
     remedy="Rerun the assessment with this version, which records python, packages, device, seed and digests.",
 )  # fmt: skip
-def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
+def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
     """A number whose environment is unknown cannot be made again.
 
     Every assessment's provenance: python, package versions with the attack's own library, seed, device, determinism
@@ -51,7 +51,7 @@ def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
     source="DVC practice",
     remedy="Another environment: make setup, then dvc repro. Another result: dvc repro -f of the stage that used it.",
 )  # fmt: skip
-def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
+def no_stale_cache(evidence: Evidence, limit: float) -> CheckResult:
     """A cached result of other library versions is not what this environment would give.
 
     Nor is one that began with the examples of another assessment (`survivors_of`, `examples_from`) which have changed
@@ -64,7 +64,7 @@ def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
         if other := other + _changed_since(assessment):
             stale[assessment.name] = other
     reason = "; ".join(f"{name}: {', '.join(packages)}" for name, packages in stale.items())
-    return Outcome(bool(stale), len(stale), n=len(evidence.assessments), assessments=list(stale), reason=reason)
+    return CheckResult(bool(stale), len(stale), n=len(evidence.assessments), assessments=list(stale), reason=reason)
 
 
 def _changed_since(assessment: Assessment) -> list[str]:
@@ -84,7 +84,7 @@ def _changed_since(assessment: Assessment) -> list[str]:
     source="torchattacks: seed=None takes the time",
     remedy="Give the attack's own seed, which a global seed does not reach.",
 )  # fmt: skip
-def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
+def seeds_explicit(evidence: Evidence, limit: float) -> CheckResult:
     """A method that seeds itself from the clock differs from run to run, whatever the run's seed."""
     assessments = evidence.of("attacks")
     bad = [
@@ -103,7 +103,7 @@ def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
     source="reproducibility practice",
     remedy="Look for randomness in the model (A2) or in the device; fix it, or report the spread.",
 )  # fmt: skip
-def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
+def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
     """A deterministic attack on the same samples must give the same verdicts.
 
     The cheapest deterministic attack of the rerun on its first 32 samples; any verdict that flips flags.
@@ -126,7 +126,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
     repeated = tensor_in(rerun_attack(evidence, assessment, assessment.rows[local]), "verdicts") == 1
     flips = repeated != assessment.succeeded[local]
     ids = [assessment.ids[i] for i in local[flips].tolist()]
-    return Outcome(
+    return CheckResult(
         bool(ids),
         len(ids),
         n=len(local),
@@ -141,7 +141,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
     source="pipeline practice",
     remedy="Run windtunnel track; a number in the UI that no file holds must not be quoted.",
 )  # fmt: skip
-def mlflow_equals_dvc(evidence: Evidence, limit: float) -> Outcome:
+def mlflow_equals_dvc(evidence: Evidence, limit: float) -> CheckResult:
     """What the UI shows must be what the files hold: asked by `windtunnel sanity`, once the run is tracked."""
     raise NotRun("the run is tracked after this stage; windtunnel sanity asks the tracking store")
 
@@ -151,7 +151,7 @@ def mlflow_equals_dvc(evidence: Evidence, limit: float) -> Outcome:
     source="pipeline practice",
     remedy="Commit params.yaml, the code and dvc.lock, so that the number has a revision.",
 )  # fmt: skip
-def code_committed(evidence: Evidence, limit: float) -> Outcome:
+def code_committed(evidence: Evidence, limit: float) -> CheckResult:
     """A number from an uncommitted tree belongs to no revision: asked by `windtunnel sanity`, of git, when it is called."""
     raise NotRun("the state of git is no input of a cached stage; windtunnel sanity asks git")
 
@@ -161,7 +161,7 @@ def code_committed(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench model zoo",
     remedy="Fetch the weights again, or correct model.sha256.",
 )  # fmt: skip
-def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
+def weights_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     """Every assessment must be of the model that is here now: its recorded digest against the model's own.
 
     `model.sha256` is checked when the model is imported, and refused there.
@@ -176,7 +176,7 @@ def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
     source="imagecorruptions with scikit-image 0.19; Marabou on newer ONNX opsets",
     remedy="Install the pinned versions (make setup).",
 )  # fmt: skip
-def no_bad_library(evidence: Evidence, limit: float) -> Outcome:
+def no_bad_library(evidence: Evidence, limit: float) -> CheckResult:
     """Versions with faults that change results, among the packages that the assessments recorded.
 
     Faults that windtunnel's shims fix (three corruptions that crash, removed names) are named and do not flag.
@@ -192,6 +192,6 @@ def no_bad_library(evidence: Evidence, limit: float) -> Outcome:
             (fixed if shimmed else bad).append(f"{name} {versions}: {fault}")
     if not used:
         raise NotApplicable("no assessment recorded its packages")
-    return Outcome(
+    return CheckResult(
         bool(bad), len(bad), n=len(used), reason="; ".join(bad), note="; ".join(f"fixed here: {m}" for m in fixed)
     )

@@ -18,10 +18,10 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.findings import FindingRecord
 from windtunnel.core.plugins import load_modules
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
+from windtunnel.evaluation.sanity.check import CHECKS, Check, CheckResult, NotApplicable, NotRun, Severity, Status, Tier
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, DRAWS
-from windtunnel.params.outcome import Sanity
+from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
 
 PROFILES: dict[str, frozenset[Tier]] = {
@@ -181,7 +181,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
     )
 
 
-def _status(found: Outcome, severity: Severity) -> Status:
+def _status(found: CheckResult, severity: Severity) -> Status:
     if not found.flagged:
         return Status.PASS
     return Status.FAIL if severity is Severity.HARD else Status.WARN

@@ -100,7 +100,7 @@ def _aimed_at(artifacts: Artifacts) -> Tensor:
     return artifacts.tensor("target_classes") != targets
 
 
-def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
+def region_evidence(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
     """All that `assessments` know of the samples of `clean` inside `region`."""
     targets, ids = clean.tensor("targets"), clean.sample_names
     n = len(targets)

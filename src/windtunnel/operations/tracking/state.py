@@ -88,7 +88,7 @@ class ChildState:
 
     @property
     def words(self) -> dict[str, str]:
-        """Every metric that is a word, such as the verdict of a sweep: MLflow takes them as tags."""
+        """Every metric that is a word, such as the rating of a sweep: MLflow takes them as tags."""
         return {key: value for key, value in self.metadata.metrics.items() if isinstance(value, str)}
 
     @property
@@ -190,7 +190,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
 
 
 def state_digest(layout: Layout) -> str:
-    """The digest of the state in `layout`, of which params, metrics, the gate's verdict, tensors and metadata are enough.
+    """The digest of the state in `layout`, of which params, metrics, the gate's decision, tensors and metadata are enough.
 
     Raises UserError where a part is missing.
     """

@@ -9,7 +9,7 @@ from windtunnel.core.contracts import ThreatModel
 from windtunnel.core.files import is_tensor_summary
 from windtunnel.core.metadata import limits
 from windtunnel.core.tables import table
-from windtunnel.params.outcome import Report as Options
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
 from windtunnel.reporting.report.sections.classifiers import classifier_tables

@@ -14,13 +14,13 @@ from windtunnel.assessments.reported import CONFIDENCE, COST, Column, Question, 
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import ThreatModel
 from windtunnel.core.metadata import Metrics
-from windtunnel.params.outcome import Report as Options
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
-from windtunnel.reporting.report.sections.verdict import layers
+from windtunnel.reporting.report.sections.statement import layers
 from windtunnel.reporting.report.words import number, percent, region, region_words, short
 
 
