@@ -34,7 +34,6 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import (
     DATA_FILE,
     METADATA_FILE,
-    RUNTIME_FILE,
     cannot_be_written,
     file_digest,
     plain_json,
@@ -43,7 +42,7 @@ from windtunnel.core.files import (
 from windtunnel.core.metadata import FigureRecord, Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
-from windtunnel.core.run_times import RUN_TIMES, measured_run_times, run_time_metrics
+from windtunnel.core.run_times import RUN_TIMES, Runtime, measured_run_times, run_time_metrics
 from windtunnel.core.storage import IMAGES, KEPT, distances_of, of_samples
 from windtunnel.core.subject import Subject
 
@@ -305,15 +304,17 @@ def write_artifacts(
     artifacts = Artifacts(result.name, directory, result.data, metadata_of(result, subject))
     artifacts = write_metadata(artifacts, draw(artifacts))
     seconds = round(time.time() - started, 3)
-    runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
-    measured = result.data.get(RUN_TIMES)
-    runtime |= {RUN_TIMES: measured.tolist()} if isinstance(measured, Tensor) else {}
-    asked = getattr(subject.classifier.module, "rows_asked", None)
-    runtime |= {} if asked is None else {"rows_asked": asked}
-    write_json(
-        {**runtime, "resolved": subject.resolved, "data_digest": file_digest(directory / DATA_FILE)},
-        directory / RUNTIME_FILE,
-    )
+    measured = tuple(artifacts.tensor(RUN_TIMES).tolist()) if RUN_TIMES in result.data else None
+    Runtime(
+        started=started,
+        seconds=seconds,
+        host=socket.gethostname(),
+        commit=commit(),
+        runtime_per_sample=measured,
+        rows_asked=getattr(subject.classifier.module, "rows_asked", None),
+        resolved=subject.resolved,
+        data_digest=file_digest(directory / DATA_FILE),
+    ).write(directory)
     return artifacts
 
 
