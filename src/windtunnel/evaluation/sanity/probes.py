@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -155,28 +154,43 @@ def sign_steps(classifier: Classifier, inputs: Tensor, labels: Tensor, epsilon: 
     return moved
 
 
-def rerun(evidence: Evidence, assessment: Assessment, **changes: object) -> tuple[Tensor, Tensor]:
-    """The attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded).
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a rerun of an attack changes of its entry, and of the run's seed; None leaves it as it is."""
 
-    `changes` are fields of the entry; `steps`, `step_size` and `epsilon` go into its budget, `seed` replaces the run's.
-    """
+    steps: int | None = None
+    step_size: float | None = None
+    restarts: int | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+
+    def of(self, entry: AttackEntry) -> AttackEntry:
+        """The entry with the changes, on all samples and without figures."""
+        own = {"restarts": self.restarts, "batch_size": self.batch_size}
+        budget = entry.budget.model_copy(update=_given({"steps": self.steps, "step_size": self.step_size}))
+        return entry.model_copy(update={**_given(own), "on": None, "visualisers": None, "budget": budget})
+
+
+AS_IT_IS = Changes()
+
+
+def _given(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def rerun(evidence: Evidence, assessment: Assessment, changes: Changes) -> tuple[Tensor, Tensor]:
+    """The attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded)."""
     local = assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]
-    data = rerun_attack(evidence, assessment, assessment.rows[local], **changes)
+    data = rerun_attack(evidence, assessment, assessment.rows[local], changes)
     return local, tensor_in(data, "verdicts") == 1
 
 
-def rerun_attack(evidence: Evidence, assessment: Assessment, rows: Tensor, **changes: object) -> Tensors:
-    """The tensors of the attack of `assessment`, changed as `rerun` says, on the samples at `rows`."""
-    from dataclasses import replace
-
+def rerun_attack(evidence: Evidence, assessment: Assessment, rows: Tensor, changes: Changes = AS_IT_IS) -> Tensors:
+    """The tensors of the attack of `assessment` with `changes`, on the samples at `rows`."""
     from windtunnel.assessments.attacks.assess import assess
 
-    entry = evidence.params.attacks[assessment.name]
-    seed = cast(int, changes.pop("seed", evidence.subject.seed))
-    budget: dict[str, object] = {k: changes.pop(k) for k in ("steps", "step_size", "epsilon") if k in changes}
-    changed: AttackEntry = entry.model_copy(
-        update={**changes, "on": None, "visualisers": None, "budget": entry.budget.model_copy(update=budget)}
-    )
+    changed = changes.of(evidence.params.attacks[assessment.name])
+    seed = evidence.subject.seed if changes.seed is None else changes.seed
     subject = replace(evidence.subject.subset(rows), seed=seed)
     name = f"sanity.{assessment.name}.{derive_seed(seed, str(changed))}"
     return assess(name, changed, _budget(evidence), subject).data

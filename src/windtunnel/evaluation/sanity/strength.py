@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
-from windtunnel.evaluation.sanity.probes import need_gradients, pgd, rerun, rerun_attack
+from windtunnel.evaluation.sanity.probes import Changes, need_gradients, pgd, rerun, rerun_attack
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import Region
 
@@ -54,12 +54,12 @@ def _iterative(evidence: Evidence) -> list[Assessment]:
 
 
 def _stronger(
-    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Mapping[str, object]]], words: str
+    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Changes]], words: str
 ) -> CheckResult:
     """Run each iterative attack with more effort on the same samples; flags where it breaks significantly more."""
     worst, bad, ids, most = 0.0, [], [], 0
     for assessment in _iterative(evidence):
-        attempts = [rerun(evidence, assessment, **change) for change in changes(assessment)]
+        attempts = [rerun(evidence, assessment, change) for change in changes(assessment)]
         if not attempts or not len(attempts[0][0]):
             continue
         local, broken = max(attempts, key=lambda attempt: int((attempt[1] & ~assessment.succeeded[attempt[0]]).sum()))
@@ -84,7 +84,7 @@ def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
     Each iterative gradient attack with twice its steps on at most 100 samples; flags where robust accuracy falls by more
     than the threshold and the exact McNemar test says so at 5 %.
     """
-    return _stronger(evidence, limit, lambda p: [{"steps": 2 * (_steps(p) or 1)}], "twice the steps")
+    return _stronger(evidence, limit, lambda p: [Changes(steps=2 * (_steps(p) or 1))], "twice the steps")
 
 
 @check(
@@ -94,7 +94,7 @@ def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
 )  # fmt: skip
 def more_restarts(evidence: Evidence, limit: float) -> CheckResult:
     """Each start sees another part of the loss surface. Five restarts against the attack's own, evaluated as in D1."""
-    return _stronger(evidence, limit, lambda _: [{"restarts": 5}], "five restarts")
+    return _stronger(evidence, limit, lambda _: [Changes(restarts=5)], "five restarts")
 
 
 @check(
@@ -108,11 +108,11 @@ def step_size_well_chosen(evidence: Evidence, limit: float) -> CheckResult:
     The attack with epsilon/10, epsilon/4 and 2.5 epsilon/steps; flags where the best of them breaks more, as in D1.
     """
 
-    def sizes(assessment: Assessment) -> list[Mapping[str, object]]:
+    def sizes(assessment: Assessment) -> list[Changes]:
         region = assessment.ball
         if assessment.row is None or assessment.row.step is None:
             return []
-        return [{"step_size": s * region.epsilon} for s in (0.1, 0.25, 2.5 / (_steps(assessment) or 1))]
+        return [Changes(step_size=s * region.epsilon) for s in (0.1, 0.25, 2.5 / (_steps(assessment) or 1))]
 
     if not any(sizes(p) for p in _iterative(evidence)):
         raise NotApplicable("no attack takes a step size")
@@ -177,7 +177,7 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
         if not len(rows):
             continue
         spy = Spy(evidence, rows, region)
-        rerun_attack(spy.evidence, assessment, rows, batch_size=len(rows))
+        rerun_attack(spy.evidence, assessment, rows, Changes(batch_size=len(rows)))
         mine = [p for p in evidence.attacks() if p.region == region]
         lost = torch.zeros_like(missed)
         lost[rows[spy.seen]] = True
@@ -288,7 +288,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
         "random attack",
     )
     for assessment in assessments:
-        broken = [rerun(evidence, assessment, seed=evidence.subject.seed + k)[1] for k in (1, 2, 3)]
+        broken = [rerun(evidence, assessment, Changes(seed=evidence.subject.seed + k))[1] for k in (1, 2, 3)]
         rates = [float((~b).double().mean()) for b in broken]
         _, low, high = rate_interval(~broken[0])
         spread, n = max(rates) - min(rates), len(broken[0])

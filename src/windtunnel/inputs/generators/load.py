@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -167,7 +166,7 @@ def fit(
     Raises IncompatibleError, in one line that says both sides.
     """
     if isinstance(model, nn.Module):
-        model = cast(GenerativeModel, model.requires_grad_(False).eval().to(device))
+        model = model.requires_grad_(False).eval().to(device)
     low, high = span if span is not None else getattr(model, "value_range", (0.0, 1.0))
     digest = module_digest(model) if isinstance(model, nn.Module) else source
     found = Generators(

@@ -102,7 +102,7 @@ class _Copier:
         return Trace(made.eval().requires_grad_(False), self.ending)
 
     def _result(self, node: fx.Node) -> fx.Node:
-        (result,) = cast("tuple[fx.Node, ...]", node.args[0])
+        (result,) = node.all_input_nodes
         while result.target in ENDINGS and _along_classes(result):
             self.ending = _name(result.target)
             result = argument(result)
