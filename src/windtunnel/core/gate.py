@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from windtunnel.core.contracts import Json
 from windtunnel.core.files import plain_block, read_block
-from windtunnel.core.metadata import Value, fitting
+from windtunnel.core.metadata import fitting
+from windtunnel.core.outcomes import Origin
 
 
 class Decision(StrEnum):
@@ -46,7 +48,7 @@ class GateResult:
     decision: Decision
     conditions: tuple[Condition, ...]
     hard_failures: tuple[str, ...] = ()
-    champion: Mapping[str, Value] | None = None
+    champion: Origin | None = None
 
     @property
     def exit_code(self) -> int:
@@ -56,7 +58,8 @@ class GateResult:
 
 def gate_json(result: GateResult) -> dict[str, Json]:
     """The content of gate.json."""
-    return plain_block({"decision": result.decision.value, "exit_code": result.exit_code, **asdict(result)})
+    content = TypeAdapter(GateResult).dump_python(result, mode="json")
+    return plain_block({"decision": content["decision"], "exit_code": result.exit_code, **content})
 
 
 def read_gate(path: Path) -> GateResult:

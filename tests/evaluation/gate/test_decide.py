@@ -10,7 +10,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
 from windtunnel.core.gate import Decision, gate_json
 from windtunnel.core.layout import GATE
-from windtunnel.core.outcomes import Outcomes, Record, Shares, read_record, write_record
+from windtunnel.core.outcomes import Origin, Outcomes, Record, Shares, read_record, write_record
 from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.results import Gate
@@ -23,7 +23,7 @@ WORST = "worst_case/accuracy"
 
 
 def record(held: str, protocol: str = "p", **origin: str) -> Record:
-    return Record("m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, origin)
+    return Record("m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, Origin(**origin))
 
 
 def evaluated(gate: Gate, held: str = "1" * 200, champion: Record | None = None, failures: tuple[str, ...] = ()):
@@ -74,7 +74,7 @@ def test_an_equal_model_passes_and_a_worse_one_is_not_with_the_reason():
     assert worse.decision is Decision.FAILED
     assert worse.conditions[-1].value == pytest.approx(-0.15)
     assert worse.conditions[-1].reason.startswith("0 gained, 30 lost of 200: a loss of ")
-    assert worse.champion == {"model": "m", "version": "3"}
+    assert worse.champion == Origin(model="m", version="3")
 
 
 def test_a_better_model_passes():
@@ -120,7 +120,7 @@ OF_CORRUPTED = Gate(maximum_regression={CORRUPTED: 0.05})
 
 def corrupted(right: list[int | None], protocol: str = "p", **origin: str) -> Record:
     names = tuple(f"s{i}" for i in range(len(right)))
-    return Record("m", names, {CORRUPTED: Shares(protocol, tuple(right), 10)}, origin)
+    return Record("m", names, {CORRUPTED: Shares(protocol, tuple(right), 10)}, Origin(**origin))
 
 
 def test_corrupted_accuracies_are_paired_sample_by_sample_and_the_gate_says_what_it_compared():
@@ -166,7 +166,7 @@ def test_a_suite_of_other_settings_is_another_protocol():
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path):
     several = {WORST: Outcomes("p", "10-1"), CORRUPTED: Shares("q", (3, None, 0, 10), 10)}
-    written = Record("m", ("a", "b", "c", "d"), several, {"version": "2"})
+    written = Record("m", ("a", "b", "c", "d"), several, Origin(version="2"))
     write_record(written, tmp_path / "r.json")
     assert read_record(tmp_path / "r.json") == written
 

@@ -91,7 +91,7 @@ def test_a_champion_of_another_protocol_is_assessed_anew_and_then_compared(proje
     assert result.status is Status.PROMOTED, summary_markdown(result)
     assert "version 1 was reassessed" in result.note
     champion, mine = read_record(CHAMPION_FILE), read_record(Path("reports/summary/outcomes.json"))
-    assert champion.origin["version"] == "1"
+    assert champion.origin.version == "1"
     assert champion.outcomes["worst_case/accuracy"].protocol == mine.outcomes["worst_case/accuracy"].protocol
     # The registry's copy of the weights gives what the weights themselves gave.
     own = project.registry.record(project.registry.version("1"))
@@ -132,7 +132,7 @@ def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(pro
     CHAMPION_FILE.write_text('{"model_digest": ')
     fetch_champion(registry)
     whole = read_record(CHAMPION_FILE)
-    assert whole.origin["version"] == "1"
+    assert whole.origin.version == "1"
     # Its run lost the outcomes too: the gate says what to do, and a retraining does it by itself.
     CHAMPION_FILE.unlink()
     (kept,) = Path("mlartifacts").rglob("outcomes.json")

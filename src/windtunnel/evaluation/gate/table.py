@@ -45,8 +45,8 @@ def champion_line(result: GateResult) -> str:
     champion = result.champion
     if not champion:
         return ""
-    again = ", reassessed for this comparison" if champion.get("reassessed") else ""
-    return f"Champion when the gate ran: {champion['model']} version {champion['version']}{again}"
+    again = ", reassessed for this comparison" if champion.reassessed else ""
+    return f"Champion when the gate ran: {champion.model} version {champion.version}{again}"
 
 
 def _row(condition: Condition) -> tuple[str, ...]:

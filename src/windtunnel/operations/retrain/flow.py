@@ -190,8 +190,8 @@ def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
 def _require_compared(registry: Registry, gate: GateResult) -> None:
     """Raise InfrastructureError unless the gate compared with the champion of now, where it was asked to compare at all."""
     champion = registry.alias(CHAMPION)
-    compared = gate.champion or {}
-    if champion and load_params().gate.maximum_regression and compared.get("version") != champion.number:
+    compared = gate.champion.version if gate.champion else None
+    if champion and load_params().gate.maximum_regression and compared != champion.number:
         raise InfrastructureError(
             f"promote: the gate did not compare with {champion}, which is the champion now; run windtunnel champion "
             f"--fetch, then dvc repro"

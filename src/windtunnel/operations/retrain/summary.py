@@ -29,7 +29,7 @@ def _promoted(result: Retrained) -> str:
             return "it was promoted, and still is the champion"
         return f"it was promoted, and {result.champion or 'nobody'} is the champion now"
     before = result.gate.champion if result.gate else None
-    replaced = f", in place of version {before['version']}" if before else ": the first one"
+    replaced = f", in place of version {before.version}" if before else ": the first one"
     return f"{result.version} is the champion now{replaced}"
 
 
