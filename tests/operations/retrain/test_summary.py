@@ -44,7 +44,7 @@ def test_the_champion_that_the_gate_compared_with_is_told_from_the_one_of_now():
     text = summary_markdown(Retrained(Status.PROMOTED, TWO, TWO, gate(OF_ONE)))
     assert "Champion when the gate ran: net version 1\n" in text
     assert "Assessment of net version 2: MLflow run run2" in text
-    again = summary_markdown(Retrained(Status.PROMOTED, TWO, TWO, gate({**OF_ONE, "reassessed": True})))
+    again = summary_markdown(Retrained(Status.PROMOTED, TWO, TWO, gate(OF_ONE.model_copy(update={"reassessed": True}))))
     assert "Champion when the gate ran: net version 1, reassessed for this comparison\n" in again
     assert "Champion" not in summary_markdown(Retrained(Status.PROMOTED, ONE, ONE, gate()))
 
