@@ -262,7 +262,7 @@ def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
         "threat_model": row.threat_model,
         "objective": semantics.objective,
         "perturbation": asdict(region),
-        "families": sorted(row.families),
+        "families": sorted(row.categories),
         "stochastic": row.randomness is not Randomness.DETERMINISTIC,
         "randomness": row.randomness.value,
         "sample_selection": plain_json(dataset.selection),

@@ -79,8 +79,8 @@ class Assessment:
         return self.metadata.semantics
 
     @property
-    def families(self) -> frozenset[str]:
-        """The families of its algorithm, from the semantics."""
+    def categories(self) -> frozenset[str]:
+        """The categories of its algorithm, from the semantics."""
         return frozenset(self.semantics.families)
 
     @property
@@ -188,7 +188,7 @@ class Assessment:
     @property
     def iterative(self) -> bool:
         """A gradient attack of more than one step."""
-        return self.gradient and bool(self.families & {"iterative", "optimization", "ensemble"})
+        return self.gradient and bool(self.categories & {"iterative", "optimization", "ensemble"})
 
     @property
     def gradient(self) -> bool:
@@ -198,7 +198,7 @@ class Assessment:
     @property
     def one_step(self) -> bool:
         """FGSM and its like."""
-        return self.gradient and self.families == {"gradient_sign"}
+        return self.gradient and self.categories == {"gradient_sign"}
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Evidence:
             lambda p: (
                 p.region is not None
                 and not p.minimum_norm
-                and (p.row is None or bool(p.row.epsilon) or "ensemble" in p.families)
+                and (p.row is None or bool(p.row.epsilon) or "ensemble" in p.categories)
                 and keep(p)
             ),
             f"{what} with an epsilon",

@@ -121,7 +121,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
         lambda p: (
             p.name in evidence.params.attacks
             and not p.stochastic
-            and "ensemble" not in p.families
+            and "ensemble" not in p.categories
             and bool(p.tried.any())
         ),
         "deterministic attack",

@@ -65,7 +65,7 @@ def _try(certificate: Assessment) -> str:
     """What decides more than the method of `certificate`."""
     name = certificate.metadata.algorithm
     method, suffix = (name[:-3], name[-3:]) if name.endswith(("-l1", "-l2")) else (name, "")
-    if "complete" in certificate.families:
+    if "complete" in certificate.categories:
         return "give the search more time, or take a smaller epsilon"
     if method == "alpha-crown":
         return f"try branch-and-bound{suffix}, or a smaller epsilon"
