@@ -132,7 +132,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
 
     assessment = min(steady, key=cost)
     local = assessment.tried.nonzero().flatten()[:AGAIN]
-    repeated = tensor_in(rerun_attack(evidence, assessment, assessment.rows[local]), "verdicts") == 1
+    repeated = tensor_in(rerun_attack(evidence, assessment, assessment.indices[local]), "verdicts") == 1
     flips = repeated != assessment.succeeded[local]
     ids = [assessment.ids[i] for i in local[flips].tolist()]
     return CheckResult(
