@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import click
 
@@ -56,7 +55,8 @@ class LazyGroup(click.Group):
         """The command, imported now; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        return cast(click.Command, getattr(importlib.import_module(f"windtunnel.cli.{cmd_name}"), cmd_name))
+        command: click.Command = getattr(importlib.import_module(f"windtunnel.cli.{cmd_name}"), cmd_name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -12,6 +12,8 @@ from torch import Tensor
 from windtunnel.core import scratch
 from windtunnel.core.chunks import sample_parts
 from windtunnel.core.contracts import Json
+from windtunnel.core.metadata import Value
+from windtunnel.core.tables import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,7 @@ class Dataset:
     @property
     def selection(self) -> dict[str, Json]:
         """How the samples were chosen, for `metadata.json`: of the source, and `then` of those, where an entry takes fewer."""
-        of_source = self.metadata.get("samples", {"n": len(self)})
-        assert isinstance(of_source, Mapping)
+        of_source = table(dict[str, Value], self.metadata, "samples") or {"n": len(self)}
         return {**of_source, **({"then": dict(self.chosen)} if self.chosen else {})}
 
     def subset(self, indices: Tensor) -> Dataset:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.files import plain_json, read_block
+from windtunnel.core.files import plain_block, read_block
 from windtunnel.core.metadata import Value, fitting
 
 
@@ -56,9 +56,7 @@ class GateResult:
 
 def gate_json(result: GateResult) -> dict[str, Json]:
     """The content of gate.json."""
-    content = plain_json({"decision": result.decision.value, "exit_code": result.exit_code, **asdict(result)})
-    assert isinstance(content, dict)
-    return content
+    return plain_block({"decision": result.decision.value, "exit_code": result.exit_code, **asdict(result)})
 
 
 def read_gate(path: Path) -> GateResult:

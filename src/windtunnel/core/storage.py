@@ -65,7 +65,7 @@ def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> 
     Measured from the images; as they were measured where not all of them were kept.
     """
     known = data.get(DISTANCES)
-    if isinstance(known, dict):
+    if known is not None and not isinstance(known, Tensor):
         return known[norm.value]
     return DISTANCE[norm](_tensor(data, PERTURBED), _tensor(data, CLEAN))
 
@@ -77,7 +77,7 @@ def of_samples(data: Tensors, indices: Tensor) -> Tensors:
     for key, value in data.items():
         if key == DISTANCES:
             continue  # they can be measured again
-        if isinstance(value, dict):
+        if not isinstance(value, Tensor):
             found[key] = {name: one[indices] for name, one in value.items() if len(one) == n}
         elif key in IMAGES:
             found[key] = value

@@ -60,6 +60,13 @@ class Report(Block):
     )
 
 
+class ReportEntry(Block):
+    """What the stage `report` runs with: its block, and the names of the assessments in the order of params.yaml."""
+
+    report: Report
+    assessments: tuple[str, ...]
+
+
 class Tracking(Block):
     """MLflow."""
 

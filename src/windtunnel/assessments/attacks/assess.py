@@ -30,7 +30,7 @@ from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, ea
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Json, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import DISTANCE
-from windtunnel.core.files import plain_json
+from windtunnel.core.files import plain_block
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
 from windtunnel.core.storage import DISTANCES
@@ -199,9 +199,7 @@ class _Attack:
     def _first_call(self, run: Run, batches: Sequence[Batch]) -> dict[str, Json]:
         """What the library was called with for the first batch; the others differ in their seed and their number of rows."""
         effective = run.settings.effective
-        summary = plain_json(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
-        assert isinstance(summary, dict)
-        return summary
+        return plain_block(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
 
     def _identity(self) -> list[object]:
         """What decides the shards beside what was resolved."""

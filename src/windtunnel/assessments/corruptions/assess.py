@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import cast
 
 import numpy as np
 import torch
@@ -23,8 +22,10 @@ from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.executors import UNASKED
+from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
+from windtunnel.core.tables import table
 from windtunnel.params.corruptions import CorruptionEntry
 
 # Pixels to corrupt that are worth the seconds in which other processes start (about 15 s of work).
@@ -326,7 +327,7 @@ def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -
         return ()
     measured = ""
     if metrics:
-        change = float(cast(float, metrics["resizing_change"]))
+        change = number(metrics, "resizing_change")
         measured = f" Resizing there and back, without any corruption, changes accuracy by {100 * change:+.1f} points."
     return (
         Caveat(
@@ -371,8 +372,8 @@ def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str,
                 "the class count and the size were checked.",
             )
         )
-    undefined = cast(list[str], metrics["mce_undefined"])
-    relative = [name for name in cast(list[str], metrics["relative_mce_undefined"]) if name not in undefined]
+    undefined, relative = (table(tuple[str, ...], metrics, f"{prefix}mce_undefined") for prefix in ("", "relative_"))
+    relative = tuple(name for name in relative if name not in undefined)
     for names, what in ((undefined, "mCE and relative mCE"), (relative, "relative mCE")):
         if names:
             found.append(

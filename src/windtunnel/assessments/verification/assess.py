@@ -29,6 +29,7 @@ from windtunnel.core.artifacts import (
     base_kwargs,
     package_version,
     tensor_in,
+    tensors_in,
 )
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.chunks import finite_samples
@@ -208,8 +209,8 @@ def verification_metrics(
         "timeouts": int(late.sum()),
         **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
     }
-    bounds = data.get("output_bounds")
-    if isinstance(bounds, dict):
+    if "output_bounds" in data:
+        bounds = tensors_in(data, "output_bounds")
         metrics |= bounds_metrics(bounds["lower"], bounds["upper"])
     if largest_radius is not None:
         broken = tensor_in(data, "broken_radius") if "broken_radius" in data else None

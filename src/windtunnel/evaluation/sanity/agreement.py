@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import permutations
-from typing import cast
 
 import torch
 from scipy.stats import norm as normal
@@ -14,6 +13,7 @@ from torch import Tensor
 from windtunnel.core.chunks import finite_samples, sample_parts
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
+from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.attack import perturbing
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
@@ -208,9 +208,9 @@ def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
     scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
     worst, bad, ids, seen = 0.0, [], [], 0
     for certificate, ball in balls(evidence):
-        bounds = certificate.artifacts.data.get("output_bounds")
-        if not isinstance(bounds, dict):
+        if not certificate.has("output_bounds"):
             continue
+        bounds = certificate.artifacts.tensors("output_bounds")
         finite = bounds["lower"].isfinite().all(1) & bounds["upper"].isfinite().all(1)
         if not finite.any():
             continue
@@ -361,8 +361,7 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
         raise NotApplicable("no randomised smoothing among the verifications")
     worst, bad, few = 0.0, [], []
     for certificate in found:
-        options = cast(Mapping[str, float], certificate.calls[0])
-        sigma, draws, alpha = options["sigma"], options["n"], options["alpha"]
+        sigma, draws, alpha = (number(certificate.calls[0], key) for key in ("sigma", "n", "alpha"))
         ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
         radius = float(certificate.tensor("certified_radius").nan_to_num(0).max())
         worst = max(worst, radius / ceiling)

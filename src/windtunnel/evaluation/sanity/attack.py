@@ -129,11 +129,9 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
-    found = evidence.once(
+    return evidence.once(
         f"again {assessment.name}", lambda: evidence.subject.classifier.predict(assessment.tensor("perturbed_inputs"))
     )
-    assert isinstance(found, Tensor)
-    return found
 
 
 def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor:

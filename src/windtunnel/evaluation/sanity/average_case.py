@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import numpy as np
 
 from windtunnel.assessments.corruptions.reference import alexnet
+from windtunnel.core.metadata import corruption_pairs
+from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
@@ -15,14 +16,12 @@ from windtunnel.evaluation.sanity.rates import significantly_more
 SAME = 1e-6  # relative: the published errors have five digits, and the corruption errors are kept to the last
 
 
-def _suites(evidence: Evidence) -> list[tuple[Assessment, list[tuple[str, int]]]]:
+def _suites(evidence: Evidence) -> list[tuple[Assessment, tuple[tuple[str, int], ...]]]:
     found = []
     for assessment in evidence.of("corruptions"):
-        pairs = assessment.options.get("corruptions")
-        if isinstance(pairs, list) and assessment.has("corruption_predictions"):
-            found.append(
-                (assessment, [(str(pair[0]), int(str(pair[1]))) for pair in cast("list[list[object]]", pairs)])
-            )
+        pairs = corruption_pairs(assessment.metadata.kwargs)
+        if pairs and assessment.has("corruption_predictions"):
+            found.append((assessment, pairs))
     if not found:
         raise NotRun("no corruption suite kept its predictions")
     return found
@@ -125,7 +124,7 @@ def reference_fits(evidence: Evidence, limit: float) -> CheckResult:
     )
 
 
-def _divided_by_alexnet(assessment: Assessment, pairs: list[tuple[str, int]]) -> bool:
+def _divided_by_alexnet(assessment: Assessment, pairs: tuple[tuple[str, int], ...]) -> bool:
     """Whether every corruption error of a suite, plain or relative, is its own errors over those of AlexNet.
 
     Where the model makes no error of its own any reference gives 0, so that nothing can be told.
@@ -135,8 +134,7 @@ def _divided_by_alexnet(assessment: Assessment, pairs: list[tuple[str, int]]) ->
     ours = np.array([*wrong.double().mean(1).tolist(), 1 - float(assessment.right.double().mean())])
     found = []
     for key, less in (("corruption_errors", 0.0), ("relative_corruption_errors", 1.0)):
-        ratios = assessment.artifacts.metrics.get(key)
-        for name, ratio in (numbers(ratios) if isinstance(ratios, dict) else {}).items():
+        for name, ratio in table(dict[str, float], assessment.artifacts.metrics, key).items():
             chosen = [i for i, (corruption, _) in enumerate(pairs) if corruption == name]
             divided, divisor = (float((rates[chosen] - less * rates[-1]).sum()) for rates in (ours, published))
             if abs(divided) > SAME and math.isfinite(divisor):

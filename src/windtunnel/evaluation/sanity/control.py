@@ -9,6 +9,7 @@ from windtunnel.core.chunks import by_samples
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
@@ -171,7 +172,5 @@ def _attacked(subject: Subject, epsilon: float) -> float:
     entry = AttackEntry(
         library=CONTROL_LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
     )
-    value = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject).metrics[
-        "adversarial_accuracy"
-    ]
-    return float(str(value))
+    found = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject)
+    return number(found.metrics, "adversarial_accuracy")

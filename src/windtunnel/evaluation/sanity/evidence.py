@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,16 +20,18 @@ from windtunnel.core.chunks import by_samples, same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.metadata import Metadata, SemanticsRecord
+from windtunnel.core.metadata import Metadata, SemanticsRecord, Value, names_in
 from windtunnel.core.plugins import libraries
 from windtunnel.core.storage import IMAGES, KEPT
 from windtunnel.core.subject import Subject
+from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, indices_of, region_of
 from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
+T = TypeVar("T")
 GREY_LEVELS = 255
 FEW = 25
 
@@ -126,22 +128,20 @@ class Assessment:
         """The attack's registry row; None for what is no attack of the attacks table."""
         library = libraries("attacks").get(self.metadata.library)
         if library is not None and library.row_of is not None:
-            return cast(AttackRow, library.row_of()(self.metadata.algorithm))
+            row: AttackRow = library.row_of()(self.metadata.algorithm)
+            return row
         return ROWS.get((self.metadata.library, self.metadata.algorithm))
 
     @property
     def asked_exported_graph(self) -> bool:
         """Whether a step of a verification was to work on the model's ONNX graph and not on the model itself."""
-        steps = self.options.get("tolerances")
-        return isinstance(steps, dict) and any(map(asks_exported_graph, steps))
+        return any(map(asks_exported_graph, table(dict[str, Value], self.options, "tolerances")))
 
     @property
     def decided_on_exported_graph(self) -> Tensor:
         """Which samples of a verification such a step decided; (n,) bool."""
-        names = self.options.get("decided_by_names")
-        chosen = [
-            i for i, name in enumerate(names if isinstance(names, list) else []) if asks_exported_graph(str(name))
-        ]
+        names = names_in(self.metadata.kwargs, "decided_by_names")
+        chosen = [i for i, name in enumerate(names) if asks_exported_graph(name)]
         return torch.isin(self.tensor("decided_by"), torch.tensor(chosen, dtype=torch.int64))
 
     @property
@@ -215,7 +215,7 @@ class Evidence:
     unusable: Mapping[str, str] = field(default_factory=dict)
     foreign: Mapping[str, str] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
-    notes: dict[str, object] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)  # what each `compute` of `once` gave
     train: Dataset | None = None
     partial: dict[str, str] = field(default_factory=dict)
 
@@ -230,11 +230,12 @@ class Evidence:
         """Names of the N samples."""
         return self.subject.dataset.ids
 
-    def once(self, key: str, compute: Callable[[], object]) -> object:
+    def once(self, key: str, compute: Callable[[], T]) -> T:
         """The result of `compute`, computed at the first call under `key`."""
         if key not in self.notes:
             self.notes[key] = compute()
-        return self.notes[key]
+        found: T = self.notes[key]
+        return found
 
     def pictured(self, assessment: Assessment) -> Assessment:
         """An assessment of those samples alone whose images were kept, for a check that looks at images; itself where all were.
@@ -384,6 +385,4 @@ def _other_samples(artifacts: Artifacts, subject: Subject, indices: Tensor) -> s
 
 def numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
     """The plain numbers among metrics."""
-    return {
-        k: float(cast(float, v)) for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)
-    }
+    return {k: float(v) for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}

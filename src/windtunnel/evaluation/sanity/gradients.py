@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -43,7 +41,7 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
         except RuntimeError as error:
             raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
 
-    return cast(tuple[Tensor, Tensor], evidence.once(f"gradient {loss}", compute))
+    return evidence.once(f"gradient {loss}", compute)
 
 
 @check(

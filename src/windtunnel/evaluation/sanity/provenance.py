@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from windtunnel.core.artifacts import package_version, tensor_in
-from windtunnel.core.contracts import Json, Randomness
+from windtunnel.core.contracts import Randomness
 from windtunnel.core.files import DATA_FILE, file_digest
+from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.probes import rerun_attack
@@ -26,11 +25,6 @@ KNOWN_BAD = (
 )
 
 
-def _provenance(assessment: Assessment) -> dict[str, Json]:
-    facts: dict[str, Json] = assessment.metadata.provenance.model_dump(mode="json")
-    return facts
-
-
 @check(
     "G1", "Environment recorded", Tier.STORED, Severity.HARD,
     source="reproducibility practice",
@@ -44,10 +38,10 @@ def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
     """
     bad = []
     for assessment in evidence.assessments:
-        facts = _provenance(assessment)
-        wanted = [*FINGERPRINT, *(("accelerator",) if str(facts.get("device", "cpu")) != "cpu" else ())]
-        packages = facts.get("packages")
-        if any(key not in facts for key in wanted) or not isinstance(packages, dict) or "torch" not in packages:
+        recorded = assessment.metadata.provenance
+        facts = recorded.model_dump(mode="json")  # without what is empty
+        wanted = [*FINGERPRINT, *(("accelerator",) if (recorded.device or "cpu") != "cpu" else ())]
+        if any(key not in facts for key in wanted) or "torch" not in recorded.packages:
             bad.append(assessment.name)
     return listing(bad, "lacking in", value=len(bad), n=len(evidence.assessments))
 
@@ -65,8 +59,7 @@ def no_stale_cache(evidence: Evidence, limit: float) -> CheckResult:
     """
     stale = {}
     for assessment in evidence.assessments:
-        packages = _provenance(assessment).get("packages")
-        versions = packages.items() if isinstance(packages, dict) else ()
+        versions = assessment.metadata.provenance.packages.items()
         other = [name for name, version in versions if package_version(name) not in (None, version)]
         if other := other + _changed_since(assessment):
             stale[assessment.name] = other
@@ -74,15 +67,13 @@ def no_stale_cache(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(bool(stale), len(stale), n=len(evidence.assessments), assessments=list(stale), reason=reason)
 
 
-def _digests(value: Json) -> dict[str, str]:
-    return {name: str(digest) for name, digest in value.items()} if isinstance(value, Mapping) else {}
-
-
 def _changed_since(assessment: Assessment) -> list[str]:
     """The assessments whose examples this one used, and whose robustness_data.pt is another now."""
     options, root = assessment.options, assessment.artifacts.directory.parent
     used = {
-        name: digest for key in ("survivors_of", "examples_from") for name, digest in _digests(options.get(key)).items()
+        name: digest
+        for key in ("survivors_of", "examples_from")
+        for name, digest in table(dict[str, str], options, key).items()
     }
     files = {name: root / name / DATA_FILE for name in used}
     return [name for name, digest in used.items() if files[name].is_file() and file_digest(files[name]) != digest]
@@ -176,7 +167,7 @@ def weights_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     `model.sha256` is checked when the model is imported, and refused there.
     """
     digest = evidence.subject.classifier.digest
-    bad = [p.name for p in evidence.assessments if _provenance(p).get("model_digest") != digest]
+    bad = [p.name for p in evidence.assessments if p.metadata.provenance.model_digest != digest]
     return listing(bad, "of other weights:", value=len(bad), n=len(evidence.assessments))
 
 
@@ -192,9 +183,8 @@ def no_bad_library(evidence: Evidence, limit: float) -> CheckResult:
     """
     used: dict[str, set[str]] = {}
     for assessment in evidence.assessments:
-        packages = _provenance(assessment).get("packages")
-        for name, version in (packages if isinstance(packages, dict) else {}).items():
-            used.setdefault(name.lower(), set()).add(str(version))
+        for name, version in assessment.metadata.provenance.packages.items():
+            used.setdefault(name.lower(), set()).add(version)
     bad: list[str] = []
     fixed: list[str] = []
     for name, versions, fault, shimmed in KNOWN_BAD:

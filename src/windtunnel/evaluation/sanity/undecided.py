@@ -101,9 +101,9 @@ def _looseness(
     evidence: Evidence, certificate: Assessment, ball: Region, attacks: Sequence[Assessment], unknown: Tensor
 ) -> float | None:
     """How much the bounds let a logit move over how much an attack inside the ball moved one; the median, None for no pair."""
-    bounds = certificate.artifacts.data.get("output_bounds")
-    if not isinstance(bounds, dict):
+    if not certificate.has("output_bounds"):
         return None
+    bounds = certificate.artifacts.tensors("output_bounds")
     moved = torch.zeros(len(evidence.ids))
     for attack in attacks:
         if attack.has("perturbed_logits"):
