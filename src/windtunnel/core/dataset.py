@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import row_parts
+from windtunnel.core.chunks import sample_parts
 from windtunnel.core.contracts import Json
 from windtunnel.core.metadata import Value
 from windtunnel.core.tables import table
@@ -58,14 +58,14 @@ class Dataset:
     def subset(self, indices: Tensor) -> Dataset:
         """The samples at `indices` (int64, any length), in that order."""
         ids = tuple(self.ids[i] for i in indices.tolist())
-        return replace(self, inputs=scratch.rows_of(self.inputs, indices), targets=self.targets[indices], ids=ids)
+        return replace(self, inputs=scratch.samples_at(self.inputs, indices), targets=self.targets[indices], ids=ids)
 
     def digest(self) -> str:
         """sha256 over ids, inputs and targets: equal digests mean the same samples in the same order."""
         digest = hashlib.sha256("\x1f".join(self.ids).encode())
         for tensor in (self.inputs, self.targets):
             digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-            for part in row_parts(tensor):
+            for part in sample_parts(tensor):
                 digest.update(tensor[part].contiguous().numpy().data)
         return digest.hexdigest()
 

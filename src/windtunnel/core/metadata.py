@@ -77,7 +77,10 @@ class Region(Record):
 
 
 class SemanticsRecord(Record):
-    """What one assessment means, from the registry row of the algorithm that ran."""
+    """What one assessment means, from the registry row of the algorithm that ran.
+
+    families: the categories of the algorithm; keys of our files are never renamed, so it keeps its name here.
+    """
 
     assessment_kind: AssessmentKind
     case: Case

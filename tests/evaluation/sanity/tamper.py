@@ -88,7 +88,7 @@ def fake(
     model = piece_of(evidence, "fgsm")
     facts = {**copy.deepcopy(model.artifacts.metadata.model_dump(mode="json")), "name": name, **metadata}
     artifacts = Artifacts(name, Path(name), {**model.artifacts.data, **data}, parse_metadata(facts, name))
-    assessment = Assessment(name, family, artifacts, model.rows)
+    assessment = Assessment(name, family, artifacts, model.indices)
     return replace(
         evidence,
         assessments=(*evidence.assessments, assessment),

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from windtunnel.core.chunks import finite_rows, row_parts
+from windtunnel.core.chunks import finite_samples, sample_parts
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.metadata import number
@@ -211,38 +211,40 @@ def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
         if not certificate.has("output_bounds"):
             continue
         bounds = certificate.artifacts.tensors("output_bounds")
-        rows = bounds["lower"].isfinite().all(1) & bounds["upper"].isfinite().all(1)
-        if not rows.any():
+        finite = bounds["lower"].isfinite().all(1) & bounds["upper"].isfinite().all(1)
+        if not finite.any():
             continue
-        outside = torch.zeros(int(rows.sum()))
-        lower, upper = bounds["lower"][rows], bounds["upper"][rows]
-        for at, points in _points(evidence, certificate, ball, rows):
+        outside = torch.zeros(int(finite.sum()))
+        lower, upper = bounds["lower"][finite], bounds["upper"][finite]
+        for at, points in _points(evidence, certificate, ball, finite):
             logits = evidence.subject.classifier.logits(points)
             off = torch.maximum(lower[at] - logits, logits - upper[at]).amax(1)
             outside[at] = torch.maximum(outside[at], off)
         seen, worst = seen + len(outside), max(worst, float(outside.max()) / scale)
         if (outside > limit * scale).any():
             bad.append(certificate.name)
-            ids += [certificate.named(rows)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
+            ids += [certificate.named(finite)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
     if not seen:
         raise NotApplicable("no verification kept output bounds")
     return listing(bad, "outputs leave the bounds of", value=worst, n=seen, samples=ids)
 
 
-def _points(evidence: Evidence, certificate: Assessment, ball: Region, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """(places among the samples at `rows` of a certificate, points of their balls), a few samples at a time: the clean inputs,
+def _points(
+    evidence: Evidence, certificate: Assessment, ball: Region, finite: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(places among the samples at `finite` of a certificate, points of their balls), a few samples at a time: the clean inputs,
     attacks' examples, and random ones.
     """
-    inputs, samples = evidence.subject.dataset.inputs, certificate.rows[rows]
-    few = next(row_parts(inputs)).stop
+    inputs, samples = evidence.subject.dataset.inputs, certificate.indices[finite]
+    few = next(sample_parts(inputs)).stop
     for at in torch.arange(len(samples)).split(few):
         yield at, inputs[samples[at]]
     place = torch.full((len(evidence.ids),), -1).scatter(0, samples, torch.arange(len(samples)))
     for assessment in map(evidence.pictured, perturbing(evidence)):
         held = within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten()
-        held = held[place[assessment.rows[held]] >= 0]
+        held = held[place[assessment.indices[held]] >= 0]
         for some in held.split(few):
-            yield place[assessment.rows[some]], assessment.tensor("perturbed_inputs")[some].clamp(0, 1)
+            yield place[assessment.indices[some]], assessment.tensor("perturbed_inputs")[some].clamp(0, 1)
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", certificate.name))
     drawn = torch.linspace(0, len(samples) - 1, min(AT_RANDOM, len(samples))).round().long()
     for at in drawn.split(few):
@@ -398,16 +400,16 @@ def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
         if ball is None or not assessment.has("perturbation_distance"):
             continue
         stored = assessment.tensor("perturbation_distance").double()
-        rows = stored.isfinite() & finite_rows(assessment.tensor("perturbed_inputs"))
-        if not rows.any():
+        finite = stored.isfinite() & finite_samples(assessment.tensor("perturbed_inputs"))
+        if not finite.any():
             continue
-        off = (stored[rows] - assessment.distance(ball.norm)[rows].double()).abs() / stored[rows].clamp(min=1e-3)
+        off = (stored[finite] - assessment.distance(ball.norm)[finite].double()).abs() / stored[finite].clamp(min=1e-3)
         wrong = off > limit
         if ball.norm is Norm.L2:
             values = assessment.tensor("clean_inputs")[0].numel()
-            ceiling = math.sqrt(values) * assessment.distance(Norm.LINF)[rows].double()
-            wrong |= stored[rows] > ceiling * (1 + limit) + 1e-6
-        seen, worst = seen + int(rows.sum()), max(worst, float(off.max()))
+            ceiling = math.sqrt(values) * assessment.distance(Norm.LINF)[finite].double()
+            wrong |= stored[finite] > ceiling * (1 + limit) + 1e-6
+        seen, worst = seen + int(finite.sum()), max(worst, float(off.max()))
         if wrong.any():
             bad.append(assessment.name)
     if not seen:

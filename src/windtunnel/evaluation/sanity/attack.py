@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import by_rows, finite_rows
+from windtunnel.core.chunks import by_samples, finite_samples
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
@@ -83,9 +83,9 @@ def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
         there, images = assessment.tensor("perturbed_predictions") >= 0, assessment.tensor("perturbed_inputs")
         seen += int(there.sum())
         if assessment.family == "sweeps" and assessment.options.get("clip") is False:
-            good = finite_rows(images)
+            good = finite_samples(images)
         else:  # NaN is inside of nothing
-            good = by_rows(lambda x: ((x >= low - limit) & (x <= high + limit)).flatten(1).all(1), images)
+            good = by_samples(lambda x: ((x >= low - limit) & (x <= high + limit)).flatten(1).all(1), images)
         if (wrong := there & ~good).any():
             bad.append(assessment.name)
             ids += assessment.named(wrong)
@@ -136,7 +136,7 @@ def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
 
 def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor:
     """The model's answers to the images at `wins` (N,) as a file would hold them."""
-    rounded = scratch.rows_of(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
+    rounded = scratch.samples_at(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
     return evidence.subject.classifier.predict(rounded)
 
 
@@ -221,7 +221,7 @@ def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     shares = {
         p.name: float((p.tensor("verdicts") == Verdict.ERROR).double().mean())
         for p in evidence.assessments
-        if len(p.rows)
+        if len(p.indices)
     }
     bad = {name: share for name, share in shares.items() if share > 0}
     worst = max(shares.values(), default=0.0)

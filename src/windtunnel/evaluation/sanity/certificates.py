@@ -15,7 +15,9 @@ ASKED = 8  # verdicts of each verification that another implementation is asked 
 
 def audited(subject: Subject, verification: Assessment, ball: Region, certified: int, asked: int = ASKED) -> Audit:
     """The audit of one verification of the run; subject: of all samples."""
-    return audit(verification.artifacts, subject.subset(verification.rows), ball.norm, ball.epsilon, certified, asked)
+    return audit(
+        verification.artifacts, subject.subset(verification.indices), ball.norm, ball.epsilon, certified, asked
+    )
 
 
 @check(

@@ -146,7 +146,7 @@ def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
     for contest in _contests(
         evidence,
         lambda p: p.one_step,
-        lambda p: p.iterative and not p.minimum_norm and "ensemble" not in p.families,
+        lambda p: p.iterative and not p.minimum_norm and "ensemble" not in p.categories,
         "one-step and iterative",
     ):
         gap = (int(contest.only_second.sum()) - int(contest.only_first.sum())) / contest.n
@@ -235,7 +235,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
 
     def kinds(assessment: Assessment) -> set[str]:
         found = set()
-        if "ensemble" in assessment.families:  # standard and AutoAttack hold APGD, FAB and Square
+        if "ensemble" in assessment.categories:  # standard and AutoAttack hold APGD, FAB and Square
             found |= (
                 {"gradient", "score-based", "minimum-norm"}
                 if assessment.metadata.algorithm in ("standard", "exhaustive", "AutoAttack")
@@ -245,7 +245,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
             found.add("gradient")
         if assessment.threat_model == BLACK_BOX[0]:
             found.add("score-based")
-        if assessment.threat_model == BLACK_BOX[1] and "noise" not in assessment.families:
+        if assessment.threat_model == BLACK_BOX[1] and "noise" not in assessment.categories:
             found.add("decision-based")
         if assessment.minimum_norm and assessment.gradient:
             found.add("minimum-norm")

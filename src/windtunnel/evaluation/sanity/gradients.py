@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from windtunnel.core.classifier import forward_rows
+from windtunnel.core.classifier import forward_samples
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import CheckResult, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
@@ -32,8 +32,8 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     def compute() -> tuple[Tensor, Tensor]:
         zero, finite = [], []
         try:
-            rows = forward_rows(data.inputs)
-            for x, y in zip(data.inputs.split(rows), data.targets.split(rows), strict=True):
+            size = forward_samples(data.inputs)
+            for x, y in zip(data.inputs.split(size), data.targets.split(size), strict=True):
                 found = input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
                 zero.append((found == 0).all(1))
                 finite.append(found.isfinite().all(1))
@@ -94,12 +94,12 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     Random points within 4/255 of each of up to 100 samples, 2,000 in all: mean change of the margin relative to its size (at
     least the median size, so that samples at the boundary do not count for more), clipped to 1.
     """
-    data, rows = evidence.subject.dataset, torch.arange(min(len(evidence.ids), evidence.params.sanity.samples))
-    x, y = data.inputs[rows], data.targets[rows]
+    data, indices = evidence.subject.dataset, torch.arange(min(len(evidence.ids), evidence.params.sanity.samples))
+    x, y = data.inputs[indices], data.targets[indices]
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C13"))
     here = margin_loss(evidence.subject.classifier.logits(x), y)
     scale = torch.maximum(here.abs(), here.abs().median()).clamp(min=1e-12)
-    change, draws = torch.zeros(len(rows)), max(1, POINTS // len(rows))
+    change, draws = torch.zeros(len(indices)), max(1, POINTS // len(indices))
     for _ in range(draws):
         there = margin_loss(evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y)
         change += ((there - here).abs() / scale).clamp(max=1)
@@ -107,7 +107,7 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(
         value > limit,
         value,
-        n=len(rows),
+        n=len(indices),
         reason=f"the margin changes by {value:.0%} on average",
     )
 
@@ -125,14 +125,14 @@ def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
     """
     need_gradients(evidence)
     region, _ = linf_ball(evidence)
-    data, rows = evidence.subject.dataset, evidence.probe_rows()
+    data, indices = evidence.subject.dataset, evidence.probe_indices()
     seed = derive_seed(evidence.subject.seed, "C14")
     broken = [
-        pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=40,
+        pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=40,
             step_size=region.epsilon / 10, seed=seed, loss=loss).broken
         for loss in (cross_entropy, margin_loss)
     ]  # fmt: skip
     one, other = int((broken[0] & ~broken[1]).sum()), int((broken[1] & ~broken[0]).sum())
-    gap = abs(one - other) / max(1, len(rows))
+    gap = abs(one - other) / max(1, len(indices))
     flagged = gap > limit and significantly_more(max(one, other), min(one, other))
-    return CheckResult(flagged, gap, n=len(rows), reason=f"only cross entropy breaks {one}, only the margin {other}")
+    return CheckResult(flagged, gap, n=len(indices), reason=f"only cross entropy breaks {one}, only the margin {other}")

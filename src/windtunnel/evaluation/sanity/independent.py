@@ -21,13 +21,13 @@ WRONG = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Survivors of the run's iterative attacks at its largest Linf budget: `rows` of them are tried, standing for `weight`.
+    """Survivors of the run's iterative attacks at its largest Linf budget: `indices` of them are tried, standing for `weight`.
 
     weight: the share of the attacked samples that all survivors are.
     """
 
     region: Region
-    rows: Tensor
+    indices: Tensor
     weight: float
     attacks: tuple[str, ...]
 
@@ -38,9 +38,9 @@ def target_of(evidence: Evidence) -> Target:
     mine = [p for p in evidence.attacks() if p.region == region]
     if not any(p.iterative and not p.minimum_norm for p in mine):
         raise NotApplicable("no iterative gradient attack with an epsilon: nobody would call its survivors robust")
-    rows = survivors.nonzero().flatten()[: evidence.few]
+    indices = survivors.nonzero().flatten()[: evidence.few]
     weight = int(survivors.sum()) / max(1, int(evidence.covered(mine).sum()))
-    return Target(region, rows, weight, tuple(p.name for p in mine))
+    return Target(region, indices, weight, tuple(p.name for p in mine))
 
 
 def missed(evidence: Evidence, target: Target, broken: Tensor, words: str, limit: float) -> CheckResult:
@@ -51,7 +51,7 @@ def missed(evidence: Evidence, target: Target, broken: Tensor, words: str, limit
     """
     found, n = int(broken.sum()), len(broken)
     low = binomial_interval(found, n)[0] * target.weight
-    ids = [evidence.ids[i] for i in target.rows[broken].tolist()]
+    ids = [evidence.ids[i] for i in target.indices[broken].tolist()]
     return CheckResult(
         low > limit and found > 2,
         found / n * target.weight,
@@ -79,10 +79,10 @@ def transfer_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     lower 95 % bound of the share missed is above the threshold; HARD above 10 %.
     """
     target = target_of(evidence)
-    if not len(target.rows):
+    if not len(target.indices):
         return NOBODY_LEFT
     data = evidence.subject.dataset
-    x, y = data.inputs[target.rows], data.targets[target.rows]
+    x, y = data.inputs[target.indices], data.targets[target.indices]
     examples = sign_steps(surrogate_of(evidence, target.region.epsilon), x, y, target.region.epsilon)
     broken = evidence.subject.classifier.predict(examples) != y
     return missed(evidence, target, broken, "examples made on another model", limit)
@@ -100,11 +100,11 @@ def random_search_finds_nothing(evidence: Evidence, limit: float) -> CheckResult
     iterative attacks. Flags where the lower 95 % bound of the share missed is above the threshold; HARD above 10 %.
     """
     target = target_of(evidence)
-    if not len(target.rows):
+    if not len(target.indices):
         return NOBODY_LEFT
     data = evidence.subject.dataset
     broken = random_search(
-        evidence.subject.classifier, data.inputs[target.rows], data.targets[target.rows], target.region.epsilon,
+        evidence.subject.classifier, data.inputs[target.indices], data.targets[target.indices], target.region.epsilon,
         queries=QUERIES, seed=derive_seed(evidence.subject.seed, "C23"),
     )  # fmt: skip
     return missed(evidence, target, broken, f"{QUERIES} queries of random search", limit)
@@ -123,12 +123,12 @@ def independent_pgd_finds_nothing(evidence: Evidence, limit: float) -> CheckResu
     """
     need_gradients(evidence)
     target = target_of(evidence)
-    if not len(target.rows):
+    if not len(target.indices):
         return NOBODY_LEFT
     data, epsilon = evidence.subject.dataset, target.region.epsilon
     try:
         found = pgd(
-            evidence.subject.classifier, data.inputs[target.rows], data.targets[target.rows], epsilon,
+            evidence.subject.classifier, data.inputs[target.indices], data.targets[target.indices], epsilon,
             steps=40, step_size=epsilon / 10, seed=derive_seed(evidence.subject.seed, "D14"), until_broken=True,
         )  # fmt: skip
     except RuntimeError as error:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from windtunnel.core import scratch
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.core.chunks import by_rows, finite_rows, row_parts
+from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.plugins import library_of
@@ -140,8 +140,8 @@ def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
     data = evidence.subject.dataset
     if not data.is_image:
         raise NotApplicable("tabular data has a range of its own")
-    outside = by_rows(lambda x: (x - x.clamp(0, 1)).flatten(1).abs().amax(1), data.inputs)
-    bad = (outside > limit) | ~finite_rows(data.inputs)
+    outside = by_samples(lambda x: (x - x.clamp(0, 1)).flatten(1).abs().amax(1), data.inputs)
+    bad = (outside > limit) | ~finite_samples(data.inputs)
     value = float(outside.nan_to_num(torch.inf).max())
     reason = f"values from {float(data.inputs.min()):.4g} to {float(data.inputs.max()):.4g}"
     return CheckResult(bool(bad.any()), value, n=len(data), samples=evidence.named(bad), reason=reason)
@@ -213,7 +213,7 @@ def clean_predictions_equal(evidence: Evidence, limit: float) -> CheckResult:
     Every assessment's clean predictions against those of the clean assessment, sample by sample.
     """
     wrong = {
-        p.name: int((p.tensor("clean_predictions") != evidence.subject.clean_predictions[p.rows]).sum())
+        p.name: int((p.tensor("clean_predictions") != evidence.subject.clean_predictions[p.indices]).sum())
         for p in evidence.assessments
     }
     bad = [name for name, count in wrong.items() if count]
@@ -357,7 +357,7 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
     def compute() -> Tensor:
         generator = torch.Generator().manual_seed(derive_seed(0, "A14"))
         moved = scratch.empty(data.inputs.shape)
-        for part in row_parts(moved):
+        for part in sample_parts(moved):
             signs = torch.randint(0, 2, moved[part].shape, generator=generator) * 2 - 1
             moved[part] = data.inputs[part] + signs * limit
         return (classifier.logits(moved) == classifier.logits(data.inputs)).all(1)

@@ -112,7 +112,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
         lambda p: (
             p.name in evidence.params.attacks
             and not p.stochastic
-            and "ensemble" not in p.families
+            and "ensemble" not in p.categories
             and bool(p.tried.any())
         ),
         "deterministic attack",
@@ -123,7 +123,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
 
     assessment = min(steady, key=cost)
     local = assessment.tried.nonzero().flatten()[:AGAIN]
-    repeated = tensor_in(rerun_attack(evidence, assessment, assessment.rows[local]), "verdicts") == 1
+    repeated = tensor_in(rerun_attack(evidence, assessment, assessment.indices[local]), "verdicts") == 1
     flips = repeated != assessment.succeeded[local]
     ids = [assessment.ids[i] for i in local[flips].tolist()]
     return CheckResult(

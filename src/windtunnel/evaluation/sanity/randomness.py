@@ -38,8 +38,8 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """
     _only_random(evidence)
     region, _ = linf_ball(evidence)
-    data, rows = evidence.subject.dataset, evidence.probe_rows()[:50]
-    x, y = data.inputs[rows], data.targets[rows]
+    data, indices = evidence.subject.dataset, evidence.probe_indices()[:50]
+    x, y = data.inputs[indices], data.targets[indices]
 
     def broken(passes: int) -> float:
         found = pgd(
@@ -56,7 +56,7 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
         return float((mean.argmax(1) != y).double().mean())
 
     gap = broken(EOT_PASSES) - broken(1)
-    return CheckResult(gap > limit, gap, n=len(rows), reason=f"EOT breaks {gap:.1%} more")
+    return CheckResult(gap > limit, gap, n=len(indices), reason=f"EOT breaks {gap:.1%} more")
 
 
 @check(
@@ -71,7 +71,7 @@ def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
     of the samples survive.
     """
     _only_random(evidence)
-    classifier, data, rows = evidence.subject.classifier, evidence.subject.dataset, evidence.probe_rows()[:50]
+    classifier, data, indices = evidence.subject.classifier, evidence.subject.dataset, evidence.probe_indices()[:50]
 
     class Frozen(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -80,9 +80,9 @@ def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
             return logits
 
     frozen = replace(classifier, module=Frozen())
-    found = pgd(frozen, data.inputs[rows], data.targets[rows], 0.5, steps=50, step_size=0.05, seed=0)
+    found = pgd(frozen, data.inputs[indices], data.targets[indices], 0.5, steps=50, step_size=0.05, seed=0)
     alive = float((~found.broken).double().mean())
-    return CheckResult(alive > limit, alive, n=len(rows), reason=f"{alive:.0%} survive Linf 0.5")
+    return CheckResult(alive > limit, alive, n=len(indices), reason=f"{alive:.0%} survive Linf 0.5")
 
 
 @check(

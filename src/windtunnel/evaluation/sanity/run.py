@@ -111,17 +111,17 @@ def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None 
 BEFORE_ANY_ASSESSMENT = ("A1", "A2", "A3", "A4", "A5", "A10", "A12", "A13", "A14")
 
 
-def rows_before_any_assessment(n: int) -> int:
-    """How many rows `before_any_assessment` asks a model without gradients about `n` samples; fewer of a random model."""
+def queries_before_any_assessment(n: int) -> int:
+    """How many queries `before_any_assessment` makes of a model without gradients for `n` samples; fewer of a random model."""
     batch = min(BATCH, n)
     clean, repeated, alone_and_together, traced, noisy = n, DRAWS * batch, 2 * batch, min(2, n), 2 * n
     return clean + repeated + alone_and_together + traced + noisy
 
 
 def affordable(dataset: Dataset, queries: int | None) -> Dataset:
-    """The first samples, as many as `before_any_assessment` can ask about within `queries` rows; all where that is None."""
+    """The first samples, as many as `before_any_assessment` can ask about within `queries`; all where that is None."""
     n = len(dataset)
-    while n and queries is not None and rows_before_any_assessment(n) > queries:
+    while n and queries is not None and queries_before_any_assessment(n) > queries:
         n -= 1
     return dataset.subset(torch.arange(n))
 

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
-from windtunnel.core.chunks import row_parts
+from windtunnel.core.chunks import sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.storage import evenly
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
@@ -26,23 +26,23 @@ def _groups(inputs: Tensor) -> Tensor:
     """For each input (n, ...) the number of its group of equal inputs, in the order of their first; int64 (n,)."""
     known: dict[bytes, int] = {}
     found = []
-    for part in row_parts(inputs):
+    for part in sample_parts(inputs):
         # -0 is 0, but has other bits.
         for row in (inputs[part] + 0.0).flatten(1).contiguous().numpy():
             found.append(known.setdefault(hashlib.sha256(row.data).digest(), len(known)))
     return torch.tensor(found, dtype=torch.int64)
 
 
-def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, rows: Tensor) -> Tensor:
-    """Labels of the nearest samples of other groups of equal ones (n, NEIGHBOURS) for those at `rows` (n,); -1 where there are fewer."""
-    own = inputs[rows].flatten(1)
-    nearest = torch.full((len(rows), NEIGHBOURS), torch.inf)
-    found = torch.full((len(rows), NEIGHBOURS), -1)
-    for some in row_parts(inputs, NEAR):
+def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, indices: Tensor) -> Tensor:
+    """Labels of the nearest samples of other groups of equal ones (n, NEIGHBOURS) for those at `indices` (n,); -1 where there are fewer."""
+    own = inputs[indices].flatten(1)
+    nearest = torch.full((len(indices), NEIGHBOURS), torch.inf)
+    found = torch.full((len(indices), NEIGHBOURS), -1)
+    for some in sample_parts(inputs, NEAR):
         distances = torch.cdist(own, inputs[some].flatten(1))
-        distances[groups[rows, None] == groups[some]] = torch.inf  # itself and its copies
+        distances[groups[indices, None] == groups[some]] = torch.inf  # itself and its copies
         known = torch.cat([nearest, distances], 1)
-        names = torch.cat([found, labels[some].expand(len(rows), -1)], 1)
+        names = torch.cat([found, labels[some].expand(len(indices), -1)], 1)
         nearest, places = known.topk(NEIGHBOURS, largest=False)
         found = names.gather(1, places).where(nearest.isfinite(), -1)
     return found
@@ -106,7 +106,7 @@ def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
         raise NotApplicable("the training split has another shape")
     low, high = evidence.subject.dataset.value_range
     near = torch.cat(
-        [torch.cdist(assessed, known[p]).amin(1, keepdim=True) for p in row_parts(known, NEAR)], dim=1
+        [torch.cdist(assessed, known[p]).amin(1, keepdim=True) for p in sample_parts(known, NEAR)], dim=1
     ).amin(1)
     seen = near <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
     whole = torch.zeros(len(evidence.ids), dtype=torch.bool)

@@ -50,8 +50,8 @@ def enough_samples(evidence: Evidence, limit: float) -> CheckResult:
     for assessment in evidence.assessments:
         for key in ("adversarial_accuracy", "certified_accuracy"):
             value = numbers(assessment.artifacts.metrics).get(key)
-            if value is not None and len(assessment.rows):
-                widest[assessment.name] = _half_width(round(value * len(assessment.rows)), len(assessment.rows))
+            if value is not None and len(assessment.indices):
+                widest[assessment.name] = _half_width(round(value * len(assessment.indices)), len(assessment.indices))
     bad = [name for name, width in widest.items() if width > limit]
     widest_name, worst = max(widest.items(), key=lambda item: item[1])
     return CheckResult(

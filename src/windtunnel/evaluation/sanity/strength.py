@@ -133,12 +133,12 @@ def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
     """
     need_gradients(evidence)
     worst, bad, n = 0.0, [], 0
-    data, rows = evidence.subject.dataset, evidence.probe_rows()
+    data, indices = evidence.subject.dataset, evidence.probe_indices()
     for assessment in _iterative(evidence):
         region, steps, size = assessment.ball, _steps(assessment) or 1, _step_size(assessment)
         if region.norm is not Norm.LINF or size is None:
             continue
-        found = pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=steps, step_size=size,
+        found = pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=steps, step_size=size,
                     seed=derive_seed(evidence.subject.seed, "D4", assessment.name))  # fmt: skip
         alive = ~found.broken
         if not alive.any():
@@ -173,17 +173,17 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
     bad, seen, worst, hard = [], 0, 0.0, False
     for assessment in _iterative(evidence):
         region = assessment.ball
-        rows = assessment.rows[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
-        if not len(rows):
+        indices = assessment.indices[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
+        if not len(indices):
             continue
-        spy = Spy(evidence, rows, region)
-        rerun_attack(spy.evidence, assessment, rows, Changes(batch_size=len(rows)))
+        spy = Spy(evidence, indices, region)
+        rerun_attack(spy.evidence, assessment, indices, Changes(batch_size=len(indices)))
         mine = [p for p in evidence.attacks() if p.region == region]
         lost = torch.zeros_like(missed)
-        lost[rows[spy.seen]] = True
+        lost[indices[spy.seen]] = True
         lost &= ~evidence.union(mine, lambda p: p.succeeded)
-        share, low, _ = rate_interval(lost[rows])
-        seen, worst, hard = max(seen, len(rows)), max(worst, share), hard or low > limit
+        share, low, _ = rate_interval(lost[indices])
+        seen, worst, hard = max(seen, len(indices)), max(worst, share), hard or low > limit
         if lost.any():
             bad.append(assessment.name)
             missed |= lost
@@ -201,11 +201,11 @@ def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
 class Spy:
     """The evidence with a model that notes which samples any forward pass showed misclassified inside the ball."""
 
-    def __init__(self, evidence: Evidence, rows: Tensor, region: Region) -> None:
+    def __init__(self, evidence: Evidence, indices: Tensor, region: Region) -> None:
         from dataclasses import replace
 
-        clean, labels = evidence.subject.dataset.inputs[rows], evidence.subject.dataset.targets[rows]
-        self.seen = seen = torch.zeros(len(rows), dtype=torch.bool)
+        clean, labels = evidence.subject.dataset.inputs[indices], evidence.subject.dataset.targets[indices]
+        self.seen = seen = torch.zeros(len(indices), dtype=torch.bool)
         inner = evidence.subject.classifier.module
 
         class Watching(nn.Module):
