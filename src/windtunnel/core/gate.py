@@ -1,4 +1,4 @@
-"""The verdict of the gate, as gate.json holds it: written and read as the same type."""
+"""The decision of the gate, as gate.json holds it: written and read as the same type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.files import plain_json, read_block
+from windtunnel.core.files import plain_block, read_block
 from windtunnel.core.metadata import Value, fitting
 
 
@@ -54,13 +54,11 @@ class GateResult:
         return EXIT_CODE[self.decision]
 
 
-def gate_json(verdict: GateResult) -> dict[str, Json]:
+def gate_json(result: GateResult) -> dict[str, Json]:
     """The content of gate.json."""
-    content = plain_json({"decision": verdict.decision.value, "exit_code": verdict.exit_code, **asdict(verdict)})
-    assert isinstance(content, dict)
-    return content
+    return plain_block({"decision": result.decision.value, "exit_code": result.exit_code, **asdict(result)})
 
 
 def read_gate(path: Path) -> GateResult:
     """What gate.json says. Raises UserError, in one line, where it is missing or damaged."""
-    return fitting(GateResult, read_block(path), str(path), "a verdict of the gate")
+    return fitting(GateResult, read_block(path), str(path), "a result of the gate")

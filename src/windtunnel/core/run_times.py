@@ -22,7 +22,7 @@ RUN_TIMES = "runtime_per_sample"
 class Runtime(Record):
     """runtime.json: what varies between equal runs. started: seconds since the epoch. data_digest: of the tensors it speaks of.
 
-    resolved: the digest of what was run. rows_asked: of a Python `predict`, in the process that computed the result.
+    resolved: the digest of what was run. rows_asked: queries of a Python `predict`, in the process that computed the result.
     """
 
     started: float | None = None

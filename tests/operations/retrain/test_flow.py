@@ -8,7 +8,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.outcomes import read_record
 from windtunnel.operations.retrain.champion import fetch_champion
-from windtunnel.operations.retrain.flow import OUTCOME, Status, promote_last_run, promote_version
+from windtunnel.operations.retrain.flow import STATUS, Status, promote_last_run, promote_version
 from windtunnel.operations.retrain.summary import summary_markdown
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
 
@@ -55,7 +55,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     equal = project.retrain()
     assert equal.status is Status.PROMOTED, summary_markdown(equal)
     assert "windtunnel version 3 is the champion now, in place of version 1\n" in summary_markdown(equal)
-    assert equal.verdict.conditions[-1].interval[0] > -0.15
+    assert equal.gate.conditions[-1].interval[0] > -0.15
     assert (number(registry, CHAMPION), number(registry, PREVIOUS), number(registry, CHALLENGER)) == ("3", "1", None)
     assert registry.version("3").run_id == registry.version("3").tags["assessment.run_id"]
 
@@ -146,7 +146,7 @@ def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(pro
         result
     )
     # What somebody wrote into a tag by hand is no end of a retraining: it runs again.
-    registry.tag(result.version, OUTCOME, "great")
+    registry.tag(result.version, STATUS, "great")
     assert not project.retrain().remembered
 
 

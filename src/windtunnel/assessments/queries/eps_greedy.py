@@ -74,7 +74,7 @@ class EpsGreedy:
 
     def start(self, state: State) -> State:
         """Mean reward of each group and how often it was tried, and the group tried last."""
-        n, groups = len(state["row"]), len(self._sizes)
+        n, groups = len(state["index"]), len(self._sizes)
         return {
             "rewards": torch.zeros(n, groups, dtype=torch.float64),
             "tried": torch.zeros(n, groups),

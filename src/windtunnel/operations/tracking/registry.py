@@ -24,7 +24,7 @@ from windtunnel.inputs.mlflow_server import connect, tracking_uri
 from windtunnel.inputs.models.record import Fetched, read_model
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
-from windtunnel.params.outcome import Tracking
+from windtunnel.params.results import Tracking
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
