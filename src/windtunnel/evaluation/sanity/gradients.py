@@ -5,13 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import CheckResult, NotRun, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import (
     cross_entropy,
     input_gradients,
+    largest_linf,
     linf_ball,
     margin_loss,
     need_gradients,
@@ -21,7 +24,9 @@ from windtunnel.evaluation.sanity.probes import (
 from windtunnel.evaluation.sanity.rates import significantly_more
 
 EIGHT_255 = 8 / 255
-POINTS = 2000  # of all samples: their mean is known to a point or so
+POINTS = 600  # of all samples: their mean is known to two points or better
+HAIR = 1e-3  # of the range: small for a network, and large for float32
+TOLD = 1e-4  # of the largest logit: a smaller change drowns in rounding
 
 
 def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
@@ -91,7 +96,7 @@ def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
 def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     """Where the loss jumps from one point to the next, a gradient tells nothing of the way ahead.
 
-    Random points within 4/255 of each of up to 100 samples, 2,000 in all: mean change of the margin relative to its size (at
+    Random points within 4/255 of each of up to 100 samples, 600 in all: mean change of the margin relative to its size (at
     least the median size, so that samples at the boundary do not count for more), clipped to 1.
     """
     data, indices = evidence.subject.dataset, torch.arange(min(len(evidence.ids), evidence.params.sanity.samples))
@@ -110,6 +115,66 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
         n=len(indices),
         reason=f"the margin changes by {value:.0%} on average",
     )
+
+
+@check(
+    "C24", "Gradients say how the output changes", Tier.PASSES, Severity.WARN, threshold=0.1,
+    source="numerical differentiation (as torch.autograd.gradcheck); Athalye et al. 2018",
+    remedy="The backward pass is not that of the forward pass: attack black-box, by transfer or BPDA (windtunnel strengthen).",
+)  # fmt: skip
+def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
+    """A gradient with another sign or of another function sends every gradient attack the wrong way, at images of any size.
+
+    The change of the margin between two points a thousandth of the range either side, along the sign of its gradient, over
+    what the gradient says: 1 where it is the derivative. Two random points near each of 25 samples, half of the largest Linf
+    budget inside the range. Flags where the lower 95 % bound of the share outside [0.5, 2] is above the threshold; HARD where the
+    margin falls for more than half: such a gradient points down.
+    """
+    need_gradients(evidence)
+    if is_random(evidence):
+        raise NotApplicable("the forward pass is random (A2)")
+    ratios = _rise_over_gradient(evidence)
+    told = ~ratios.isnan()
+    n = int(told.sum())
+    if not n:
+        raise NotApplicable("no gradient is large enough to be compared (C1)")
+    off, down = told & ~((ratios >= 0.5) & (ratios <= 2)), ratios < 0
+    low, low_down = (binomial_interval(int(mask.sum()), n)[0] for mask in (off, down))
+    samples = evidence.named(
+        torch.zeros(len(evidence.ids), dtype=torch.bool).index_fill(0, off.any(0).nonzero().flatten(), True)
+    )
+    return CheckResult(
+        low > limit,
+        int(off.sum()) / n,
+        n=n,
+        samples=samples,
+        reason=f"at {int(off.sum())} of {n} points the margin changes by less than half or more than twice what its gradient says"
+        + (f", at {int(down.sum())} it falls where the gradient says that it rises" if down.any() else ""),
+        severity=Severity.HARD if low_down > 0.5 else Severity.WARN,
+    )
+
+
+def _rise_over_gradient(evidence: Evidence) -> Tensor:
+    """(2, n): the margin's change over what its gradient says; NaN where float32 cannot tell."""
+    data, classifier = evidence.subject.dataset, evidence.subject.classifier
+    (low, high), labels = data.value_range, data.targets[: evidence.few]
+    hair = HAIR * (high - low)
+    generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C24"))
+    found = []
+    for share in (0.2, 1.0):
+        # In the midst of the ball and the range: at a clipped value a model that clips is not differentiable.
+        away = min(max(share * largest_linf(evidence) / 2, 2 * hair), 0.45 * (high - low))
+        inside = data.inputs[: len(labels)].clamp(low + away, high - away)
+        points = uniform_in_ball(inside, away - hair, generator)
+        try:
+            gradients = input_gradients(classifier, points, labels, margin_loss)
+        except RuntimeError as error:
+            raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
+        up, down = (classifier.logits(points + sign * hair * gradients.sign()) for sign in (1, -1))
+        said = 2 * hair * gradients.flatten(1).abs().sum(1)
+        ratio = (margin_loss(up, labels) - margin_loss(down, labels)) / said
+        found.append(ratio.where(said > TOLD * up.abs().amax(1), torch.nan))
+    return torch.stack(found)
 
 
 @check(

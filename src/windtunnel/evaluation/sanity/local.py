@@ -7,12 +7,11 @@ import copy
 import torch
 from torch import Tensor
 
-from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, is_random
-from windtunnel.evaluation.sanity.probes import margin_loss, uniform_in_ball
+from windtunnel.evaluation.sanity.probes import largest_linf, margin_loss, uniform_in_ball
 from windtunnel.inputs.models.backends import PredictFunction
 
 HAIR = 1e-6  # far above what float32 resolves near 1 (6e-8), far below what any sensor does
@@ -40,7 +39,7 @@ def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     except Exception as error:  # sessions and handles of other runtimes cannot be copied
         raise NotRun(f"the model cannot be copied ({type(error).__name__})") from error
     images = data.inputs[:BATCH].flip(-1)
-    near = uniform_in_ball(images, _radius(evidence), torch.Generator().manual_seed(derive_seed(0, "A23")))
+    near = uniform_in_ball(images, largest_linf(evidence), torch.Generator().manual_seed(derive_seed(0, "A23")))
     device = evidence.subject.classifier.device
     with torch.no_grad():
         first = [copies[0](x.to(device)).float().cpu() for x in (images, near)]
@@ -50,11 +49,6 @@ def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     differ = apart > 1e-4 * scale
     reason = f"{int(differ.sum())} of {len(differ)} answers depend on what was asked before"
     return CheckResult(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
-
-
-def _radius(evidence: Evidence) -> float:
-    """The largest Linf budget of the run; 8/255 where there is none."""
-    return max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
 
 
 @check(
@@ -74,7 +68,7 @@ def continuous(evidence: Evidence, limit: float) -> CheckResult:
     x, y = data.inputs[:BATCH], data.targets[:BATCH]
     generator = torch.Generator().manual_seed(derive_seed(0, "A24"))
     shares: list[Tensor] = []
-    for points in (x, uniform_in_ball(x, _radius(evidence), generator)):
+    for points in (x, uniform_in_ball(x, largest_linf(evidence), generator)):
         signs = torch.randint(0, 2, points.shape, generator=generator) * 2 - 1
         here, there = (margin_loss(classifier.logits(p), y) for p in (points, points + HAIR * signs))
         shares.append((there - here).abs() > MOVED * here.abs().median().clamp(min=1e-12))

@@ -211,6 +211,11 @@ def several_passes(classifier: Classifier, inputs: Tensor, times: int) -> list[T
         return [classifier.logits(inputs) for _ in range(times)]
 
 
+def largest_linf(evidence: Evidence) -> float:
+    """The largest Linf budget of the run; 8/255 where there is none."""
+    return max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
+
+
 def linf_ball(evidence: Evidence) -> tuple[Region, Tensor]:
     """The largest Linf budget that attacks were run at, and the samples right that none of them broke; (N,) bool."""
     balls = [r for r in evidence.regions if r.norm is Norm.LINF]
