@@ -2,9 +2,10 @@
 
 python -m tests.hostile.worker_kills 60 20 --seed 7
 
-The job is PGD in batches of about half a second. Workers and drivers end by SIGKILL at random times; a driver is started again with another
-number of workers. At the end all bytes are those of a run in one process that nobody killed, no more batches were done twice than
-there were kills, and nothing of a driver that was killed is alive. A job that ends before all kills are done begins anew.
+The job is PGD in batches of about half a second, so many that it outlasts the kills (one that ends before begins again, and is counted).
+Workers and drivers end by SIGKILL at random times; a driver is started again with another number of workers. At the end all bytes are
+those of a run in one process that nobody killed, no more batches were done twice than there were kills, and nothing of a driver that
+was killed is alive.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import psutil
 
 from windtunnel.core.executors import VARIABLE
 
-BATCHES, NODES, STARTS = 100, 3, 5
+NODES, STARTS = 3, 5
+BATCHES_PER_KILL = 16  # half a second each over two or three workers: what is done until the next kill, which is 0.5 to 5 s away
 ORPHANS_END_IN = 60.0  # seconds: Ray notices that a driver is gone, and ends its actors
 DRIVER = """
 import os, sys, time
@@ -42,7 +44,12 @@ model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.n
 inputs = torch.rand(8 * {batches}, 1, 8, 8)
 log, pause = Path.cwd() / "log", float(sys.argv[1])
 
+def note(word, batch):
+    with log.open("a") as file:
+        file.write(f"{{word}} {{batch.number}}\n")
+
 def work(batch):
+    note("begun", batch)
     x = inputs[batch.indices]
     with seeded(batch.seed):
         found = torchattacks.PGD(model, eps=0.1, steps=10)(x, model(x).argmax(1))
@@ -59,23 +66,25 @@ save_tensors(found, Path("result.pt"))
 
 @dataclass
 class Tally:
-    """What happened."""
+    """What happened. begun, done: how many more of them there were than batches."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    twice: int = 0
+    begun: int = 0
+    done: int = 0
     rounds: int = 0
     failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{number} {kind}s" for kind, number in sorted(self.kills.items()))
-        return f"{kinds or 'nobody'} killed in {self.rounds} jobs, {self.twice} batches done twice: {len(self.failures)} failures"
+        again = f"{self.done} batches were done again, {self.begun} begun again"
+        return f"{kinds or 'nobody'} killed in {self.rounds} jobs; {again}: {len(self.failures)} failures"
 
 
 def worker_kills(
-    workers: int, drivers: int, seed: int, folder: Path, pause: float = 0.5, batches: int = BATCHES
+    workers: int, drivers: int, seed: int, folder: Path, pause: float = 0.5
 ) -> Tally:
     """Kill so many. The tally holds a line for everything that was not as it should be."""
-    draw, tally = random.Random(seed), Tally()
+    draw, tally, batches = random.Random(seed), Tally(), BATCHES_PER_KILL * (workers + drivers)
     (folder / "driver.py").write_text(DRIVER.format(batches=batches))
     subprocess.run(_command(0), cwd=folder, env=_environment("here", ""), check=True)
     expected = (folder / "result.pt").read_bytes()
@@ -151,10 +160,11 @@ def _one_job(folder: Path, address: str, draw: random.Random, due: list[str], ta
         tally.failures.append(f"after {tally.kills.total()} kills: {said.read_text()[-500:]}")
         due.clear()
         return False
-    done = (folder / "log").read_text().split()
-    tally.twice += (twice := len(done) - len(set(done)))
-    if twice > tally.kills.total() - before:
-        tally.failures.append(f"{twice} batches were done twice after {tally.kills.total() - before} kills")
+    notes = Counter((folder / "log").read_text().splitlines())
+    again = {word: sum(n - 1 for note, n in notes.items() if note.startswith(word)) for word in ("begun", "done")}
+    tally.begun, tally.done = tally.begun + again["begun"], tally.done + again["done"]
+    if again["done"] > tally.kills.total() - before:
+        tally.failures.append(f"{again['done']} batches were done again after {tally.kills.total() - before} kills")
     return True
 
 

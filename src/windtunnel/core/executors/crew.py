@@ -14,9 +14,10 @@ from windtunnel.core.executors.shipping import Parcel
 
 U = TypeVar("U")
 AHEAD = 2  # units for each worker that are in work, or done and waiting for one before them: memory stays bounded
-# So many times a unit may be in hand when its worker dies before it is held to be the cause. Not twice: where workers are killed from
-# outside, again and again, chance alone strikes one unit three times (measured: tests/hostile/worker_kills.py).
-DEATHS = 5
+# So many times a unit may be in hand when its worker dies before it is held to be the cause: so many, and one more for each death
+# that was no unit's doing (of a worker that was only starting, or whose unit another one finished), since who kills those from outside
+# strikes some units again and again; but never more than AT_MOST. Measured: tests/hostile/worker_kills.py.
+DEATHS, AT_MOST = 5, 20
 HANGS = 2  # a unit that hangs hangs again, and each time costs the whole limit
 STARTS = 3  # so many times a whole crew may die before one of it is ready
 START_LIMIT = 300.0  # seconds in which some worker must be ready
@@ -90,6 +91,7 @@ class Shift:
     _idle: deque[Any] = field(default_factory=deque)
     _again: deque[int] = field(default_factory=deque)
     _deaths: Counter[int] = field(default_factory=Counter)
+    _from_outside: int = 0
     _hangs: Counter[int] = field(default_factory=Counter)
     _starts: int = 0
     _next: int = 0
@@ -142,11 +144,13 @@ class Shift:
             elif news.kind == "done":
                 given = self._busy.pop(worker)
                 self._idle.append(worker)
+                self._from_outside += self._deaths[given.place]
                 yield given.place, news.content
             elif news.kind == "raised":
                 raise news.content
             elif worker in self._busy:
-                yield from self._lost(worker, self._deaths, DEATHS, f"its worker died ({news.content})")
+                most = min(DEATHS + self._from_outside, AT_MOST)
+                yield from self._lost(worker, self._deaths, most, f"its worker died ({news.content})")
             else:
                 self._not_started(worker, news.content)
         now = time.monotonic()
@@ -172,6 +176,7 @@ class Shift:
     def _not_started(self, worker: Any, why: str) -> None:
         """Raises UserError where no worker lives until it is ready."""
         self._starts += 1
+        self._from_outside += 1
         self._dismiss(worker)
         if self._starts >= STARTS * self.crew.size and not self._busy and not self._idle:
             raise UserError(
