@@ -46,7 +46,7 @@ log, pause = Path.cwd() / "log", float(sys.argv[1])
 
 def note(word, batch):
     with log.open("a") as file:
-        file.write(f"{{word}} {{batch.number}}\n")
+        print(word, batch.number, file=file)
 
 def work(batch):
     note("begun", batch)
