@@ -80,6 +80,14 @@ def test_a_slow_unit_lets_the_others_run_ahead_by_a_few():
     assert sorted(place for place, _ in first) == [1, 2, 3]
 
 
+def test_a_worker_has_its_next_unit_before_the_caller_sees_the_result_of_the_last():
+    """What the driver makes of a result takes no time from the workers."""
+    one = Crew(1)
+    for place, _ in Shift(one, "parcel", range(4), "it").results():
+        (worker,) = one.workers
+        assert worker.owes == ("unit", min(place + 1, 3))
+
+
 def test_a_unit_whose_workers_die_is_given_again_and_then_given_up():
     one = Crew(2, does=lambda unit, time: News("died", "SIGKILL") if unit == 4 else News("done", unit))
     found = results(one, 8)

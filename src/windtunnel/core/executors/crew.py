@@ -94,37 +94,44 @@ class Shift:
     _from_outside: int = 0
     _hangs: Counter[int] = field(default_factory=Counter)
     _starts: int = 0
+    _left: set[int] = field(default_factory=set)
+    _lowest: int = 0
     _next: int = 0
 
     def results(self) -> Iterator[tuple[int, Any]]:
         """As `Executor.results`."""
         longest = batch_limit() if self.limit is None else 0.0
-        left, lowest = set(range(len(self.units))), 0
+        self._left = set(range(len(self.units)))
         try:
             while len(self.crew.workers) < min(self.crew.size, len(self.units)):
                 self.crew.hire()
             for worker in self.crew.workers:
                 self._open(worker)
-            while left:
-                while lowest not in left:
-                    lowest += 1
-                while self._idle and (place := self._following(lowest)) is not None:
-                    unit = self.units[place]
-                    seconds = self.limit(unit) if self.limit else longest
-                    worker = self._idle.popleft()
-                    self._busy[worker] = _Given(place, unit, seconds, time.monotonic() + seconds)
-                    worker.give(unit)
+            while self._left:
+                self._hand_out(longest)
                 for place, result in self._listen():
-                    left.discard(place)
+                    self._left.discard(place)
+                    self._hand_out(longest)  # nobody waits while the caller does its share
                     yield place, result
         finally:
             for worker in [*self._busy, *self._opening]:  # it would speak of this work when it is asked about another
                 self._dismiss(worker)
 
-    def _following(self, lowest: int) -> int | None:
+    def _hand_out(self, longest: float) -> None:
+        """A unit for every worker that waits, as long as there are some to be begun. longest: seconds for each without a limit."""
+        while self._idle and (place := self._following()) is not None:
+            unit = self.units[place]
+            seconds = self.limit(unit) if self.limit else longest
+            worker = self._idle.popleft()
+            self._busy[worker] = _Given(place, unit, seconds, time.monotonic() + seconds)
+            worker.give(unit)
+
+    def _following(self) -> int | None:
         if self._again:
             return self._again.popleft()
-        if self._next < len(self.units) and self._next - lowest < AHEAD * self.crew.size:
+        while self._lowest < self._next and self._lowest not in self._left:
+            self._lowest += 1
+        if self._next < len(self.units) and self._next - self._lowest < AHEAD * self.crew.size:
             self._next += 1
             return self._next - 1
         return None
