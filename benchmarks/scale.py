@@ -49,12 +49,12 @@ from windtunnel.params.queries import QueryEntry
 from windtunnel.params.verification import VerificationEntry
 
 PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.02}, "batch_size": 100}
-EVOBA = {"algorithm": "EvoBA", "params": {"generation_size": 30, "generations": 60}}
+EVOBA = {"algorithm": "EvoBA", "params": {"generation_size": 30, "generations": 15}}
 CROWN = {"library": "auto-LiRPA", "algorithm": "crown", "budget": {"epsilon": 0.02}, "batch_size": 4}
 SUITE = {"corruptions": ["noise", "blur"], "severities": [3], "upsample": 32, "batch_size": 100}
 MEASURED = {"runtime_per_sample"}
 # Samples that take one process and one thread about a minute on a processor of 2023.
-MINUTE = {"PGD": 4000, "EvoBA": 192, "crown": 24, "corruptions": 4000}
+MINUTE = {"PGD": 4000, "EvoBA": 768, "crown": 24, "corruptions": 4000}
 
 
 def jobs(epsilon: float) -> dict[str, Callable[[Subject], AssessmentResult]]:
