@@ -1,6 +1,8 @@
 """Where work is done changes nothing of what it gives: in this process, in others, on Ray; killed, and resumed elsewhere."""
 
 import os
+import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -140,6 +142,27 @@ def test_a_worker_that_dies_loses_its_batch_alone(monkeypatch, tmp_path, asked):
     assert marker.exists()
     monkeypatch.delenv(VARIABLE)
     assert torch.equal(found["x"], run_batches(batches, drawn, name="it")["x"])
+
+
+def faults_of_a_search(batch):
+    """How many pages the system gave this worker while it asked for the same 60 MB again and again."""
+    for _ in range(5):
+        parts = [torch.ones(5_000_000) for _ in range(3)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        parts = [torch.ones(5_000_000) for _ in range(3)]
+    del parts
+    return {"faults": torch.tensor([resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before])}
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of other C libraries nothing is known")
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_a_worker_works_in_the_memory_that_its_last_batch_left(monkeypatch, asked):
+    """20 times 60 MB are 290,000 pages."""
+    needs(asked)
+    monkeypatch.setenv(VARIABLE, asked)
+    found = run_batches(batches_of(torch.arange(2), 1, 3, "it"), faults_of_a_search, name="it")
+    assert found["faults"].max() < 50_000
 
 
 def dies(batch):
