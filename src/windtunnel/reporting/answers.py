@@ -145,9 +145,9 @@ class CompareAnswer(Answer):
 ANSWERS: tuple[type[Answer], ...] = (ShowAnswer, GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
 
 
-def gate_answer(verdict: GateResult) -> GateAnswer:
-    """The verdict of the gate."""
-    return GateAnswer.model_validate(gate_json(verdict))
+def gate_answer(result: GateResult) -> GateAnswer:
+    """The decision of the gate."""
+    return GateAnswer.model_validate(gate_json(result))
 
 
 def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[FindingRecord]) -> SanityAnswer:

@@ -174,7 +174,7 @@ def test_what_stands_for_a_lost_batch_takes_its_place(monkeypatch):
 
     found = run_batches(batches, dies, name="it", without=without, incidents=incidents)
     assert torch.equal(found["index"], torch.arange(40))
-    assert found["x"].isnan().nonzero().flatten().tolist() == incidents.rows_lost.tolist() == [20, 21, 22, 23]
+    assert found["x"].isnan().nonzero().flatten().tolist() == incidents.lost_samples.tolist() == [20, 21, 22, 23]
     (caveat,) = incidents.caveats([f"s{i}" for i in range(40)])
     assert (caveat.code, caveat.samples) == ("batch_failed", ("s20", "s21", "s22", "s23"))
 
@@ -297,13 +297,13 @@ def test_a_function_whose_queries_are_counted_stays(digits_subject, monkeypatch,
     subject = subject_of(
         classifier_of(PredictFunction(predict), 10, (1, 8, 8)), digits_subject.dataset.subset(torch.arange(8))
     )
-    asked = subject.classifier.module.rows_asked
+    asked = subject.classifier.module.queries_asked
     entry = AttackEntry.model_validate(
         {"library": "torchattacks", "algorithm": "Square", "params": {"n_queries": 20}, "batch_size": 4}
     )
     assess("square", entry, BUDGET, subject)
     assert "is done in one process: every query of a function is counted" in capsys.readouterr().err
-    assert subject.classifier.module.rows_asked > asked
+    assert subject.classifier.module.queries_asked > asked
 
 
 def test_a_worker_with_other_versions_is_refused():

@@ -274,7 +274,7 @@ def one_class_broken(e: Evidence) -> Evidence:
 
 
 def gate_on(name: str) -> Callable[[Evidence], Evidence]:
-    from windtunnel.params.outcome import Gate
+    from windtunnel.params.results import Gate
 
     gate = Gate(minimum={f"{name}/adversarial_accuracy": 0.1})
     return lambda e: replace(e, params=e.params.model_copy(update={"gate": gate}))
@@ -624,13 +624,13 @@ def test_a_check_that_breaks_is_not_run_and_never_a_pass() -> None:
 
 
 def with_full():
-    from windtunnel.params.outcome import Sanity
+    from windtunnel.params.results import Sanity
 
     return Sanity(profile="full")
 
 
 def test_tiers_not_asked_for_are_shown_as_not_run() -> None:
-    from windtunnel.params.outcome import Sanity
+    from windtunnel.params.results import Sanity
 
     finding = run_check(CHECKS["D1"], None, Sanity())
     assert finding.status is Status.NOT_RUN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -64,7 +64,7 @@ class Crew(Protocol[W]):
     def news(self, of: Sequence[W], seconds: float) -> list[tuple[W, News]]:
         """What some of the workers say, waiting at most so many seconds for it."""
 
-    def accept(self, ready: object) -> None:
+    def accept(self, ready: Mapping[str, str]) -> None:
         """Raise UserError for a worker that would compute something else, by what it said when it was ready."""
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, cast
+from typing import Any
 
 from windtunnel.core.endings import as_user_error
 from windtunnel.core.errors import UserError
@@ -41,7 +41,7 @@ class Parcel:
         for place in reversed(self.path):
             if place not in sys.path:
                 sys.path.insert(0, place)
-        work = cast(Callable[[Any], Any], cloudpickle.loads(self.content))
+        work: Callable[[Any], Any] = cloudpickle.loads(self.content)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)  # sums differ in their last bits with the number of threads
         return work

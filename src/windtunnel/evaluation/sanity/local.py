@@ -9,7 +9,7 @@ from torch import Tensor
 
 from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, is_random
 from windtunnel.evaluation.sanity.probes import margin_loss, uniform_in_ball
@@ -24,7 +24,7 @@ MOVED = 0.01  # of the median margin
     source="practice: stateful defences (Chen et al. 2019, arXiv 1907.05587)",
     remedy="A model with a memory is no classifier: assess the function without its cache, or each query in a fresh process.",
 )  # fmt: skip
-def no_memory(evidence: Evidence, limit: float) -> Outcome:
+def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     """A model that remembers queries gives an attack the answer to another question.
 
     Two copies of the model are asked about the same mirrored images, and about points near them, one in this order and
@@ -49,7 +49,7 @@ def no_memory(evidence: Evidence, limit: float) -> Outcome:
     scale = float(torch.cat(first).abs().amax().clamp(min=1e-12))
     differ = apart > 1e-4 * scale
     reason = f"{int(differ.sum())} of {len(differ)} answers depend on what was asked before"
-    return Outcome(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
+    return CheckResult(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
 
 
 def _radius(evidence: Evidence) -> float:
@@ -62,7 +62,7 @@ def _radius(evidence: Evidence) -> float:
     source="Athalye et al. 2018 (shattered gradients); Xiao et al. 2020 (k-winners-take-all)",
     remedy="The output jumps where nothing changed, so that gradients say nothing: attack black-box or a smooth stand-in (BPDA).",
 )  # fmt: skip
-def continuous(evidence: Evidence, limit: float) -> Outcome:
+def continuous(evidence: Evidence, limit: float) -> CheckResult:
     """A network is continuous; a hash of the input, a grid or a switch in the forward pass is not.
 
     The share of samples whose margin moves by more than 1 % of the median margin when every value changes by 1e-6, at
@@ -81,4 +81,4 @@ def continuous(evidence: Evidence, limit: float) -> Outcome:
     jumps = torch.stack(shares).any(0)
     value = float(jumps.double().mean())
     reason = f"the margins of {int(jumps.sum())} of {len(jumps)} samples jump when every value moves by {HAIR:g}"
-    return Outcome(value > limit, value, n=len(jumps), reason=reason)
+    return CheckResult(value > limit, value, n=len(jumps), reason=reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import torch
 
@@ -27,7 +26,7 @@ def surrogate_of(evidence: Evidence, epsilon: float) -> Classifier:
     """The model at `sanity.surrogate`, else a student of the model under assessment. Raises NotRun where the former is not there."""
     settings, dataset = evidence.params.sanity, evidence.subject.dataset
     if settings.surrogate is None:
-        return cast(Classifier, evidence.once("student", lambda: student_of(evidence, epsilon)))
+        return evidence.once("student", lambda: student_of(evidence, epsilon))
     device = str(evidence.subject.classifier.device)
     try:
         return named_classifier("sanity.surrogate", settings.surrogate, dataset, device, evidence.params.tracking.uri)
