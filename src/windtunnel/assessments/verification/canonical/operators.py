@@ -182,22 +182,22 @@ def _averages(channels: int, kernel: tuple[int, int], stride: tuple[int, int], p
 
 
 def _adaptive_average_pool(call: Call) -> nn.Module:
-    window = _window(call)
-    return _averages(cast("tuple[int, ...]", call.shape_in)[0], window, window, (0, 0))
+    channels, window = _window(call)
+    return _averages(channels, window, window, (0, 0))
 
 
 def _adaptive_max_pool(call: Call) -> nn.Module:
-    return nn.MaxPool2d(_window(call))
+    return nn.MaxPool2d(_window(call)[1])
 
 
-def _window(call: Call) -> tuple[int, int]:
-    """The windows of adaptive pooling, of one size where the sizes divide, which is what a verifier can bound."""
+def _window(call: Call) -> tuple[int, tuple[int, int]]:
+    """(channels, window) of adaptive pooling whose windows are of one size, which is what a verifier can bound."""
     if call.shape_in is None or len(call.shape_in) != 3:
         raise NotImplementedError
     sizes, wanted = call.shape_in[1:], call.pair("output_size")
     if any(size % want for size, want in zip(sizes, wanted, strict=True)):
         raise NotImplementedError
-    return (sizes[0] // wanted[0], sizes[1] // wanted[1])
+    return call.shape_in[0], (sizes[0] // wanted[0], sizes[1] // wanted[1])
 
 
 def _mean(call: Call) -> nn.Module:
