@@ -97,8 +97,8 @@ def _everything(
     from windtunnel.reporting.answers import ShowAnswer
 
     return ShowAnswer(
-        summary=summary.model_dump(mode="json"),
-        assessments={name: metadata.model_dump(mode="json") for name, metadata in rows.items()},
+        summary=summary,
+        assessments=dict(rows),
         checks=[*checks],
         gate=gate_json(gate) if gate else None,
     ).text()

@@ -182,14 +182,22 @@ def _averages(channels: int, kernel: tuple[int, int], stride: tuple[int, int], p
 
 
 def _adaptive_average_pool(call: Call) -> nn.Module:
-    """Windows of one size where the sizes divide, which is what a verifier can bound."""
+    channels, window = _window(call)
+    return _averages(channels, window, window, (0, 0))
+
+
+def _adaptive_max_pool(call: Call) -> nn.Module:
+    return nn.MaxPool2d(_window(call)[1])
+
+
+def _window(call: Call) -> tuple[int, tuple[int, int]]:
+    """(channels, window) of adaptive pooling whose windows are of one size, which is what a verifier can bound."""
     if call.shape_in is None or len(call.shape_in) != 3:
         raise NotImplementedError
     sizes, wanted = call.shape_in[1:], call.pair("output_size")
     if any(size % want for size, want in zip(sizes, wanted, strict=True)):
         raise NotImplementedError
-    window = (sizes[0] // wanted[0], sizes[1] // wanted[1])
-    return _averages(call.shape_in[0], window, window, (0, 0))
+    return call.shape_in[0], (sizes[0] // wanted[0], sizes[1] // wanted[1])
 
 
 def _mean(call: Call) -> nn.Module:
@@ -234,6 +242,7 @@ MODULES: dict[object, Row] = {
     aten.max_pool2d.default: _max_pool,
     aten.avg_pool2d.default: _average_pool,
     aten.adaptive_avg_pool2d.default: _adaptive_average_pool,
+    aten.adaptive_max_pool2d.default: _adaptive_max_pool,
     aten.mean.dim: _mean,
     aten.flatten.using_ints: _reshape,
     aten.view.default: _reshape,
@@ -307,6 +316,9 @@ ARITHMETIC: dict[object, Row] = {
 def _reversed(call: Call) -> nn.Module:
     return _fitting(call, torch.tensor(-call.number("alpha")), _constant(call.given["self"]))
 
+
+# These give their indices too, which a module in their place does not.
+WITH_INDICES = frozenset({aten.adaptive_max_pool2d.default})
 
 # What turns logits into probabilities and leaves their order as it is.
 ENDINGS = frozenset({aten.softmax.int, aten.log_softmax.int, aten._softmax.default, aten._log_softmax.default})

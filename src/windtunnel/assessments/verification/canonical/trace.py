@@ -17,7 +17,14 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from windtunnel.assessments.verification.canonical.fold import argument
-from windtunnel.assessments.verification.canonical.operators import ARITHMETIC, ENDINGS, MODULES, Call, aten
+from windtunnel.assessments.verification.canonical.operators import (
+    ARITHMETIC,
+    ENDINGS,
+    MODULES,
+    WITH_INDICES,
+    Call,
+    aten,
+)
 
 
 class UntraceableError(Exception):
@@ -115,6 +122,10 @@ class _Copier:
             node.target = getattr(getattr(aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname)
             self.values[argument(node)] = made = self._call(node)
             return made
+        if target is operator.getitem and node.args[1] == 0 and argument(node).target in WITH_INDICES:
+            pooled = self.values[argument(node)]
+            if isinstance(pooled, fx.Node) and pooled.op == "call_module":
+                return pooled
         # A copied node's arguments are nodes of the new graph and constants, which fx's own types do not foresee.
         args = cast("tuple[Any, ...]", fx.map_arg(node.args, self._value))
         kwargs = cast("dict[str, Any]", fx.map_arg(node.kwargs, self._value))
@@ -147,6 +158,8 @@ class _Copier:
     ) -> nn.Module | None:
         """The torch module that does what `node` does; None where no row knows one."""
         target = node.target
+        if target in WITH_INDICES and any(user.users and user.args[1:] != (0,) for user in node.users):
+            return None
         row = MODULES.get(target) or (ARITHMETIC.get(target) if len(inputs) == 1 else None)
         if row is None or not isinstance(target, torch._ops.OpOverload):
             return None
