@@ -10,7 +10,7 @@ stage: seconds, the load before it, and the most memory that was its own (anonym
 drops and reads again as it likes, are not counted).
 Wanted: at most 1 GiB at every size, at most 4 GiB for the large images, and ten times the samples in ten times the time, within 10 %.
 A stage costs seconds that no sample has a share in (what it imports): the second ratio leaves them out, being of what each further
-sample costs between one size and the next.
+sample costs between one size and the next. Growth is that of the processor's time, which others on the machine hardly touch.
 What is measured is kept in `--folder`: the same command goes on where it was stopped, in the middle of a stage too, whose seconds add up.
 Another version of the code needs another folder, or none of the old one.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -81,13 +82,17 @@ def striding() -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A stage: seconds, the most bytes of memory of its own, and the load of the machine before. whole: it is at its end."""
+    """A stage: seconds of the clock and of a processor, the most bytes of memory of its own, and the load of the machine before.
+
+    whole: it is at its end; the seconds of a processor are those of what was done in one go.
+    """
 
     stage: str
     seconds: float
     memory: int
     load: float
     whole: bool = True
+    processor: float = 0.0
 
 
 def small(n: int, storage: str, network: str, stages: Sequence[str], folder: Path) -> Iterator[Measured]:
@@ -186,6 +191,7 @@ def _measured(place: Path, stage: str, before: Measured | None) -> Measured:
     load = os.getloadavg()[0]
     spent, most = (before.seconds, before.memory) if before else (0.0, 0)
     started = noted = time.perf_counter()
+    used = _children_used()
     with (place / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "windtunnel", "stage", *stage.split()],
@@ -206,7 +212,14 @@ def _measured(place: Path, stage: str, before: Measured | None) -> Measured:
             process.wait()
     if process.returncode:
         raise SystemExit(f"{stage} failed:\n{(place / 'log').read_text()[-2000:]}")
-    return _note(place, Measured(stage, spent + time.perf_counter() - started, most, load))
+    seconds = spent + time.perf_counter() - started
+    return _note(place, Measured(stage, seconds, most, load, processor=_children_used() - used))
+
+
+def _children_used() -> float:
+    """Seconds of a processor of all processes below this one that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _own(status: Path) -> Iterator[int]:
@@ -221,15 +234,16 @@ def _own(status: Path) -> Iterator[int]:
 
 
 def times(sizes: list[int], storage: str, network: str, folder: Path) -> None:
-    """Seconds of each stage at each size, and how they grow."""
+    """Seconds of each stage at each size, and how those of a processor grow."""
     runs: dict[int, list[Measured]] = {}
     for n in sizes:
         runs[n] = _printed(f"{n} samples of 1x28x28, {network}", small(n, storage, network, TIMED, folder))
     print(
-        "\n| stage | samples | seconds, by those of a linear growth | of a further sample, by that before |\n| --- | --- | --- | --- |"
+        "\n| stage | samples | processor's seconds, by those of a linear growth | of a further sample, by that before |"
+        "\n| --- | --- | --- | --- |"
     )
     for i, stage in enumerate(TIMED):
-        seconds = {n: rows[i].seconds for n, rows in runs.items()}
+        seconds = {n: rows[i].processor for n, rows in runs.items()}
         further = {
             more: (seconds[more] - seconds[less]) / (more - less) for less, more in zip(sizes, sizes[1:], strict=False)
         }
@@ -252,11 +266,13 @@ def images(n: int, storage: str, folder: Path) -> None:
 
 def _printed(title: str, rows: Iterator[Measured]) -> list[Measured]:
     print(
-        f"\n{title}; {os.cpu_count()} processors\n\n| stage | seconds | load before | memory |\n| --- | --- | --- | --- |",
+        f"\n{title}; {os.cpu_count()} processors\n"
+        "\n| stage | seconds | of a processor | load before | memory |\n| --- | --- | --- | --- | --- |",
         flush=True,
     )
     found = []
     for row in rows:
-        print(f"| {row.stage} | {row.seconds:.1f} | {row.load:.1f} | {row.memory / 2**20:.0f} MiB |", flush=True)
+        numbers = f"{row.seconds:.1f} | {row.processor:.1f} | {row.load:.1f} | {row.memory / 2**20:.0f} MiB"
+        print(f"| {row.stage} | {numbers} |", flush=True)
         found.append(row)
     return found

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.executors.freed import keep_freed_memory
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -85,6 +86,7 @@ class Here:
         limit: Callable[[U], float] | None = None,
     ) -> Generator[tuple[int, R | Lost], None, None]:
         """See `Executor`."""
+        keep_freed_memory()
         for place, unit in enumerate(units):
             with inside_a_unit():
                 found = work(unit)
