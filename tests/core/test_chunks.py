@@ -26,7 +26,7 @@ def test_parts_are_all_rows_once_and_in_order_and_no_larger_than_asked_for(shape
 
 
 @given(SHAPES, st.integers(1, 200), st.integers(0, 100))
-def test_what_is_measured_by_rows_is_what_is_measured_at_once(shape, values, seed):
+def test_what_is_measured_by_parts_is_what_is_measured_at_once(shape, values, seed):
     one, other = _drawn(shape, seed), _drawn(shape, seed + 1)
 
     def measure(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -49,8 +49,11 @@ def _time(one: Pending) -> str:
 
 
 def _estimate(pending: list[Pending]) -> str:
+    count = f"{len(pending)} stage{'s' if len(pending) > 1 else ''}"
     computed = [one for one in pending if not one.redraws]
     known = [one.seconds for one in computed if one.seconds is not None]
     unknown = len(computed) - len(known)
+    if unknown and not known:
+        return f"{count}; the time they take is not known on this machine yet."
     rest = f", and {unknown} stage{'s' if unknown > 1 else ''} without a time yet" if unknown else ""
-    return f"{len(pending)} stages; about {sum(known):.0f} s by their last runs{rest}."
+    return f"{count}; about {sum(known):.0f} s by their last runs{rest}."

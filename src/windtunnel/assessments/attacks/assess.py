@@ -197,7 +197,7 @@ class _Attack:
         )
 
     def _first_call(self, run: Run, batches: Sequence[Batch]) -> dict[str, Json]:
-        """What the library was called with for the first batch; the others differ in their seed and their number of rows."""
+        """What the library was called with for the first batch; the others differ in their seed and their number of samples."""
         effective = run.settings.effective
         return plain_block(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
 
@@ -252,7 +252,7 @@ def _attack_of(
 
 @dataclass
 class _State:
-    """What is known so far of N samples; every run updates the rows it attacked."""
+    """What is known so far of N samples; every run updates the samples it attacked."""
 
     attacked: Tensor
     succeeded: Tensor

@@ -110,10 +110,10 @@ def prior_of(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of another model; run "
                 f"`dvc repro attack@{name}` first"
             )
-        indices = [(place[s], i) for i, s in enumerate(found.sample_names) if s in place]
-        if not indices:
+        pairs = [(place[s], i) for i, s in enumerate(found.sample_names) if s in place]
+        if not pairs:
             continue
-        mine, theirs = (torch.tensor(column) for column in zip(*indices, strict=True))
+        mine, theirs = (torch.tensor(column) for column in zip(*pairs, strict=True))
         examples, answers = found.tensor("perturbed_inputs"), _answers(subject, found, theirs)
         # Of an image that is not there, its distance under the other norms cannot be measured later.
         norms = list(DISTANCE) if KEPT in found.data else [budget.norm]

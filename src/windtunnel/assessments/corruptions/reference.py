@@ -85,8 +85,8 @@ def reference_of(where: str, entry: CorruptionEntry, pairs: Sequence[Pair], data
     same_images = suite.sample_names == list(dataset.ids) and same_samples(suite, dataset.inputs)
     if not same_images or not torch.equal(suite.tensor("targets"), dataset.targets):
         raise UserError(_unfit(where, entry.reference, "it was measured on other samples or other targets"))
-    rows = [_pairs_of(suite).index(pair) for pair in pairs]
-    predictions = torch.cat([suite.tensor("corruption_predictions")[rows], suite.tensor("clean_predictions")[None]])
+    places = [_pairs_of(suite).index(pair) for pair in pairs]
+    predictions = torch.cat([suite.tensor("corruption_predictions")[places], suite.tensor("clean_predictions")[None]])
     made = suite.metadata.provenance
     wrong = (predictions != dataset.targets).double().numpy()
     return Reference(made.model_source, wrong, made.model_digest)

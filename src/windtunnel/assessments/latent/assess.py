@@ -201,11 +201,11 @@ def _findings(
         batches = batches_of(torch.arange(len(latents)), entry.batch_size, subject.seed, f"{name}.{side}")
 
         def work(batch: Batch) -> dict[str, Tensor]:
-            rows = batch.indices
-            found = examine(entry, generators, classifier, latents[rows], classes[rows], batch.seed)
+            indices = batch.indices
+            found = examine(entry, generators, classifier, latents[indices], classes[indices], batch.seed)
             if entry.conventional and side == "reconstruction":
                 pixels = conventional(
-                    entry.conventional, classifier, data.inputs[rows], classes[rows], data.value_range, batch.seed
+                    entry.conventional, classifier, data.inputs[indices], classes[indices], data.value_range, batch.seed
                 )
                 found |= {f"conventional.{key}": value for key, value in pixels.items()}
             return found
@@ -367,11 +367,11 @@ def _pictures(subject: Subject, generators: Generators, codes: Codes, found: Fin
         return {}
     kept: dict[str, Tensor] = {}
     for side, (_, data, classes) in _sides(subject, codes, found).items():
-        rows = one_of_each(classes, PICTURED)
+        shown = one_of_each(classes, PICTURED)
         levels = data["noisy_latents"].shape[1]
-        noisy = data["noisy_latents"][rows].flatten(0, 1).to(subject.classifier.device)
-        images = decode(generators, noisy, classes[rows].repeat_interleave(levels).to(noisy.device))
-        kept |= {f"{side}_rows": rows, f"{side}_noisy": images.unflatten(0, (len(rows), levels))}
+        noisy = data["noisy_latents"][shown].flatten(0, 1).to(subject.classifier.device)
+        images = decode(generators, noisy, classes[shown].repeat_interleave(levels).to(noisy.device))
+        kept |= {f"{side}_rows": shown, f"{side}_noisy": images.unflatten(0, (len(shown), levels))}
     return {"pictures": kept}
 
 

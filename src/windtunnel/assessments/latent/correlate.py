@@ -33,14 +33,14 @@ ENOUGH = 5
 FOR_INTERVAL = 4  # Fisher's transformation divides by n - 3
 
 
-def correlations(rows: Sequence[ClassifierMetrics]) -> list[Correlation]:
-    """Pearson's and Spearman's coefficient of every pair of PAIRS over the classifiers `rows`, with 95 % intervals.
+def correlations(classifiers: Sequence[ClassifierMetrics]) -> list[Correlation]:
+    """Pearson's and Spearman's coefficient of every pair of PAIRS over the `classifiers`, with 95 % intervals.
 
     Empty for fewer than three classifiers; without the coefficients where one of the two does not vary, and without the
     intervals for fewer than four.
     """
     found = []
-    numbers = [row.numbers for row in rows]
+    numbers = [one.numbers for one in classifiers]
     for x, y in PAIRS:
         pairs = [(float(row[x]), float(row[y])) for row in numbers if x in row and y in row]
         if len(pairs) < FEWEST:
@@ -56,11 +56,11 @@ def correlations(rows: Sequence[ClassifierMetrics]) -> list[Correlation]:
     return found
 
 
-def few_classifiers(rows: Sequence[ClassifierMetrics]) -> tuple[Caveat, ...]:
+def few_classifiers(classifiers: Sequence[ClassifierMetrics]) -> tuple[Caveat, ...]:
     """The caveat of correlations over fewer than five classifiers."""
-    if not 1 < len(rows) < ENOUGH:
+    if not 1 < len(classifiers) < ENOUGH:
         return ()
-    text = f"The correlations are over {len(rows)} classifiers: nearly any coefficient comes about by chance; take {ENOUGH} or more."
+    text = f"The correlations are over {len(classifiers)} classifiers: nearly any coefficient comes about by chance; take {ENOUGH} or more."
     return (Caveat("few_classifiers", text),)
 
 

@@ -67,7 +67,7 @@ LINF = Geometry(_largest, _total, torch.sign, _clamp)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Where to search. scores(points (M, ...), rows (M,)) -> (M, K): the classifier's, with sample `indices[i]` at point i.
+    """Where to search. scores(points (M, ...), indices (M,)) -> (M, K): the classifier's, with sample `indices[i]` at point i.
 
     centres: (S, ...). classes: int64 (S,), the true ones. span: points are kept in this range, None for no range.
     """
@@ -213,7 +213,7 @@ class Restarts:
 
 
 def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, minimum: bool) -> tuple[Tensor, Tensor]:
-    """Run restarts to their end; (rows (H,), changes (H, ...)) where each first changed the class, also in `found`."""
+    """Run restarts to their end; (indices (H,), changes (H, ...)) where each first changed the class, also in `found`."""
     hits = [(going.indices[:0], going.changes[:0])]
     for step in range(plan.steps + 1):
         if not len(going.indices):

@@ -127,9 +127,9 @@ class _OverTheGrid:
 
 
 def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) -> tuple[Tensor, Tensor]:
-    """(perturbed inputs (N, ...), predictions (E, N)); row 0 is the clean evaluation itself, not a second one."""
+    """(perturbed inputs (N, ...), predictions (E, N)); the first is the clean evaluation itself, not a second one."""
     targets, everyone = subject.dataset.targets, torch.arange(len(subject.dataset))
-    rows, kept = [subject.clean_predictions], subject.dataset.inputs.clone()
+    found, kept = [subject.clean_predictions], subject.dataset.inputs.clone()
     still_right = subject.clean_correct
     for epsilon in grid[1:]:
         perturbed = engine.perturb(everyone, epsilon)
@@ -143,9 +143,9 @@ def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) ->
         broken = still_right & (predictions != targets)
         kept[broken] = perturbed[broken]
         still_right = still_right & ~broken
-        rows.append(predictions)
+        found.append(predictions)
     kept[still_right] = perturbed[still_right]
-    return kept, torch.stack(rows)
+    return kept, torch.stack(found)
 
 
 def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subject, rounds: int) -> Tensor:

@@ -89,7 +89,7 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
 
 
 def _spread(indices: Tensor, most: int) -> Tensor:
-    """At most `most` of the rows, evenly spread."""
+    """At most `most` of the samples, evenly spread."""
     if len(indices) <= most:
         return indices
     return indices[torch.linspace(0, len(indices) - 1, most).round().long()] if most else indices[:0]
@@ -112,7 +112,7 @@ def _attacked(subject: Subject, norm: Norm, epsilon: float) -> list[int]:
 
 
 def _by_author(verdicts: Artifacts, indices: Tensor) -> dict[str, Tensor]:
-    """The rows by the step that decided them."""
+    """The samples by the step that decided them."""
     names = names_in(verdicts.metadata.kwargs, "decided_by_names")
     decided = verdicts.tensor("decided_by")[indices]
     return {names[i]: indices[decided == i] for i in sorted({int(i) for i in decided if i >= 0})}

@@ -55,7 +55,7 @@ class Bounder:
         self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
 
     def bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
-        """(rows, the method that ran, bounds) for parts of `indices` (int64), `epsilons` (n,) one for each of them; in this process.
+        """(indices, the method that ran, bounds) for parts of `indices` (int64), `epsilons` (n,) one for each of them; in this process.
 
         The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
         where no method has a bound for the model, OutOfTimeError at the deadline.

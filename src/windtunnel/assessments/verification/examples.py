@@ -55,10 +55,10 @@ def known_examples(
     place = {sample: i for i, sample in enumerate(data.ids)}
     for result in results.values():
         result = result.pictured
-        rows = [(place[sample], i) for i, sample in enumerate(result.sample_names) if sample in place]
-        if not rows:
+        pairs = [(place[sample], i) for i, sample in enumerate(result.sample_names) if sample in place]
+        if not pairs:
             continue
-        mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
+        mine, theirs = (torch.tensor(column) for column in zip(*pairs, strict=True))
         points = scratch.samples_at(result.tensor("perturbed_inputs"), theirs)
         good = within(distance(norm, points, scratch.samples_at(data.inputs, mine)), epsilon) & ~found[mine]
         good &= finite_samples(points) & leads(subject.classifier, points, data.targets[mine])

@@ -17,7 +17,7 @@ NOBODY = -1
 
 @dataclass(slots=True)
 class Ledger:
-    """N samples on their way to a verdict; a step of the cascade writes to the rows it decides.
+    """N samples on their way to a verdict; a step of the cascade writes to the samples it decides.
 
     subject: with the user's own model, which has the last word on every counter-example.
 

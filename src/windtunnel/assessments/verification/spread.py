@@ -20,7 +20,7 @@ _METHODS = tuple(sorted({*WEAKER, *WEAKER.values()}))
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """What is known of some samples: rows int64 (n,), the method that ran, its bounds (None where it failed), seconds of each."""
+    """What is known of some samples: indices int64 (n,), the method that ran, its bounds (None where it failed), seconds of each."""
 
     indices: Tensor
     method: str

@@ -68,7 +68,7 @@ def called_with(steps: Sequence[str], task: Task) -> Mapping[str, object]:
 
 
 def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """Whether `method` proves each of some rows at its own epsilon; when time is over it proves no more."""
+    """Whether `method` proves each of some samples at its own epsilon; when time is over it proves no more."""
 
     def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
         verified = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
@@ -82,7 +82,7 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """Whether the falsifier breaks each of some rows at its own epsilon; when time is over it breaks no more."""
+    """Whether the falsifier breaks each of some samples at its own epsilon; when time is over it breaks no more."""
     subject = task.subject
 
     def decide(indices: Tensor, epsilons: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
 def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
     """A value outside [0, 1], NaN or infinity is no input that the deployed model can get.
 
-    Every stored example; rows where a verifier has no counter-example are left out.
+    Every stored example; samples where a verifier has no counter-example are left out.
     """
     low, high = evidence.subject.dataset.value_range
     bad, ids, seen = [], [], 0

@@ -44,7 +44,7 @@ def target_of(evidence: Evidence) -> Target:
 
 
 def missed(evidence: Evidence, target: Target, broken: Tensor, words: str, limit: float) -> CheckResult:
-    """The result of a probe that broke these (n,) of the target's rows.
+    """The result of a probe that broke these (n,) of the target's samples.
 
     The value is the share of all attacked samples; it flags where the lower 95 % bound is above `limit`, and is HARD where
     that is above a tenth.

@@ -61,8 +61,8 @@ def _teach(module: nn.Module, inputs: Tensor, answers: Tensor, generator: torch.
     means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
     counts = [torch.zeros(()) for _ in weights]
     for step in range(STEPS):
-        rows = torch.randint(0, len(inputs), (BATCH,), generator=generator)
-        loss = nn.functional.cross_entropy(module(inputs[rows]), answers[rows])
+        drawn = torch.randint(0, len(inputs), (BATCH,), generator=generator)
+        loss = nn.functional.cross_entropy(module(inputs[drawn]), answers[drawn])
         gradients = torch.autograd.grad(loss, weights)
         rate = RATE * min(1.0, 4 * (step + 1) / STEPS, 4 * (1 - step / STEPS))
         with torch.no_grad():

@@ -58,7 +58,7 @@ class ImageFiles:
         return self.like(int(indices[0]), indices)
 
     def like(self, first: int, indices: np.ndarray) -> np.ndarray:
-        """As `[rows]`, held to the size of the image at `first`."""
+        """As `[indices]`, held to the size of the image at `first`."""
         wanted = _image(self.files[first], self.channels, self.resize, crop=self.crop)
         found = np.empty((len(indices), *wanted.shape), np.uint8)
         for place, index in enumerate(indices.tolist()):

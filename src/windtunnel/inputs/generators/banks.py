@@ -68,11 +68,11 @@ class BankConv(BankLayer):
     def forward(self, x: Tensor, which: Tensor | None = None) -> Tensor:
         """One grouped convolution."""
         weight, bias = self.chosen(which)
-        k, rows = x.shape[:2]
+        k, each = x.shape[:2]
         convolve = nn.functional.conv_transpose2d if self.transposed else nn.functional.conv2d
         merged = x.transpose(0, 1).flatten(1, 2)
         found = convolve(merged, weight.flatten(0, 1), bias.flatten(), stride=2, padding=1, groups=k)
-        return found.unflatten(1, (k, -1)).transpose(0, 1) if rows else x.new_zeros(k, 0, *found.shape[1:])
+        return found.unflatten(1, (k, -1)).transpose(0, 1) if each else x.new_zeros(k, 0, *found.shape[1:])
 
 
 class BankUpConv(BankConv):
