@@ -37,7 +37,8 @@ _WORD = {int(Verdict.VERIFIED): "verified", int(Verdict.FALSIFIED): "falsified"}
 @dataclass(frozen=True, slots=True)
 class Asked:
     """seconds: for a sample. undecided: of how many samples at most each method is asked. methods: which. kept: a JSON file of
-    outcomes measured earlier, which are not measured again."""
+    outcomes measured earlier, which are not measured again.
+    """
 
     seconds: float
     undecided: int
@@ -80,7 +81,10 @@ def _compare(name: str, epsilon: float, subject: Subject, asked: Asked) -> None:
             word, took, domains = found[key]
             print(f"  {key} {word:9s} {took:6.1f} s {domains:6d} subdomains", flush=True)
     ids = [subject.dataset.ids[i] for i in left]
-    _summary(f"{name} {epsilon}", {m: [found[f"{name} {epsilon} {asked.seconds:g} s {m} {i}"] for i in ids] for m in asked.methods})
+    _summary(
+        f"{name} {epsilon}",
+        {m: [found[f"{name} {epsilon} {asked.seconds:g} s {m} {i}"] for i in ids] for m in asked.methods},
+    )
 
 
 def _left(subject: Subject, epsilon: float, wanted: int) -> tuple[list[int], list[str]]:

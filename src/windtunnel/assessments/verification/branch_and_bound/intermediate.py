@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 
 
-def bound_network(network: Network, region: Region, iterations: int, rows: int) -> Bounded:
-    """CROWN bounds of every layer, then alpha-CROWN for the units that stay unstable; in float64, `rows` at a time."""
+def bound_network(network: Network, region: Region, rows: int) -> Bounded:
+    """CROWN bounds of every layer; in float64, `rows` at a time."""
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
         if layer.direct:
@@ -22,13 +22,26 @@ def bound_network(network: Network, region: Region, iterations: int, rows: int) 
             continue
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
-        every = torch.ones(n, size, dtype=torch.bool, device=network.device)
-        _improve(bounded, j, ends, every, 0, rows)
-        if iterations and j:
-            open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else every
-            _improve(bounded, j, ends, open_, iterations, rows)
+        _improve(bounded, j, ends, torch.ones(n, size, dtype=torch.bool, device=network.device), 0, rows)
         bounded.add(ends[0], -ends[1])
     return bounded
+
+
+def improve_network(
+    bounded: Bounded, which: list[Tensor], iterations: int, rows: int, expired: Callable[[], bool]
+) -> None:
+    """Alpha-CROWN for the units in `which`, (n, size) bool of each layer, CROWN for the others; in the order of layers.
+
+    Ends early when `expired`; all bounds hold at any time.
+    """
+    for j, layer in enumerate(bounded.network.layers):
+        if layer.direct or expired():
+            continue
+        ends = [bounded.low[j].clone(), -bounded.up[j]]
+        open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(which[j])
+        _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
+        _improve(bounded, j, ends, open_ & which[j], iterations, rows)
+        bounded.tighten(j, ends[0], -ends[1])
 
 
 def unit_rows(which: Tensor, size: int, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
