@@ -146,6 +146,6 @@ def exact_margin(module: nn.Module, low: Tensor, high: Tensor, target: int) -> f
 def improved(net: Network, region: Region, iterations: int) -> Bounded:
     """CROWN bounds of every layer, then alpha-CROWN bounds of every unit."""
     bounded = bound_network(net, region, 64)
-    every = [torch.ones(len(region), layer.size, dtype=torch.bool) for layer in net.layers]
+    every = [torch.ones(2, len(region), layer.size, dtype=torch.bool) for layer in net.layers]
     improve_network(bounded, every, iterations, 64, lambda: False)
     return bounded

@@ -22,7 +22,7 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
             continue
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
-        _improve(bounded, j, ends, torch.ones(n, size, dtype=torch.bool, device=network.device), 0, rows)
+        _improve(bounded, j, ends, torch.ones(2, n, size, dtype=torch.bool, device=network.device), 0, rows)
         bounded.add(ends[0], -ends[1])
     return bounded
 
@@ -30,7 +30,7 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
 def improve_network(
     bounded: Bounded, which: list[Tensor], iterations: int, rows: int, expired: Callable[[], bool]
 ) -> None:
-    """Alpha-CROWN for the units in `which`, (n, size) bool of each layer, CROWN for the others; in the order of layers.
+    """Alpha-CROWN for the bounds in `which`, (2, n, size) bool of each layer, CROWN for the others; in the order of layers.
 
     Ends early when `expired`; all bounds hold at any time.
     """
@@ -38,28 +38,24 @@ def improve_network(
         if layer.direct or expired():
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
-        open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(which[j])
+        open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)
         _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
         _improve(bounded, j, ends, open_ & which[j], iterations, rows)
         bounded.tighten(j, ends[0], -ends[1])
 
 
-def unit_rows(which: Tensor, size: int, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """(spec, sample, unit, side) of both sides of the units in `which` (n, size) bool: z and -z, `rows` at a time."""
-    found = which.nonzero()
-    if not len(found):
-        return
-    sample, unit = found.repeat(2, 1).unbind(1)
-    side = torch.arange(2, device=which.device).repeat_interleave(len(found))
-    for part in torch.arange(len(unit), device=which.device).split(rows):
-        spec = torch.zeros(len(part), size, device=which.device)
+def unit_rows(which: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """(spec, sample, unit, side) of the bounds in `which` (2, n, size) bool, z from below and -z, `rows` at a time."""
+    side, sample, unit = which.nonzero().unbind(1)
+    for part in torch.arange(len(unit), device=which.device).split(rows) if len(unit) else ():
+        spec = torch.zeros(len(part), which.shape[2], device=which.device)
         spec[torch.arange(len(part), device=which.device), unit[part]] = 1.0 - 2.0 * side[part]
         yield spec, sample[part], unit[part], side[part]
 
 
 def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int) -> None:
-    """Raise the lower bounds `ends` of z and of -z, each (n, size), of the units in `which`."""
-    for spec, sample, unit, side in unit_rows(which, bounded.network.layers[j].size, rows):
+    """Raise the lower bounds `ends` of z and of -z, each (n, size), where `which` (2, n, size) says so."""
+    for spec, sample, unit, side in unit_rows(which, rows):
         part = bounded.start(j, spec, sample)
         if iterations:
             _, part = optimise(bounded, part, iterations, 0.0)

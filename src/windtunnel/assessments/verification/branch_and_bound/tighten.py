@@ -20,9 +20,9 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 def tighten(
     bounded: Bounded, which: list[Tensor], splits: int, iterations: int, rows: int, expired: Callable[[], bool]
 ) -> None:
-    """Split up to `splits` times for each side of each unstable unit of `which`, in the order of layers, so that later ones profit.
+    """Split up to `splits` times for each bound in `which` of an unstable unit, in the order of layers, so that later ones profit.
 
-    which: of each layer (n, size) bool. rows: linear functions that are bounded together. Ends early when `expired`; all bounds
+    which: of each layer (2, n, size) bool. rows: linear functions that are bounded together. Ends early when `expired`; all bounds
     hold at any time.
     """
     for j, layer in enumerate(bounded.network.layers):
@@ -30,7 +30,7 @@ def tighten(
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) & which[j]
-        for spec, sample, unit, side in unit_rows(open_, layer.size, max(1, rows // 2)):
+        for spec, sample, unit, side in unit_rows(open_, max(1, rows // 2)):
             if expired():
                 break
             found = _best_first(bounded, bounded.start(j, spec, sample), splits, iterations)
