@@ -65,7 +65,7 @@ def alone(evidence: Evidence, name: str) -> Evidence:
 def honest(
     profiles: tuple[str, ...], count: int, budgets: tuple[float, ...], n: int
 ) -> Iterator[tuple[str, float, Caught]]:
-    """(entry, epsilon, outcome) of every honest model at every budget."""
+    """(entry, epsilon, what was flagged) of every honest model at every budget."""
     for name, (module, (assessed, train)) in list(models(n).items())[:count]:
         for epsilon in budgets:
             run = {**thorough(epsilon), "budget": {"norm": "Linf", "epsilon": epsilon}}

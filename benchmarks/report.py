@@ -26,7 +26,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.evaluation.summary.table import SUMMARY
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 
 BUDGET = PerturbationBudget(Norm.LINF, 8 / 255)
 

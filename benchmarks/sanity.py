@@ -80,8 +80,8 @@ def first(evidence: Evidence, n: int) -> Evidence:
     """The same run on its first `n` samples."""
     assessments = []
     for assessment in evidence.assessments:
-        kept = (assessment.rows < n).nonzero().flatten()
-        total, names = len(assessment.rows), assessment.ids
+        kept = (assessment.indices < n).nonzero().flatten()
+        total, names = len(assessment.indices), assessment.ids
         data: Tensors = {
             key: cut(value, total, kept)
             if isinstance(value, torch.Tensor)
@@ -100,7 +100,7 @@ def first(evidence: Evidence, n: int) -> Evidence:
                 assessment.name,
                 assessment.family,
                 Artifacts(assessment.name, assessment.artifacts.directory, data, metadata),
-                assessment.rows[kept],
+                assessment.indices[kept],
             )
         )
     return replace(evidence, subject=evidence.subject.subset(torch.arange(n)), assessments=tuple(assessments), notes={})

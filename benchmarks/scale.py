@@ -1,16 +1,16 @@
 """Executors: work in this process and over workers, on as many processors. Ratios of one run, equal bytes or none.
 
-    python benchmarks/scale.py --ray [--workers 2] [--n 2000] [--repeats 3]    # without --ray over processes alone
+    python benchmarks/scale.py [--kinds processes ray] [--only PGD] [--workers 2 1] [--repeats 1] [--share 1]
     python benchmarks/scale.py --time | --memory | --images    # of every stage against the number of samples: see scale_memory
 
 The same command goes on where it was stopped: what is measured is kept in `--folder`.
 
-PGD of 20 steps, EvoBA, crown and a suite of corruptions on n samples (a half, a quarter and a tenth of them for the last three): in
-this process, over `workers` processes, with --ray over as many Ray actors, and over one of either (what handing over costs), one
-thread each. The places take turns, `repeats` times, and a ratio is the median of those within a turn: what others do on the
-machine meanwhile hits all places alike. Workers start before the first turn; what that takes is a column of its own.
+PGD of 20 steps, EvoBA, crown and a suite of corruptions, each about a minute long in one process (`--share` of it): in this process,
+then over so many workers of each kind, one thread each. The places take turns, `repeats` times, and a ratio is the median of those within
+a turn: what others do on the machine meanwhile hits all places alike. Workers start before they are timed, as those of a stage start
+once; what that takes is a column of its own. What each then imports for its first batch is a part of what is timed.
 Wanted: at least 1.7 times with 2 workers on 2 cores, and at most 1.1 times the time with one. No ratio where any tensor differs.
-A machine that others load has no processors to spare: then the table says so, and its ratios of time are no measurement of the
+On a machine that others load (`taskset` gives cores that are ours; the first line says how many) ratios of time are no measurement of the
 executors. Processor time is one all the same, in brackets: how much less of it the busiest process needs than this one alone (as many
 times as fast on free processors, at best), and how much more all of them need together (what handing over costs).
 
@@ -25,7 +25,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,25 +49,25 @@ from windtunnel.params.queries import QueryEntry
 from windtunnel.params.verification import VerificationEntry
 
 PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.02}, "batch_size": 100}
-EVOBA = {"algorithm": "EvoBA", "params": {"generation_size": 30, "generations": 60}}
-CROWN = {"library": "auto-LiRPA", "algorithm": "crown", "budget": {"epsilon": 0.02}}
-SUITE = {"corruptions": ["noise", "blur"], "severities": [3], "upsample": 32, "batch_size": 25}
+EVOBA = {"algorithm": "EvoBA", "params": {"generation_size": 30, "generations": 15}}
+CROWN = {"library": "auto-LiRPA", "algorithm": "crown", "budget": {"epsilon": 0.02}, "batch_size": 4}
+SUITE = {"corruptions": ["noise", "blur"], "severities": [3], "upsample": 32, "batch_size": 100}
 MEASURED = {"runtime_per_sample"}
+# Samples that take one process and one thread about a minute on a processor of 2023.
+MINUTE = {"PGD": 4000, "EvoBA": 768, "crown": 24, "corruptions": 4000}
 
 
-def jobs(it: Subject, epsilon: float) -> Iterator[tuple[str, Subject, Callable[[Subject], AssessmentResult]]]:
-    """(title, samples, the work)."""
-    n, budget = len(it.dataset), Budget(norm="Linf", epsilon=epsilon)
+def jobs(epsilon: float) -> dict[str, Callable[[Subject], AssessmentResult]]:
+    """The work, by title."""
+    budget = Budget(norm="Linf", epsilon=epsilon)
     pgd, evoba = AttackEntry.model_validate(PGD), QueryEntry.model_validate(EVOBA)
     crown, suite = VerificationEntry.model_validate(CROWN), CorruptionEntry.model_validate(SUITE)
-    yield "PGD", it, lambda some: assess_attack("pgd", pgd, budget, some)
-    yield "EvoBA", it.subset(torch.arange(n // 2)), lambda some: assess_query("evoba", evoba, budget, some)
-    yield "crown", it.subset(torch.arange(n // 4)), lambda some: assess_verification("crown", crown, budget, some)
-    yield (
-        "corruptions",
-        it.subset(torch.arange(n // 10)),
-        lambda some: assess_suite("suite", suite, some, lambda _: None),
-    )
+    return {
+        "PGD": lambda some: assess_attack("pgd", pgd, budget, some),
+        "EvoBA": lambda some: assess_query("evoba", evoba, budget, some),
+        "crown": lambda some: assess_verification("crown", crown, budget, some),
+        "corruptions": lambda some: assess_suite("suite", suite, some, lambda _: None),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,38 +121,41 @@ def start(where: str, workers: int) -> float:
 
 
 def compare(
-    title: str, it: Subject, places: list[str], repeats: int, work: Callable[[Subject], AssessmentResult]
+    title: str, it: Subject, places: dict[str, int], repeats: int, work: Callable[[Subject], AssessmentResult]
 ) -> list[str]:
-    """A line per place: the medians of its time and of its ratios to this process within a turn."""
+    """A line per place (with its workers): the medians of its start, of its time and of its ratios to this process within a turn."""
     taken = {place: list[Taken]() for place in ("here", *places)}
-    same = True
+    began, same = dict.fromkeys(places, 0.0), True
     for _ in range(repeats):
         one, here = timed("here", lambda: work(it))
         taken["here"].append(one)
-        for place in places:
+        for place, workers in places.items():
+            began[place] = max(began[place], start(place, workers))  # those of an earlier turn may be there yet
             one, there = timed(place, lambda: work(it))
             taken[place].append(one)
             same = same and equal(here, there)
     lines = []
     for place in places:
         pairs = list(zip(taken["here"], taken[place], strict=True))
-        here, there = (statistics.median(t.seconds for t in taken[key]) for key in ("here", place))
+        alone, spread = (statistics.median(t.seconds for t in taken[key]) for key in ("here", place))
         ratio = statistics.median(h.seconds / t.seconds for h, t in pairs)
         busiest = statistics.median(h.together / t.busiest for h, t in pairs)
         more = statistics.median(t.together / h.together - 1 for h, t in pairs)
         words = f"{ratio:.2f}x ({busiest:.2f}x, {more:+.1%})" if same else "NO RATIO: other bytes"
-        lines.append(f"| {title}, {len(it.dataset)} samples | {place} | {here:.1f} s | {there:.1f} s | {words} |")
+        sizes = f"{title}, {len(it.dataset)} samples"
+        lines.append(f"| {sizes} | {place} | {began[place]:.1f} s | {alone:.1f} s | {spread:.1f} s | {words} |")
     return lines
 
 
 def main() -> None:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--n", type=int, default=2000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 1])
+    parser.add_argument("--kinds", choices=["processes", "ray"], nargs="+", default=["processes"])
+    parser.add_argument("--only", choices=list(MINUTE), nargs="+", default=list(MINUTE))
+    parser.add_argument("--share", type=float, default=1.0, help="of a minute's samples")
+    parser.add_argument("--repeats", type=int, default=1)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--ray", action="store_true", help="Ray actors beside processes")
     what.add_argument("--time", action="store_true", help="seconds of a stage at each of --sizes, and how they grow")
     what.add_argument("--memory", action="store_true", help="memory of every stage at the largest of --sizes")
     what.add_argument("--images", action="store_true", help="--large images of 3x224x224")
@@ -182,28 +185,21 @@ def executors(options: argparse.Namespace, folder: Path) -> None:
     """The table of ratios."""
     torch.set_num_threads(1)
     busy, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
-    print(f"{cores} processors, of which {busy:.1f} were busy with other work before: ", end="")
-    print("a measurement" if cores - busy >= options.workers + 1 else "UNDER LOAD, no measurement of the executors")
-    _, it, epsilons = subjects(options.n)[0]
-    kinds = ["processes", "ray"] if options.ray else ["processes"]
+    print(f"{cores} processors, {len(os.sched_getaffinity(0))} of them ours, load {busy:.1f} before")
+    sizes = {title: round(MINUTE[title] * options.share) for title in options.only}
+    _, it, epsilons = subjects(max(sizes.values()))[0]
+    places = {f"{kind}:{number}": number for number in options.workers for kind in options.kinds}
     print(
-        "| work | where | here | there | ratio (processor time: busiest, together) |\n| --- | --- | --- | --- | --- |"
+        "| work | where | start | here | there | ratio (processor time: busiest, together) |\n| --- | --- | --- | --- | --- | --- |"
     )
     folder.mkdir(parents=True, exist_ok=True)
-    # A crew is kept while its kind has the same size: the sizes come one after the other.
-    for number in dict.fromkeys((options.workers, 1)):
-        now, started = [f"{kind}:{number}" for kind in kinds], False
-        for title, some, work in jobs(it, epsilons[-1]):
-            name = f"{title}-{len(some.dataset)}-{options.repeats}-{'-'.join(now)}".replace(":", "")
-            kept = folder / f"ratio-{name}.txt"
-            if not kept.is_file():
-                if not started:
-                    began = [f"{place} {start(place, number):.1f} s" for place in now]
-                    print(f"| *started: {', '.join(began)}* | | | | |", flush=True)
-                    started = True
-                lines = compare(title, some, now, options.repeats, work)
-                kept.write_text("\n".join(lines))
-            print(kept.read_text(), flush=True)
+    for title, n in sizes.items():
+        name = f"{title}-{n}-{options.repeats}-{'-'.join(places)}".replace(":", "")
+        kept = folder / f"ratio-{name}.txt"
+        if not kept.is_file():
+            some = it.subset(torch.arange(n))
+            kept.write_text("\n".join(compare(title, some, places, options.repeats, jobs(epsilons[-1])[title])))
+        print(kept.read_text(), flush=True)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,9 @@ def main() -> None:
     _check_manifest(read_artifacts(REPORT))
     if failures := read_artifacts(SUMMARY).metrics["hard_failures"]:
         raise UserError(f"{SUMMARY}: {failures} hard failures in the default run")
-    print(f"{checked} assessments hold the contract and give every metric; the report and the gate's verdict are whole")
+    print(
+        f"{checked} assessments hold the contract and give every metric; the report and the gate's decision are whole"
+    )
     sys.stdout.flush()
 
 

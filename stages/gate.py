@@ -1,4 +1,4 @@
-"""Stage `gate`: the verdict on the conditions of `gate`."""
+"""Stage `gate`: the decision on the conditions of `gate`."""
 
 from windtunnel.operations.stages.run import main
 

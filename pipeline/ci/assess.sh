@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What CI does for a pull request: pull the cache, reproduce, check, gate, compare. Usage: assess.sh BASE OUT
 # Writes comment.md, comparison.html, gate.xml and sanity.xml into OUT. Ends with the gate's exit code: 0 passed, 10 failed,
-# 20 unsound, 30 no verdict.
+# 20 unsound, 30 no decision.
 set -euo pipefail
 base=$1
 out=$2
@@ -20,18 +20,18 @@ write_comment() {
   } >"$out/comment.md"
 }
 
-# Without it, the comment of an earlier commit would stay, with a verdict that is no more.
-no_verdict() {
-  echo "**no verdict**: $1; the log of this job says why" | write_comment
+# Without it, the comment of an earlier commit would stay, with a decision that is no more.
+no_decision() {
+  echo "**no decision**: $1; the log of this job says why" | write_comment
   exit 30
 }
 
 dvc pull --run-cache --allow-missing || echo "nothing pulled: what is not cached is computed here" >&2
-dvc repro || no_verdict "\`dvc repro\` ended with $?"
-windtunnel sanity --flagged --junit "$out/sanity.xml" >"$out/sanity.txt" || no_verdict "\`windtunnel sanity\` ended with $?"
+dvc repro || no_decision "\`dvc repro\` ended with $?"
+windtunnel sanity --flagged --junit "$out/sanity.xml" >"$out/sanity.txt" || no_decision "\`windtunnel sanity\` ended with $?"
 code=0
 windtunnel gate --markdown --junit "$out/gate.xml" >"$out/gate.md" || code=$?
-case $code in 0 | 10 | 20) ;; *) no_verdict "\`windtunnel gate\` ended with $code" ;; esac
+case $code in 0 | 10 | 20) ;; *) no_decision "\`windtunnel gate\` ended with $code" ;; esac
 # A base without results is no reason to say nothing of this run.
 windtunnel compare "$base" --markdown --html "$out/comparison.html" >"$out/compare.md" ||
   echo "There is nothing to compare with at \`$base\`: its dvc.lock or its results are unavailable." >"$out/compare.md"

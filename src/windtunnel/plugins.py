@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from windtunnel.core.errors import UserError
     from windtunnel.core.plugins import Family, Lazy, Library, ModelSource
     from windtunnel.core.view import View
-    from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+    from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
     from windtunnel.evaluation.sanity.evidence import Evidence
     from windtunnel.inputs.models.loaders import Loaded
     from windtunnel.params.entry import Entry
@@ -58,16 +58,16 @@ _HOME = {
     "core.errors": ("UserError",),
     "core.plugins": ("Family", "Lazy", "Library", "ModelSource"),
     "core.view": ("View",),
-    "evaluation.sanity.check": ("NotApplicable", "NotRun", "Outcome", "Severity", "Tier", "check"),
+    "evaluation.sanity.check": ("CheckResult", "NotApplicable", "NotRun", "Severity", "Tier", "check"),
     "evaluation.sanity.evidence": ("Evidence",),
     "inputs.models.loaders": ("Loaded",),
     "params.entry": ("Entry",),
 }  # fmt: skip
 
 __all__ = [
-    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "Column", "Dataset",
+    "Algorithm", "Artifacts", "AssessmentKind", "AssessmentResult", "AttackRow", "Bar", "Capability", "CheckResult", "Column", "Dataset",
     "Drawing", "Entry", "Evidence", "Family", "Lazy", "Library", "Loaded", "ModelSource", "Norm", "NotApplicable", "NotRun",
-    "NothingToDraw", "Outcome", "PerturbationBudget", "PerturbationDistribution", "Picture", "PictureGrid", "Question",
+    "NothingToDraw", "PerturbationBudget", "PerturbationDistribution", "Picture", "PictureGrid", "Question",
     "Randomness", "Reported", "Request", "Scene", "Semantics", "Series", "Severity", "Step", "Targeting", "ThreatModel", "Tier",
     "UserError", "Verdict", "VerifierRow", "View", "Visualiser", "algorithm", "bars", "base_data", "base_kwargs", "binomial_rate", "check",
     "lines", "picture", "register",

@@ -88,7 +88,7 @@ def test_a_damaged_file_is_one_clear_line(subject, tmp_path):
 def test_missing_rows_are_refused_before_anything_is_written(subject, tmp_path):
     result = result_of(subject)
     result.data["verdicts"] = torch.ones(4, dtype=torch.int64)
-    with pytest.raises(UserError, match="4 rows of verdicts for 5 samples"):
+    with pytest.raises(UserError, match="verdicts of 4 samples for 5 samples"):
         write_artifacts(result, tmp_path / "made", subject, started=0)
     assert not (tmp_path / "made").exists()
 

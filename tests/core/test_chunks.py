@@ -20,7 +20,7 @@ def _drawn(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 @given(SHAPES, st.integers(1, 200), st.integers(0, 100))
 def test_parts_are_all_rows_once_and_in_order_and_no_larger_than_asked_for(shape, values, seed):
     tensor = _drawn(shape, seed)
-    parts = [tensor[part] for part in chunks.row_parts(tensor, values)]
+    parts = [tensor[part] for part in chunks.sample_parts(tensor, values)]
     assert torch.equal(torch.cat([*parts, tensor[:0]]), tensor)
     assert all(len(part) == 1 or part.numel() <= values for part in parts)
 
@@ -33,9 +33,9 @@ def test_what_is_measured_by_rows_is_what_is_measured_at_once(shape, values, see
         return (a - b).abs().flatten(1).amax(1)
 
     if len(one):
-        assert torch.equal(chunks.by_rows(measure, one, other, values=values), measure(one, other))
+        assert torch.equal(chunks.by_samples(measure, one, other, values=values), measure(one, other))
     holes = one.masked_fill(other > 0.9, torch.nan)
-    assert torch.equal(chunks.finite_rows(holes), holes.flatten(1).isfinite().all(1))
+    assert torch.equal(chunks.finite_samples(holes), holes.flatten(1).isfinite().all(1))
     assert chunks.same_values(one, one.clone())
     assert chunks.same_values(one, other) == torch.equal(one, other)
 
@@ -44,9 +44,9 @@ def test_what_is_measured_by_rows_is_what_is_measured_at_once(shape, values, see
 def test_rows_taken_and_put_are_those_of_an_index(shape, seed):
     source = _drawn(shape, seed)
     rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))[: len(source) // 2]
-    assert torch.equal(scratch.rows_of(source, rows), source[rows])
+    assert torch.equal(scratch.samples_at(source, rows), source[rows])
     into, wanted = _drawn(shape, seed + 1), _drawn(shape, seed + 1)
-    chunks.put_rows(into, rows, source, rows)
+    chunks.put_samples(into, rows, source, rows)
     wanted[rows] = source[rows]
     assert torch.equal(into, wanted)
 

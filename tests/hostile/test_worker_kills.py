@@ -42,11 +42,10 @@ def actor_of_another_cluster(tmp_path):
 def test_random_kills_on_a_ray_cluster_leave_nothing_behind(tmp_path, request):
     pytest.importorskip("ray", reason="Ray is not installed")
     bystander = request.getfixturevalue("actor_of_another_cluster")
-    from tests.hostile.worker_kills import BATCHES, worker_kills
+    from tests.hostile.worker_kills import worker_kills
 
     workers, drivers = map(int, KILLS.split())
-    reduced = workers + drivers < 10
-    tally = worker_kills(workers, drivers, 1, tmp_path, batches=16 if reduced else BATCHES)
+    tally = worker_kills(workers, drivers, 1, tmp_path)
     assert not tally.failures
     assert tally.kills == {"worker": workers, "driver": drivers}
     assert bystander.is_running()

@@ -2,9 +2,10 @@
 
 python -m tests.hostile.worker_kills 60 20 --seed 7
 
-The job is PGD in batches of about half a second. Workers and drivers end by SIGKILL at random times; a driver is started again with another
-number of workers. At the end all bytes are those of a run in one process that nobody killed, no more batches were done twice than
-there were kills, and nothing of a driver that was killed is alive. A job that ends before all kills are done begins anew.
+The job is PGD in batches of about half a second, so many that it outlasts the kills (one that ends before begins again, and is counted).
+Workers and drivers end by SIGKILL after a random number of batches; a driver is started again with another number of workers. At the
+end all bytes are those of a run in one process that nobody killed, no more batches were done twice than there were kills, and nothing
+of a driver that was killed is alive.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ import psutil
 
 from windtunnel.core.executors import VARIABLE
 
-BATCHES, NODES, STARTS = 100, 3, 5
+NODES, STARTS = 3, 5
+# A kill is due when the workers have begun and finished so many batches more, at most; a clock would kill all of them on a busy machine
+# before one has begun. Half of these notes come between two kills, two of them of each batch: the job outlasts the kills.
+NOTES_PER_KILL, BATCHES_PER_KILL = 20, 8
+LOOK_EVERY = 0.05  # seconds
 ORPHANS_END_IN = 60.0  # seconds: Ray notices that a driver is gone, and ends its actors
 DRIVER = """
 import os, sys, time
@@ -42,7 +47,12 @@ model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.n
 inputs = torch.rand(8 * {batches}, 1, 8, 8)
 log, pause = Path.cwd() / "log", float(sys.argv[1])
 
+def note(word, batch):
+    with log.open("a") as file:
+        print(word, batch.number, file=file)
+
 def work(batch):
+    note("begun", batch)
     x = inputs[batch.indices]
     with seeded(batch.seed):
         found = torchattacks.PGD(model, eps=0.1, steps=10)(x, model(x).argmax(1))
@@ -59,23 +69,23 @@ save_tensors(found, Path("result.pt"))
 
 @dataclass
 class Tally:
-    """What happened."""
+    """What happened. begun, done: how many more of them there were than batches."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    twice: int = 0
+    begun: int = 0
+    done: int = 0
     rounds: int = 0
     failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{number} {kind}s" for kind, number in sorted(self.kills.items()))
-        return f"{kinds or 'nobody'} killed in {self.rounds} jobs, {self.twice} batches done twice: {len(self.failures)} failures"
+        again = f"{self.done} batches were done again, {self.begun} begun again"
+        return f"{kinds or 'nobody'} killed in {self.rounds} jobs; {again}: {len(self.failures)} failures"
 
 
-def worker_kills(
-    workers: int, drivers: int, seed: int, folder: Path, pause: float = 0.5, batches: int = BATCHES
-) -> Tally:
+def worker_kills(workers: int, drivers: int, seed: int, folder: Path, pause: float = 0.5) -> Tally:
     """Kill so many. The tally holds a line for everything that was not as it should be."""
-    draw, tally = random.Random(seed), Tally()
+    draw, tally, batches = random.Random(seed), Tally(), BATCHES_PER_KILL * (workers + drivers)
     (folder / "driver.py").write_text(DRIVER.format(batches=batches))
     subprocess.run(_command(0), cwd=folder, env=_environment("here", ""), check=True)
     expected = (folder / "result.pt").read_bytes()
@@ -127,15 +137,13 @@ def _one_job(folder: Path, address: str, draw: random.Random, due: list[str], ta
     subprocess.run(["rm", "-rf", "checkpoints"], cwd=folder, check=True)
     before = tally.kills.total()
     said, driver = folder / "said", _started(folder, address, draw, pause)
+    next_kill = draw.randint(1, NOTES_PER_KILL)
     while driver.poll() is None:
-        # A few batches apart: some kills hit workers that have just begun, some strike a batch twice.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            driver.wait(draw.uniform(0.5, 5.0))
-            break
-        actors = _actors(address)
-        if not due or not actors or not (folder / "log").exists():
+        time.sleep(LOOK_EVERY)
+        if not due or (notes := len(_notes(folder))) < next_kill or not (actors := _actors(address)):
             continue
-        kind = due.pop()
+        # Some kills hit workers that have just begun, some strike a batch twice.
+        kind, next_kill = due.pop(), notes + draw.randint(1, NOTES_PER_KILL)
         with contextlib.suppress(psutil.Error):
             (psutil.Process(driver.pid) if kind == "driver" else draw.choice(actors)).kill()
         tally.kills[kind] += 1
@@ -151,11 +159,18 @@ def _one_job(folder: Path, address: str, draw: random.Random, due: list[str], ta
         tally.failures.append(f"after {tally.kills.total()} kills: {said.read_text()[-500:]}")
         due.clear()
         return False
-    done = (folder / "log").read_text().split()
-    tally.twice += (twice := len(done) - len(set(done)))
-    if twice > tally.kills.total() - before:
-        tally.failures.append(f"{twice} batches were done twice after {tally.kills.total() - before} kills")
+    notes = Counter(_notes(folder))
+    again = {word: sum(n - 1 for note, n in notes.items() if note.startswith(word)) for word in ("begun", "done")}
+    tally.begun, tally.done = tally.begun + again["begun"], tally.done + again["done"]
+    if again["done"] > tally.kills.total() - before:
+        tally.failures.append(f"{again['done']} batches were done again after {tally.kills.total() - before} kills")
     return True
+
+
+def _notes(folder: Path) -> list[str]:
+    """What the workers have begun and finished so far: `begun 7`, `done 7`."""
+    log = folder / "log"
+    return log.read_text().splitlines() if log.exists() else []
 
 
 def _started(folder: Path, address: str, draw: random.Random, pause: float) -> subprocess.Popen[bytes]:

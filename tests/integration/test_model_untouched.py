@@ -13,8 +13,8 @@ from windtunnel.core.subject import subject_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.outcome import Clean
 from windtunnel.params.queries import QueryEntry
+from windtunnel.params.results import Clean
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 

@@ -204,7 +204,7 @@ ROWS = {
     "what corrupts": (append(f"{A}/corruptions/corrupt.py", "\nX = 1\n"), {"corrupt@blur", "corrupt@against"}),
     "a sanity check": (append(f"{PACKAGE}/evaluation/sanity/masking.py", "\nX = 1\n"), {"sanity"}),
     "the explanation of a check": (  # which is shown beside its result
-        edit(f"{PACKAGE}/evaluation/sanity/curves.py", ') -> Outcome:\n    """', ') -> Outcome:\n    """Look: '),
+        edit(f"{PACKAGE}/evaluation/sanity/curves.py", ') -> CheckResult:\n    """', ') -> CheckResult:\n    """Look: '),
         {"sanity"},
     ),
     "the gate": (append(f"{PACKAGE}/evaluation/gate/decide.py", "\nX = 1\n"), {"gate"}),

@@ -84,7 +84,7 @@ def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
     assert sizes.memory_of(_params(), classifier, subject.dataset) > 0
     skipped = [one.skipped for one in estimate.estimates(_params(), classifier, subject.dataset, None, 1)]
     assert skipped == ["a Python predict is not asked: every query counts"] * 4
-    assert module.rows_asked == 0
+    assert module.queries_asked == 0
 
 
 def test_one_batch_of_each_entry_is_run_and_told_for_all_samples(subject, monkeypatch):

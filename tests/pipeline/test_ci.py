@@ -123,7 +123,7 @@ def test_the_assessment_of_a_pull_request_ends_with_the_gates_code_and_writes_th
     ("", '[ "$1" = sanity ] && exit 2; exit 0', "`windtunnel sanity` ended with 2"),
     ("", '[ "$1" = gate ] && exit 30; exit 0', "`windtunnel gate` ended with 30"),
 ])  # fmt: skip
-def test_no_verdict_replaces_the_comment_of_an_earlier_commit(tools, monkeypatch, dvc, windtunnel, says):
+def test_no_decision_replaces_the_comment_of_an_earlier_commit(tools, monkeypatch, dvc, windtunnel, says):
     tools("dvc", dvc)
     tools("windtunnel", windtunnel)
     Path("out").mkdir()
@@ -133,7 +133,7 @@ def test_no_verdict_replaces_the_comment_of_an_earlier_commit(tools, monkeypatch
     assert done.returncode == 30, done.stderr
     comment = Path("out/comment.md").read_text()
     assert comment.startswith("<!-- windtunnel -->\n")
-    assert f"**no verdict**: {says}" in comment
+    assert f"**no decision**: {says}" in comment
     assert "Of commit abc123." in comment
     assert "passed" not in comment
 

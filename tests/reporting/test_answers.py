@@ -76,13 +76,13 @@ def answer(command, *arguments, code=0):
 
 
 def test_each_command_answers_with_its_format(run):
-    verdict, checks, shown = answer(gate, code=10), answer(sanity), answer(show)
-    assert [a["format"] for a in (verdict, checks, shown)] == [
+    decision, checks, shown = answer(gate, code=10), answer(sanity), answer(show)
+    assert [a["format"] for a in (decision, checks, shown)] == [
         "windtunnel.gate/1", "windtunnel.sanity/1", "windtunnel.show/1"
     ]  # fmt: skip
     assert ShowAnswer.model_validate(shown).assessments.keys() >= {"clean"}
-    assert verdict["decision"] == "failed"
-    assert verdict["conditions"][1]["reason"] == "0.2 below the floor"
+    assert decision["decision"] == "failed"
+    assert decision["conditions"][1]["reason"] == "0.2 below the floor"
     assert checks["asked_now"][0]["reason"] == "not committed: x"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from windtunnel.core.contracts import Algorithm, AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.plugins import families, family_of, libraries
@@ -25,7 +23,8 @@ def find_algorithm(library: str, name: str, where: str, family: str) -> Algorith
     if record is not None and record.row_of is not None:
         if ":" not in name:
             raise UserError(f"{where}.algorithm: '{name}' is not of the form module:function")
-        return cast(Algorithm, record.row_of()(name).algorithm)
+        algorithm: Algorithm = record.row_of()(name).algorithm
+        return algorithm
     rows = algorithms(family)
     known = sorted({row.library for row in rows} | {name for name, other in libraries(family).items() if other.row_of})
     if library not in known:

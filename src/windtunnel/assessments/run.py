@@ -102,7 +102,6 @@ def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequen
 def model_in(resolved: Resolved) -> Model:
     """What params.yaml says of the model: which code of the user's may be called for it, and how long it may take."""
     inputs = resolved.work.inputs["model"]
-    assert isinstance(inputs, dict)
     return Model.model_validate({**inputs, **configured_time_limit("model")})
 
 

@@ -45,7 +45,7 @@ def algorithms(
             if wanted:
                 count += 1
                 needs = ", ".join(sorted(row.requires))
-                what = row.summary or ", ".join(sorted(row.families))
+                what = row.summary or ", ".join(sorted(row.categories))
                 groups.setdefault(name, []).append(
                     (name, row.library, row.name, row.threat_model, row.norm or "-", row.randomness, needs, what)
                 )

@@ -28,7 +28,7 @@ def champion(*, fetch: bool, reassess: bool) -> None:
     from windtunnel.core.errors import UserError
     from windtunnel.operations.retrain.champion import fetch_champion
     from windtunnel.operations.retrain.champion import reassess as reassess_champion
-    from windtunnel.operations.retrain.flow import OUTCOME, REASONS
+    from windtunnel.operations.retrain.flow import REASONS, STATUS
     from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, open_registry
 
     params = load_params()
@@ -50,7 +50,7 @@ def champion(*, fetch: bool, reassess: bool) -> None:
         named["-"] = newest[0]
     for alias, version in named.items():
         if version:
-            ended, why = version.tags.get(OUTCOME, "-").replace("_", " "), version.tags.get(REASONS, "")
+            ended, why = version.tags.get(STATUS, "-").replace("_", " "), version.tags.get(REASONS, "")
             reasons = escape(why or version.tags.get("gate.reasons", ""))
             table.add_row(alias, version.number, version.decision, ended, reasons, version.run_id)
     Console().print(table if table.row_count else f"{registry.model}: no version yet")

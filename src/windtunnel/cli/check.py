@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="How many rows a Python predict (model.source: function) may be asked.",
+    help="How many queries (samples asked about) a Python predict (model.source: function) may get.",
 )
 @click.option("--estimate", is_flag=True, help="Run one batch of every entry: time, memory and disk of the whole job.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
@@ -105,7 +105,7 @@ def check_compatibility(
     """Load the data and the model and print what they are: a line per assessment that cannot run on them, what the model sees, and
     what the run needs of the machine.
 
-    queries: how many rows a Python `predict` may be asked. estimate: measure a batch of every entry, if none is refused.
+    queries: how many a Python `predict` may get. estimate: measure a batch of every entry, if none is refused.
     """
     from windtunnel.cli.needs import needs_of, print_estimate
     from windtunnel.cli.seen import SECONDS
@@ -161,25 +161,25 @@ def check_model(
 ) -> Seen:
     """The sanity checks of group A that need no assessment: a line per failure, and what the model sees; warnings are printed.
 
-    A Python `predict` is asked about as many samples as `queries` rows allow, and how many rows that is, is said before.
+    A Python `predict` is asked about as many samples as `queries` allow, and how many queries that is, is said before.
     """
     from windtunnel.cli.seen import show_what_it_sees
     from windtunnel.core.subject import subject_of
-    from windtunnel.evaluation.sanity.run import affordable, before_any_assessment, rows_before_any_assessment
+    from windtunnel.evaluation.sanity.run import affordable, before_any_assessment, queries_before_any_assessment
     from windtunnel.inputs.models.backends import PredictFunction
 
     module = classifier.module
     if isinstance(module, PredictFunction):
         assessed = affordable(assessed, queries)
-        rows = rows_before_any_assessment(len(assessed))
-        console.print(f"[green]✓[/green] model: will be asked about at most {rows} rows ({len(assessed)} samples); "
+        most = queries_before_any_assessment(len(assessed))
+        console.print(f"[green]✓[/green] model: will get at most {most} queries ({len(assessed)} samples); "
                       f"--queries sets another limit")  # fmt: skip
         if not len(assessed):
             return [], None
     subject = subject_of(classifier, assessed, params.seed)
     findings = before_any_assessment(params, subject)
     if isinstance(module, PredictFunction):
-        console.print(f"[green]✓[/green] model: was asked about {module.rows_asked} rows in {module.calls_made} calls")
+        console.print(f"[green]✓[/green] model: got {module.queries_asked} queries in {module.calls_made} calls")
     seen = show_what_it_sees(subject, console, wider)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:

@@ -1,4 +1,4 @@
-"""`windtunnel gate`: the gate's verdict as a table and as an exit code."""
+"""`windtunnel gate`: the gate's decision as a table and as an exit code."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, r
 )
 @click.pass_context
 def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | None) -> None:
-    """Print the gate's verdict of the last run: each condition, what was found, and whether it holds.
+    """Print the gate's decision of the last run: each condition, what was found, and whether it holds.
 
     \b
     Exit codes:
       0   passed: every condition holds
       10  failed: a condition does not hold
       20  unsound: a hard failure, so that the numbers say nothing about the model
-      30  no verdict: the run is missing or damaged
+      30  no decision: the run is missing or damaged
 
     \b
     Examples:
@@ -38,42 +38,42 @@ def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | 
       windtunnel gate --junit gate.xml
     """  # noqa: D301
     try:
-        verdict = read_gate(GATE)
+        result = read_gate(GATE)
         if junit:
             from windtunnel.reporting.junit import cases_of_gate, write_junit
 
-            write_junit("windtunnel gate", cases_of_gate(verdict), junit)
+            write_junit("windtunnel gate", cases_of_gate(result), junit)
         if as_json:
             from windtunnel.reporting.answers import gate_answer
 
-            click.echo(gate_answer(verdict).text())
+            click.echo(gate_answer(result).text())
         elif as_markdown:
-            click.echo(markdown(verdict), nl=False)
+            click.echo(markdown(result), nl=False)
         else:
-            show_verdict(verdict, Console())
+            show_result(result, Console())
     except UserError as error:
         click.echo(f"windtunnel: {GATE} is missing or damaged ({error}); run dvc repro", err=True)
         ctx.exit(INFRASTRUCTURE)
-    ctx.exit(verdict.exit_code)
+    ctx.exit(result.exit_code)
 
 
-def show_verdict(verdict: GateResult, console: Console) -> None:
-    """The verdict as a table."""
+def show_result(result: GateResult, console: Console) -> None:
+    """The decision as a table."""
     table = Table(header_style="bold")
     for column in COLUMNS[:-1]:
         right = column in {"value", "threshold", "interval"}
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     notes = []
-    for *cells, outcome, why in rows(verdict):
-        colour = "green" if outcome == "holds" else "red"
-        table.add_row(*map(escape, cells), f"[{colour}]{outcome}[/{colour}]")
-        notes += [f"[{colour}]{outcome}[/{colour}] {escape(cells[0])}: {escape(why)}"] if why else []
+    for *cells, holds, why in rows(result):
+        colour = "green" if holds == "holds" else "red"
+        table.add_row(*map(escape, cells), f"[{colour}]{holds}[/{colour}]")
+        notes += [f"[{colour}]{holds}[/{colour}] {escape(cells[0])}: {escape(why)}"] if why else []
     console.print(table)
     # Reasons are sentences: below the table they keep its columns readable in a narrow terminal.
     for note in notes:
         console.print(note, soft_wrap=True)
-    for line in verdict.hard_failures:
+    for line in result.hard_failures:
         console.print(f"[bold red]NOT VALID[/bold red] {escape(line)}")
-    if line := champion_line(verdict):
+    if line := champion_line(result):
         console.print(escape(line), soft_wrap=True)
-    console.print(f"gate: {escape(sentence(verdict))}", style="bold")
+    console.print(f"gate: {escape(sentence(result))}", style="bold")

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import click
 
@@ -30,7 +29,7 @@ COMMANDS = {
     "verify": "decide one VNN-LIB instance, or audit a verification of the last run",
     "vnnlib": "write every sample of a verification as a VNN-LIB instance",
     "strengthen": "stronger attacks for what the sanity checks flagged, run on what the others left",
-    "gate": "the gate's verdict as an exit code",
+    "gate": "the gate's decision as an exit code",
     "track": "log to MLflow what is not logged yet",
     "champion": "who is champion, challenger and previous in the model registry",
     "promote": "make the model of the last run the champion, if the gate says so",
@@ -56,7 +55,8 @@ class LazyGroup(click.Group):
         """The command, imported now; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        return cast(click.Command, getattr(importlib.import_module(f"windtunnel.cli.{cmd_name}"), cmd_name))
+        command: click.Command = getattr(importlib.import_module(f"windtunnel.cli.{cmd_name}"), cmd_name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from rich.console import Console
 from rich.tree import Tree
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.validate import validated_params
@@ -29,54 +30,67 @@ def params(*, schema: bool, as_json: bool, path: Path) -> None:
       windtunnel params --schema            every key, documented
       windtunnel params --schema --json     JSON Schema, for editors that complete and check YAML
     """  # noqa: D301
-    content: dict[str, Json] = Params.model_json_schema() if schema else validated_params(path).model_dump(mode="json")
+    if schema and not as_json:
+        Console().print(_schema_tree())
+        return
+    content = Params.model_json_schema() if schema else validated_params(path).model_dump(mode="json")
     if as_json:
         click.echo(without_credentials(json.dumps(content, indent=2)))
-    elif schema:
-        Console().print(_schema_tree(content))
     else:
         Console().print_json(without_credentials(json.dumps(content)))
 
 
-def _schema_tree(schema: dict[str, Json]) -> Tree:
-    definitions = schema.get("$defs", {})
-    assert isinstance(definitions, dict)
+class _Node(BaseModel):
+    """A node of the JSON Schema that pydantic makes of our blocks, as far as the tree shows it."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    reference: str = Field("", alias="$ref")
+    type: str = "value"
+    description: str = ""
+    default: JsonValue = None
+    enum: tuple[JsonValue, ...] = ()
+    any_of: tuple[_Node, ...] = Field((), alias="anyOf")
+    properties: dict[str, _Node] = Field(default_factory=dict)
+    extra: _Node | bool = Field(default=False, alias="additionalProperties")
+    definitions: dict[str, _Node] = Field(default_factory=dict, alias="$defs")
+
+    @property
+    def name(self) -> str:
+        """Of the block that it refers to; empty where it refers to none."""
+        return self.reference.rsplit("/", 1)[-1]
+
+
+def _schema_tree() -> Tree:
+    schema = _Node.model_validate(Params.model_json_schema())
     tree = Tree("[bold]params.yaml[/bold]")
-    _grow(tree, schema, definitions)
+    _grow(tree, schema, schema.definitions)
     return tree
 
 
-def _grow(tree: Tree, node: dict[str, Json], definitions: dict[str, Json]) -> None:
-    properties = node.get("properties", {})
-    assert isinstance(properties, dict)
-    for key, details in properties.items():
-        assert isinstance(details, dict)
+def _grow(tree: Tree, node: _Node, definitions: Mapping[str, _Node]) -> None:
+    for key, details in node.properties.items():
         inner = _definition(details, definitions)
-        default = f" [dim]= {json.dumps(details['default'])}[/dim]" if "default" in details and not inner else ""
-        text = details.get("description") or (inner or {}).get("description") or ""
+        has_default = "default" in details.model_fields_set and not inner
+        default = f" [dim]= {json.dumps(details.default)}[/dim]" if has_default else ""
+        text = details.description or (inner.description if inner else "")
         branch = tree.add(
-            f"[bold]{key}[/bold]: [cyan]{_type(details)}[/cyan]{default}  {str(text).splitlines()[0] if text else ''}"
+            f"[bold]{key}[/bold]: [cyan]{_type(details)}[/cyan]{default}  {text.splitlines()[0] if text else ''}"
         )
         if inner:
             _grow(branch, inner, definitions)
 
 
-def _definition(details: dict[str, Json], definitions: dict[str, Json]) -> dict[str, Json] | None:
+def _definition(details: _Node, definitions: Mapping[str, _Node]) -> _Node | None:
     """The block behind a key: referred to directly, or as the values of a map of the user's names."""
-    reference = details.get("$ref")
-    extra = details.get("additionalProperties")
-    if reference is None and isinstance(extra, dict):
-        reference = extra.get("$ref")
-    found = definitions.get(str(reference).rsplit("/", 1)[-1]) if reference else None
-    return found if isinstance(found, dict) and "properties" in found else None
+    of_values = details.extra.name if isinstance(details.extra, _Node) else ""
+    found = definitions.get(details.name or of_values)
+    return found if found and found.properties else None
 
 
-def _type(details: dict[str, Json]) -> str:
-    if "enum" in details:
-        return " | ".join(map(str, details["enum"]))  # type: ignore[arg-type]  # JSON Schema: a list
-    if "anyOf" in details:
-        return " | ".join(_type(option) for option in details["anyOf"])  # type: ignore[union-attr,arg-type]
-    if "$ref" in details:
-        return str(details["$ref"]).rsplit("/", 1)[-1]
-    kind = str(details.get("type", "value"))
-    return {"object": "map", "array": "list", "null": "absent"}.get(kind, kind)
+def _type(details: _Node) -> str:
+    if details.enum:
+        return " | ".join(map(str, details.enum))
+    if details.any_of:
+        return " | ".join(map(_type, details.any_of))
+    return details.name or {"object": "map", "array": "list", "null": "absent"}.get(details.type, details.type)

@@ -10,7 +10,7 @@ import click
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.layout import PARAMS_FILE, REPORTS
 from windtunnel.params.load import load_params
-from windtunnel.params.outcome import Report
+from windtunnel.params.results import Report
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.collect import known_assessments
 from windtunnel.reporting.report.html import render_html

@@ -31,7 +31,7 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
       0   promoted, or the champion's own weights again
       10  not promoted: the champion stays
       20  the evaluation is unsound: the champion stays
-      30  no verdict: no registry, a stage that failed, or another retraining is running
+      30  no decision: no registry, a stage that failed, or another retraining is running
       2   params.yaml, data or work tree need fixing
 
     \b

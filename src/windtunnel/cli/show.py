@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Json
@@ -20,10 +21,10 @@ from windtunnel.core.findings import FindingRecord, counts, in_words, overall, r
 from windtunnel.core.gate import GateResult, gate_json, read_gate
 from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.leading import leading_metric, leading_words
-from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, number, rate, read_metadata, severities_of
-from windtunnel.core.rows import Row, interval, rows_in
+from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, limits, rate, read_metadata, severities_of
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.core.sandwich import layers_of, options_of_summary
+from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import leading
@@ -96,8 +97,8 @@ def _everything(
     from windtunnel.reporting.answers import ShowAnswer
 
     return ShowAnswer(
-        summary=summary.model_dump(mode="json"),
-        assessments={name: metadata.model_dump(mode="json") for name, metadata in rows.items()},
+        summary=summary,
+        assessments=dict(rows),
         checks=[*checks],
         gate=gate_json(gate) if gate else None,
     ).text()
@@ -121,10 +122,10 @@ def _print_weakest_class(metrics: Metrics, console: Console) -> None:
     """A line for each end of the sandwich: the class that holds least, and how far the best is from it."""
     ends, classes = weakest_first(metrics)
     for i, end in enumerate(ends):
-        weakest = min((row[i] for row in classes), key=lambda row: number(row, "accuracy"))
+        weakest = min(classes, key=lambda one: one.rates[i].value)
         console.print(
-            f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(str(weakest['class']))}'[/bold], "
-            f"{escape(_text(rate(weakest, 'accuracy')))} of {weakest['n']} samples; the best is {escape(gap_words(metrics, end))} above it",
+            f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(weakest.name)}'[/bold], "
+            f"{escape(str(weakest.rates[i]))} of {weakest.n} samples; the best is {escape(gap_words(metrics, end))} above it",
             soft_wrap=not console.is_terminal,
         )
 
@@ -135,7 +136,7 @@ def _print_classes(metrics: Metrics, console: Console) -> None:
     if not ends:
         return
     columns = (Column("class"), Column("n", right=True), *(Column(ENDS[end], right=True) for end in ends))
-    rows = [(str(row[0]["class"]), str(row[0]["n"]), *(_text(rate(r, "accuracy")) for r in row)) for row in classes]
+    rows = [(one.name, str(one.n), *map(str, one.rates)) for one in classes]
     cut = f", the {MOST_CLASSES} weakest of {len(rows)} (--json has all)" if len(rows) > MOST_CLASSES else ""
     print_table(console, columns, [("", rows[:MOST_CLASSES])], f"Classes at the first budget{cut}")
 
@@ -199,19 +200,19 @@ def _show_one(metadata: Metadata, console: Console) -> None:
 
 def _print_classifiers(metrics: Metrics, console: Console) -> None:
     """The metrics of every classifier of a latent assessment, a column each; nothing where there is one."""
-    rows = rows_in(metrics, "models")
+    rows = table(tuple[ClassifierMetrics, ...], metrics, "models")
     if not rows:
         return
-    columns = (Column("metric", typed=True), *(Column(str(row["model"]), right=True) for row in rows))
+    columns = (Column("metric", typed=True), *(Column(row.model, right=True) for row in rows))
     ends = ("_ci_low", "_ci_high")
-    keys = dict.fromkeys(key for row in rows for key in row if not key.endswith(ends) and key != "model")
-    lines = [(key, *(f"{_number(row[key])}{_limits(row, key)}" if key in row else "-" for row in rows)) for key in keys]
+    keys = dict.fromkeys(key for row in rows for key in row.numbers if not key.endswith(ends))
+    lines = [(key, *(_with_limits(row.numbers, key) if key in row.numbers else "-" for row in rows)) for key in keys]
     print_table(console, columns, [("", lines)], "Every classifier on the same codes")
 
 
-def _limits(row: Row, key: str) -> str:
-    limits = interval(row, key)
-    return f" [{_number(limits[0])}, {_number(limits[1])}]" if limits else ""
+def _with_limits(metrics: Mapping[str, float], key: str) -> str:
+    ends = limits(metrics, key)
+    return _number(metrics[key]) + (f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else "")
 
 
 def _print_caveats(name: str, metadata: Metadata, console: Console) -> None:

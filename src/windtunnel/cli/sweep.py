@@ -79,7 +79,7 @@ def _record(name: str, axes: Mapping[str, list[str]], experiments: Sequence[Expe
     for run in runs:
         assert run.reports is not None  # of run_at
         root = run.reports.parent
-        metrics = {**run.metrics, "epsilon": float(str(load_params(root / "params.yaml").budget.epsilon))}
+        metrics = {**run.metrics, "epsilon": load_params(root / "params.yaml").budget.epsilon}
         points.append(Point(values[run.label], state_digest(Layout(root)), metrics))
     if len(points) < 2:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.operations.stages.track import report_outcome
+from windtunnel.operations.stages.track import report_delivery
 from windtunnel.operations.tracking.track import track as track_state
 
 
@@ -20,4 +20,4 @@ def track(*, strict: bool) -> None:
       windtunnel track
       MLFLOW_TRACKING_URI=http://tracking:5000 windtunnel track --strict
     """  # noqa: D301
-    report_outcome(track_state(strict=strict))
+    report_delivery(track_state(strict=strict))

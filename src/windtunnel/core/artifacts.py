@@ -34,7 +34,6 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import (
     DATA_FILE,
     METADATA_FILE,
-    RUNTIME_FILE,
     cannot_be_written,
     file_digest,
     plain_json,
@@ -43,7 +42,7 @@ from windtunnel.core.files import (
 from windtunnel.core.metadata import FigureRecord, Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
-from windtunnel.core.run_times import RUN_TIMES, measured_run_times, run_time_metrics
+from windtunnel.core.run_times import RUN_TIMES, Runtime, measured_run_times, run_time_metrics
 from windtunnel.core.storage import IMAGES, KEPT, distances_of, of_samples
 from windtunnel.core.subject import Subject
 
@@ -161,7 +160,7 @@ class Artifacts:
 
     @property
     def kept(self) -> Tensor:
-        """The samples whose images are here, int64, ascending: row i of `clean_inputs` is of sample `kept[i]`."""
+        """The samples whose images are here, int64, ascending: `clean_inputs[i]` is of sample `kept[i]`."""
         return self.tensor(KEPT) if KEPT in self.data else torch.arange(len(self.tensor("targets")))
 
     @cached_property
@@ -169,11 +168,11 @@ class Artifacts:
         """The same of those samples alone whose images were kept, for whoever looks at them; itself where all were."""
         if KEPT not in self.data:
             return self
-        rows = self.kept
-        names = tuple(self.sample_names[i] for i in rows.tolist())
+        kept = self.kept
+        names = tuple(self.sample_names[i] for i in kept.tolist())
         kwargs = self.metadata.kwargs.model_copy(update={"sample_names": names})
         metadata = self.metadata.model_copy(update={"kwargs": kwargs})
-        return replace(self, data=of_samples(self.data, rows), metadata=metadata, numbers=tuple(rows.tolist()))
+        return replace(self, data=of_samples(self.data, kept), metadata=metadata, numbers=tuple(kept.tolist()))
 
     def distances(self, norm: Norm) -> Tensor:
         """How far each perturbed input lies from its clean one; float32 (N,), NaN where there is none."""
@@ -262,7 +261,7 @@ def semantics_record(semantics: Semantics, dataset: Dataset) -> SemanticsRecord:
         "threat_model": row.threat_model,
         "objective": semantics.objective,
         "perturbation": asdict(region),
-        "families": sorted(row.families),
+        "families": sorted(row.categories),
         "stochastic": row.randomness is not Randomness.DETERMINISTIC,
         "randomness": row.randomness.value,
         "sample_selection": plain_json(dataset.selection),
@@ -294,7 +293,7 @@ def write_artifacts(
     """Write robustness_data.pt, the figures, metadata.json and runtime.json into `directory`; what a reader would see.
 
     `started` is time.time() at the start of the assessment. But
-    for runtime.json, the bytes depend only on the result: what was measured of time goes there, and how many rows a Python
+    for runtime.json, the bytes depend only on the result: what was measured of time goes there, and how many queries a Python
     `predict` was asked in this process. Raises UserError if the data break the contract, before anything is written.
     """
     check_data(result.data, result.name)
@@ -305,15 +304,17 @@ def write_artifacts(
     artifacts = Artifacts(result.name, directory, result.data, metadata_of(result, subject))
     artifacts = write_metadata(artifacts, draw(artifacts))
     seconds = round(time.time() - started, 3)
-    runtime = {"started": started, "seconds": seconds, "host": socket.gethostname(), "commit": commit()}
-    measured = result.data.get(RUN_TIMES)
-    runtime |= {RUN_TIMES: measured.tolist()} if isinstance(measured, Tensor) else {}
-    asked = getattr(subject.classifier.module, "rows_asked", None)
-    runtime |= {} if asked is None else {"rows_asked": asked}
-    write_json(
-        {**runtime, "resolved": subject.resolved, "data_digest": file_digest(directory / DATA_FILE)},
-        directory / RUNTIME_FILE,
-    )
+    measured = tuple(artifacts.tensor(RUN_TIMES).tolist()) if RUN_TIMES in result.data else None
+    Runtime(
+        started=started,
+        seconds=seconds,
+        host=socket.gethostname(),
+        commit=commit(),
+        runtime_per_sample=measured,
+        rows_asked=getattr(subject.classifier.module, "queries_asked", None),
+        resolved=subject.resolved,
+        data_digest=file_digest(directory / DATA_FILE),
+    ).write(directory)
     return artifacts
 
 
@@ -360,10 +361,10 @@ def read_artifacts(directory: Path, *, run_times: bool = True) -> Artifacts:
 
 def same_samples(artifacts: Artifacts, inputs: Tensor) -> bool:
     """Whether an assessment is of the samples `inputs` (N, ...), as far as it kept their images."""
-    images, rows = artifacts.tensor("clean_inputs"), artifacts.kept
+    images, kept = artifacts.tensor("clean_inputs"), artifacts.kept
     if KEPT not in artifacts.data:
         return same_values(images, inputs)
-    return len(artifacts.tensor("targets")) == len(inputs) and torch.equal(images, inputs[rows])
+    return len(artifacts.tensor("targets")) == len(inputs) and torch.equal(images, inputs[kept])
 
 
 def without_run_times(data: Tensors) -> Tensors:
@@ -379,7 +380,7 @@ def with_run_times(data: Tensors, directory: Path) -> Tensors:
 
 
 def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> None:
-    """Raise UserError unless the four required keys are there, and every per-sample tensor has N rows, images as many as are kept."""
+    """Raise UserError unless the four required keys are there, and every per-sample tensor is of N samples, images as many as are kept."""
     missing = [key for key in REQUIRED_KEYS if key not in data]
     if missing:
         raise UserError(f"{where}: {DATA_FILE} lacks {', '.join(missing)}")
@@ -391,7 +392,7 @@ def check_data(data: Mapping[str, Tensor | dict[str, Tensor]], where: str) -> No
         wanted = pictured if key in IMAGES else n
         if key in data and len(data[key]) != wanted:
             samples = f"{n} samples" if wanted == n else f"{wanted} samples whose images are kept"
-            raise UserError(f"{where}: {DATA_FILE} has {len(data[key])} rows of {key} for {samples}")
+            raise UserError(f"{where}: {DATA_FILE} has {key} of {len(data[key])} samples for {samples}")
 
 
 def _is_choice(kept: Tensor | dict[str, Tensor], n: int) -> bool:
@@ -425,7 +426,7 @@ def load_tensors(path: Path, *, whole: bool = True) -> Tensors:
     """Read what `save_tensors` wrote, with weights_only. Raises UserError where missing or damaged.
 
     The values stay on disk until they are used, and the system may forget them again: a large file needs no memory. `whole`: read
-    it through once, against its checksums; without, for a few rows of a large file, damage inside the values is not seen.
+    it through once, against its checksums; without, for a few samples of a large file, damage inside the values is not seen.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file")

@@ -110,21 +110,21 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Incidents:
-    """What did not go as it should: rows (of the data set) without a result, by reason, and rows worked on in halves."""
+    """What did not go as it should: samples (by their index) without a result, by reason, and samples worked on in halves."""
 
     lost: dict[str, list[int]] = field(default_factory=dict)
     halved: list[int] = field(default_factory=list)
 
     @property
-    def rows_lost(self) -> Tensor:
-        """The rows without a result, int64, ascending."""
-        return torch.tensor(sorted(row for rows in self.lost.values() for row in rows), dtype=torch.int64)
+    def lost_samples(self) -> Tensor:
+        """The samples without a result, int64, ascending."""
+        return torch.tensor(sorted(index for indices in self.lost.values() for index in indices), dtype=torch.int64)
 
     def caveats(self, ids: Sequence[str]) -> list[Caveat]:
         """A line for each, with the samples it concerns."""
         found = [
-            Caveat("batch_failed", f"{len(rows)} samples have no result: {reason}.", tuple(ids[i] for i in rows))
-            for reason, rows in self.lost.items()
+            Caveat("batch_failed", f"{len(indices)} samples have no result: {reason}.", tuple(ids[i] for i in indices))
+            for reason, indices in self.lost.items()
         ]
         if self.halved:
             text = "Memory was short: batches were worked on in halves, whose random draws are others than those of the whole."
@@ -144,7 +144,7 @@ def each_batch(
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
     """Do `work` on every batch, with a progress bar; each batch beside its result, in order, which is not kept here.
 
-    `work` returns tensors with one row per sample of its batch; it is done wherever `executor` says (where nothing is asked for
+    `work` returns tensors whose first axis is the samples of its batch; it is done wherever `executor` says (where nothing is asked for
     in so many `processes`), and gives the same there. A batch that the memory does not hold is worked on in halves.
     A run that is killed loses what is in work; of the first second, `WORTH_KEEPING`, all but KEEP_AT_MOST batches.
     without: what stands for the result of a batch whose workers died or hung; `incidents` then says why. Raises UserError
@@ -184,9 +184,9 @@ def each_batch(
             checkpoint.keep()
         if without is None:
             raise UserError(
-                f"{name}: {len(said.rows_lost)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}"
+                f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}"
             )
-        say(f"{name}: {len(said.rows_lost)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")
+        say(f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")
 
 
 def _finished(
@@ -256,12 +256,12 @@ def run_batches(
     n, filled = sum(len(batch.indices) for batch in todo), 0
     joined: dict[str, Tensor] = {}
     for batch, part in each_batch(todo, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents):
-        rows = slice(filled, filled + len(batch.indices))
+        place = slice(filled, filled + len(batch.indices))
         for key, value in part.items():
             if key not in joined:
                 joined[key] = scratch.empty((n, *value.shape[1:]), value.dtype)
-            joined[key][rows] = value
-        filled = rows.stop
+            joined[key][place] = value
+        filled = place.stop
     return joined
 
 

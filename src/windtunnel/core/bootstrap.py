@@ -7,17 +7,17 @@ import numpy as np
 RESAMPLES = 1000
 
 
-def bootstrap_means(rows: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """Means of each row over images drawn with replacement, the same draw for all rows: (P, N) -> (resamples, P) float64.
+def bootstrap_means(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """Means of each of P series over images drawn with replacement, the same draw for all: (P, N) -> (resamples, P) float64.
 
-    Correlated rows (one image under several corruptions, two models on one image) stay correlated. The seed is fixed:
+    Correlated series (one image under several corruptions, two models on one image) stay correlated. The seed is fixed:
     it is no part of the evidence, and a metric is the same whoever computes it again.
     Source: Efron, Tibshirani 1993, An Introduction to the Bootstrap.
     """
     generator = np.random.default_rng(seed)
-    n = rows.shape[1]
+    n = values.shape[1]
     draws = (np.bincount(generator.integers(0, n, n), minlength=n) for _ in range(resamples))
-    means: np.ndarray = np.stack([rows @ counts for counts in draws]) / n
+    means: np.ndarray = np.stack([values @ counts for counts in draws]) / n
     return means
 
 

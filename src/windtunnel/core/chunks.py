@@ -10,16 +10,16 @@ from torch import Tensor
 AT_A_TIME = 2**22  # values of a part: 16 MiB of float32
 
 
-def row_parts(tensor: Tensor, values: int = AT_A_TIME) -> Iterator[slice]:
-    """The rows of `tensor` (N, ...) in order, in parts of at most `values` values; a row that has more is a part of its own."""
+def sample_parts(tensor: Tensor, values: int = AT_A_TIME) -> Iterator[slice]:
+    """The samples of `tensor` (N, ...) in order, in parts of at most `values` values; one that has more is a part of its own."""
     few = max(1, values // max(1, tensor[:1].numel()))
     return (slice(start, start + few) for start in range(0, len(tensor), few))
 
 
-def by_rows(measure: Callable[..., Tensor], *tensors: Tensor, values: int = AT_A_TIME) -> Tensor:
-    """`measure` of some rows of `tensors` (N, ...) at a time, joined: what it gives (n, ...) of n rows depends on each row alone."""
+def by_samples(measure: Callable[..., Tensor], *tensors: Tensor, values: int = AT_A_TIME) -> Tensor:
+    """`measure` of some samples of `tensors` (N, ...) at a time, joined: what it gives (n, ...) depends on each sample alone."""
     first = tensors[0]
-    found = [measure(*(t[part] for t in tensors)) for part in row_parts(first, values)]
+    found = [measure(*(t[part] for t in tensors)) for part in sample_parts(first, values)]
     return torch.cat(found) if found else measure(*tensors)
 
 
@@ -28,18 +28,18 @@ def of_shape_for(n: int, value: object) -> object:
     return value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) and value.shape[:1] == (1,) else value
 
 
-def put_rows(into: Tensor, at: Tensor, source: Tensor, rows: Tensor) -> None:
-    """`into[at] = source[rows]`, both indices int64 (n,), without a copy of all n rows."""
+def put_samples(into: Tensor, at: Tensor, source: Tensor, indices: Tensor) -> None:
+    """`into[at] = source[indices]`, both int64 (n,), without a copy of all n samples."""
     few = max(1, AT_A_TIME // max(1, source[:1].numel()))
-    for some, others in zip(at.split(few), rows.split(few), strict=True):
+    for some, others in zip(at.split(few), indices.split(few), strict=True):
         into[some] = source[others]
 
 
-def finite_rows(tensor: Tensor) -> Tensor:
-    """Which rows of `tensor` (N, ...) hold finite values alone; bool (N,)."""
-    return by_rows(lambda rows: rows.flatten(1).isfinite().all(1), tensor)
+def finite_samples(tensor: Tensor) -> Tensor:
+    """Which samples of `tensor` (N, ...) hold finite values alone; bool (N,)."""
+    return by_samples(lambda some: some.flatten(1).isfinite().all(1), tensor)
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one shape and equal values, as `torch.equal`, row by row."""
-    return one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in row_parts(one))
+    """Whether two tensors have one shape and equal values, as `torch.equal`, a part at a time."""
+    return one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in sample_parts(one))

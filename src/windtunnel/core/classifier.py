@@ -38,10 +38,10 @@ class Classifier:
 
     @torch.no_grad()
     def logits(self, inputs: Tensor, batch_size: int | None = None) -> Tensor:
-        """Logits, float32 (N, K) on the CPU, in batches of `batch_size`, `forward_rows` where it is None."""
+        """Logits, float32 (N, K) on the CPU, in batches of `batch_size`, `forward_samples` where it is None."""
         if not len(inputs):
             return torch.empty(0, self.num_classes)
-        size = batch_size or forward_rows(inputs)
+        size = batch_size or forward_samples(inputs)
         batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(size)]
         return torch.cat(batches)
 
@@ -62,13 +62,13 @@ class Classifier:
             )
 
 
-def forward_rows(inputs: Tensor) -> int:
+def forward_samples(inputs: Tensor) -> int:
     """How many of `inputs` (N, ...) pass the model together: 512 up to 3x73x73, fewer of larger ones; never by the memory there is."""
     return max(1, min(FORWARD_BATCH, _FORWARD_VALUES // max(1, inputs[:1].numel())))
 
 
 def argmax_or_invalid(logits: Tensor) -> Tensor:
-    """Argmax of (N, K) logits, int64 (N,); -1 for a row with a NaN, which is a prediction of nothing."""
+    """Argmax of (N, K) logits, int64 (N,); -1 where there is a NaN, which is a prediction of nothing."""
     return torch.where(logits.isnan().any(1), -1, logits.argmax(1))
 
 

@@ -92,7 +92,7 @@ class Verdict(IntEnum):
         return self.name.lower()
 
 
-# Family of an algorithm whose certificates are of a smoothed model, not of the model under assessment.
+# Category of an algorithm whose certificates are of a smoothed model, not of the model under assessment.
 SMOOTHED_MODEL = "smoothed_model"
 
 VERDICT_CODES: dict[str, int] = {verdict.label: int(verdict) for verdict in Verdict}
@@ -155,7 +155,7 @@ class Algorithm:
     kind: AssessmentKind
     threat_model: ThreatModel
     norm: Norm | None
-    families: frozenset[str]
+    categories: frozenset[str]
     randomness: Randomness
     requires: frozenset[Capability]
     minimum_norm: bool = False

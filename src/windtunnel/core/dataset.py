@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import row_parts
+from windtunnel.core.chunks import sample_parts
 from windtunnel.core.contracts import Json
+from windtunnel.core.metadata import Value
+from windtunnel.core.tables import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +52,20 @@ class Dataset:
     @property
     def selection(self) -> dict[str, Json]:
         """How the samples were chosen, for `metadata.json`: of the source, and `then` of those, where an entry takes fewer."""
-        of_source = self.metadata.get("samples", {"n": len(self)})
-        assert isinstance(of_source, Mapping)
+        of_source = table(dict[str, Value], self.metadata, "samples") or {"n": len(self)}
         return {**of_source, **({"then": dict(self.chosen)} if self.chosen else {})}
 
     def subset(self, indices: Tensor) -> Dataset:
         """The samples at `indices` (int64, any length), in that order."""
         ids = tuple(self.ids[i] for i in indices.tolist())
-        return replace(self, inputs=scratch.rows_of(self.inputs, indices), targets=self.targets[indices], ids=ids)
+        return replace(self, inputs=scratch.samples_at(self.inputs, indices), targets=self.targets[indices], ids=ids)
 
     def digest(self) -> str:
         """sha256 over ids, inputs and targets: equal digests mean the same samples in the same order."""
         digest = hashlib.sha256("\x1f".join(self.ids).encode())
         for tensor in (self.inputs, self.targets):
             digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-            for part in row_parts(tensor):
+            for part in sample_parts(tensor):
                 digest.update(tensor[part].contiguous().numpy().data)
         return digest.hexdigest()
 

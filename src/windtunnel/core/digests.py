@@ -6,21 +6,20 @@ import hashlib
 import json
 from pathlib import Path
 
-from windtunnel.core.contracts import Json
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json, write_json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block, write_json
 from windtunnel.core.layout import DIGESTS
 
 
-def result_digests(directory: Path) -> dict[str, Json]:
+def result_digests(directory: Path) -> dict[str, str]:
     """sha256 of the tensors and of the metadata, without its list of figures, in `directory` and below it."""
-    found: dict[str, Json] = {}
+    found: dict[str, str] = {}
     for path in sorted(directory.rglob("*")):
         if path.name == DATA_FILE:
             found[path.relative_to(directory).as_posix()] = file_digest(path)
         elif path.name == METADATA_FILE:
-            content = read_json(path)
-            assert isinstance(content, dict)
-            text = json.dumps({key: value for key, value in content.items() if key != "visualisers"}, sort_keys=True)
+            text = json.dumps(
+                {key: value for key, value in read_block(path).items() if key != "visualisers"}, sort_keys=True
+            )
             found[path.relative_to(directory).as_posix()] = hashlib.sha256(text.encode()).hexdigest()
     return found
 

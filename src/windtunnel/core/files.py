@@ -86,6 +86,11 @@ def is_tensor_summary(value: Json) -> bool:
     return isinstance(value, Mapping) and value.keys() == {"shape", "dtype", "device"}
 
 
+def plain_block(values: Mapping[str, object]) -> dict[str, Json]:
+    """A map of any values as JSON, see `plain_json`."""
+    return {key: plain_json(value) for key, value in values.items()}
+
+
 def plain_json(value: object) -> Json:
     """Any value as JSON: tensors become their shape, dtype and device; infinities and NaN become text."""
     if value is None or isinstance(value, bool | int | str):

@@ -1,15 +1,17 @@
-"""The verdict of the gate, as gate.json holds it: written and read as the same type."""
+"""The decision of the gate, as gate.json holds it: written and read as the same type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from windtunnel.core.contracts import Json
-from windtunnel.core.files import plain_json, read_block
-from windtunnel.core.metadata import Value, fitting
+from windtunnel.core.files import plain_block, read_block
+from windtunnel.core.metadata import fitting
+from windtunnel.core.outcomes import Origin
 
 
 class Decision(StrEnum):
@@ -46,7 +48,7 @@ class GateResult:
     decision: Decision
     conditions: tuple[Condition, ...]
     hard_failures: tuple[str, ...] = ()
-    champion: Mapping[str, Value] | None = None
+    champion: Origin | None = None
 
     @property
     def exit_code(self) -> int:
@@ -54,13 +56,12 @@ class GateResult:
         return EXIT_CODE[self.decision]
 
 
-def gate_json(verdict: GateResult) -> dict[str, Json]:
+def gate_json(result: GateResult) -> dict[str, Json]:
     """The content of gate.json."""
-    content = plain_json({"decision": verdict.decision.value, "exit_code": verdict.exit_code, **asdict(verdict)})
-    assert isinstance(content, dict)
-    return content
+    content = TypeAdapter(GateResult).dump_python(result, mode="json")
+    return plain_block({"decision": content["decision"], "exit_code": result.exit_code, **content})
 
 
 def read_gate(path: Path) -> GateResult:
     """What gate.json says. Raises UserError, in one line, where it is missing or damaged."""
-    return fitting(GateResult, read_block(path), str(path), "a verdict of the gate")
+    return fitting(GateResult, read_block(path), str(path), "a result of the gate")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -33,7 +33,9 @@ else:  # pydantic cannot read a recursive alias; its own type holds the same
     Value = JsonValue
 
 Metrics = dict[str, Value]
+_NOT_FINITE = ("inf", "-inf", "nan")  # as `plain_json` writes these numbers
 T = TypeVar("T")
+_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
 
 
 class Record(BaseModel):
@@ -75,7 +77,10 @@ class Region(Record):
 
 
 class SemanticsRecord(Record):
-    """What one assessment means, from the registry row of the algorithm that ran."""
+    """What one assessment means, from the registry row of the algorithm that ran.
+
+    families: the categories of the algorithm; keys of our files are never renamed, so it keeps its name here.
+    """
 
     assessment_kind: AssessmentKind
     case: Case
@@ -193,6 +198,13 @@ def rate(metrics: Mapping[str, object], key: str) -> Rate | None:
     return Rate(number(metrics, key), *ends) if metrics.get(key) is not None else None
 
 
+def limits(metrics: Mapping[str, object], key: str) -> tuple[float, float] | None:
+    """The ends of the 95 % interval of the metric `key`; None where it has none."""
+    ends = (f"{key}_ci_low", f"{key}_ci_high")
+    low, high = (number(metrics, end) if metrics.get(end) is not None else None for end in ends)
+    return Rate(0.0, low, high).limits
+
+
 def read_metadata(directory: Path) -> Metadata:
     """metadata.json of an assessment directory. Raises UserError, in one line, where it is missing or does not fit."""
     path = directory / METADATA_FILE
@@ -207,16 +219,25 @@ def parse_metadata(content: object, where: str) -> Metadata:
 def fitting(kind: type[T], content: object, where: str, what: str) -> T:
     """`content` as one of our types, a pydantic model or a dataclass. Raises UserError, in one line, where it does not fit."""
     try:
-        return TypeAdapter(kind).validate_python(content)
+        return _adapter(kind).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
         raise UserError(f"{where}: not {what} ({key}: {first['msg'].lower()}); of another version?") from error
 
 
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Made once of each type: that takes longer than to validate what is read."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
 def number(metrics: Mapping[str, object], key: str) -> float:
     """A metric that is a number. Raises KeyError where there is none, TypeError where it is no number."""
     value = metrics[key]
+    if value in _NOT_FINITE:
+        return float(str(value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"the metric {key} is a {type(value).__name__}, not a number")
     return float(value)
@@ -227,7 +248,7 @@ def numbers(metrics: Mapping[str, object], key: str) -> list[float]:
     value = metrics[key]
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"the metric {key} is a {type(value).__name__}, not a list of numbers")
-    return [number({key: item}, key) for item in cast(Sequence[object], value)]
+    return [number({key: item}, key) for item in value]
 
 
 def names_in(options: Options, key: str) -> tuple[str, ...]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import StrictInt
+from pydantic import StrictInt, TypeAdapter
 
-from windtunnel.core.contracts import AssessmentKind, Json
+from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
-from windtunnel.core.metadata import Value, fitting
+from windtunnel.core.metadata import SparseRecord, fitting
 
 OUTCOMES_FILE = "outcomes.json"
 HELD, LOST, NOT_ASSESSED = "1", "0", "-"
@@ -68,6 +68,15 @@ class Shares:
         return "" if whole else f"a row is not one of 0 to {self.images}, null for each sample"
 
 
+class Origin(SparseRecord):
+    """The version in the registry that outcomes were fetched for. reassessed: it was assessed anew under other params."""
+
+    model: str = ""
+    version: str = ""
+    run_id: str = ""
+    reassessed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """The outcomes of one model under every metric that pairs samples. `origin`: where it was fetched from."""
@@ -75,15 +84,14 @@ class Record:
     model_digest: str
     samples: tuple[str, ...]
     outcomes: Mapping[str, Outcomes | Shares]
-    origin: Mapping[str, Value] = field(default_factory=dict)
+    origin: Origin | None = None
 
 
 def write_record(record: Record, path: Path) -> None:
     """Write a record as JSON; equal records give equal bytes."""
-    origin = {"origin": dict(record.origin)} if record.origin else {}
-    rows: dict[str, Json] = {name: _block(row) for name, row in record.outcomes.items()}
-    content = {**origin, "model_digest": record.model_digest, "samples": list(record.samples), "outcomes": rows}
-    write_json(content, path)
+    content = TypeAdapter(Record).dump_python(record, mode="json")
+    origin = content.pop("origin")
+    write_json({**({"origin": origin} if origin else {}), **content}, path)
 
 
 def read_record(path: Path) -> Record:
@@ -93,9 +101,3 @@ def read_record(path: Path) -> Record:
     if bad := [why for row in record.outcomes.values() if (why := row.damage(n))]:
         raise UserError(f"{path}: not a record of outcomes ({bad[0]})")
     return record
-
-
-def _block(row: Outcomes | Shares) -> dict[str, Json]:
-    if isinstance(row, Outcomes):
-        return {"protocol": row.protocol, "held": row.held}
-    return {"protocol": row.protocol, "right": list(row.right), "images": row.images}

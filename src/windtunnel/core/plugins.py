@@ -36,7 +36,8 @@ class Lazy(Generic[T]):
     def __call__(self) -> T:
         """The object. Raises what its import raises."""
         module, _, name = self.reference.partition(":")
-        return cast(T, getattr(import_module(module), name))
+        found: T = getattr(import_module(module), name)
+        return found
 
     @property
     def module(self) -> str:
@@ -261,7 +262,7 @@ def load_plugin(group: str, name: str) -> Callable[..., Any]:
     found = _loaded(plugins(group)[name])
     if not callable(found):
         raise UserError(f"plug-in {name} ({plugins(group)[name].value}): is a {type(found).__name__}, not a function")
-    return cast(Callable[..., Any], found)
+    return found
 
 
 def load_modules(group: str) -> None:

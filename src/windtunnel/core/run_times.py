@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, RUNTIME_FILE, file_digest, read_json, write_json
@@ -22,17 +23,23 @@ RUN_TIMES = "runtime_per_sample"
 class Runtime(Record):
     """runtime.json: what varies between equal runs. started: seconds since the epoch. data_digest: of the tensors it speaks of.
 
-    resolved: the digest of what was run. rows_asked: of a Python `predict`, in the process that computed the result.
+    resolved: the digest of what was run. rows_asked: queries of a Python `predict`, in the process that computed the result.
     """
+
+    _empty: ClassVar[tuple[object, ...]] = (None, "")
 
     started: float | None = None
     seconds: float | None = None
     host: str = ""
     commit: str = ""
+    runtime_per_sample: tuple[float, ...] | None = None
+    rows_asked: int | None = None
     resolved: str = ""
     data_digest: str = ""
-    rows_asked: int | None = None
-    runtime_per_sample: tuple[float, ...] | None = None
+
+    def write(self, directory: Path) -> None:
+        """Write the file beside the result in `directory`."""
+        write_json(self.model_dump(mode="json"), directory / RUNTIME_FILE)
 
 
 def read_runtime(directory: Path) -> Runtime | None:
@@ -46,7 +53,7 @@ def read_runtime(directory: Path) -> Runtime | None:
 def write_stage_runtime(stage: str, started: float, place: Layout = HERE) -> None:
     """Note how long a stage took that leaves no assessment; `started`: time.time() at its start."""
     seconds = round(time.time() - started, 3)
-    write_json({"started": started, "seconds": seconds}, place.runtime / stage / RUNTIME_FILE)
+    Runtime(started=started, seconds=seconds).write(place.runtime / stage)
 
 
 def measured_run_times(directory: Path, data_digest: str | None = None) -> list[float] | None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windtunnel.core.chunks import row_parts
+from windtunnel.core.chunks import sample_parts
 from windtunnel.core.errors import InfrastructureError
 
 CACHE = Path(".cache/windtunnel")
@@ -55,9 +55,9 @@ def copy_of(tensor: Tensor) -> Tensor:
     return empty(tensor.shape, tensor.dtype).copy_(tensor)
 
 
-def rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
-    """A copy of the rows at `rows` (int64) of `tensor` (N, ...)."""
-    found = empty((len(rows), *tensor.shape[1:]), tensor.dtype)
-    for part in row_parts(found):
-        found[part] = tensor[rows[part]]
+def samples_at(tensor: Tensor, indices: Tensor) -> Tensor:
+    """A copy of the samples at `indices` (int64) of `tensor` (N, ...)."""
+    found = empty((len(indices), *tensor.shape[1:]), tensor.dtype)
+    for part in sample_parts(found):
+        found[part] = tensor[indices[part]]
     return found

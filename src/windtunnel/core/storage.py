@@ -1,6 +1,6 @@
 """For which samples the images themselves stay in robustness_data.pt (`storage.inputs` of params.yaml).
 
-Of everything else there is a row for every sample. `kept` says which samples have their images; without it all have. What was
+Of everything else there is an entry for every sample. `kept` says which samples have their images; without it all have. What was
 measured of the images before they were dropped is beside them: the distances under every norm.
 """
 
@@ -48,7 +48,7 @@ def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
         kept = kept[result.pictured[kept]]
     if len(kept) == n:
         return result
-    images = {key: scratch.rows_of(_tensor(data, key), kept) for key in IMAGES if key in data}
+    images = {key: scratch.samples_at(_tensor(data, key), kept) for key in IMAGES if key in data}
     caveat = Caveat(
         "images_not_kept",
         f"Of {n} samples the images of {len(kept)} are kept (storage.inputs): everything was computed before the others were "
@@ -65,24 +65,24 @@ def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> 
     Measured from the images; as they were measured where not all of them were kept.
     """
     known = data.get(DISTANCES)
-    if isinstance(known, dict):
+    if known is not None and not isinstance(known, Tensor):
         return known[norm.value]
     return DISTANCE[norm](_tensor(data, PERTURBED), _tensor(data, CLEAN))
 
 
-def of_samples(data: Tensors, rows: Tensor) -> Tensors:
-    """What `data` holds of the samples at `rows`, whose images are all of those that it has; without tables over several models."""
+def of_samples(data: Tensors, indices: Tensor) -> Tensors:
+    """What `data` holds of the samples at `indices`, whose images are all of those that it has; without tables over several models."""
     n = len(_tensor(data, "targets"))
     found: Tensors = {}
     for key, value in data.items():
         if key == DISTANCES:
             continue  # they can be measured again
-        if isinstance(value, dict):
-            found[key] = {name: one[rows] for name, one in value.items() if len(one) == n}
+        if not isinstance(value, Tensor):
+            found[key] = {name: one[indices] for name, one in value.items() if len(one) == n}
         elif key in IMAGES:
             found[key] = value
         elif key in _LOGITS or (value.ndim == 1 and len(value) == n and key not in _NOT_OF_SAMPLES):
-            found[key] = value[rows]
+            found[key] = value[indices]
     return found
 
 

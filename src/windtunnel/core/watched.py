@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from windtunnel.core import watchdog
 from windtunnel.core.endings import as_user_error, deaf_children
@@ -44,7 +44,8 @@ def run_watched(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         process.start()
     theirs.close()
     try:
-        return cast(R, _listen(ours, process))
+        result: R = _listen(ours, process)
+        return result
     finally:
         process.kill()
         process.join()
@@ -81,7 +82,7 @@ def end() -> None:
         watcher.send(("end",))
 
 
-def _listen(connection: Connection, process: mp.process.BaseProcess) -> object:
+def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
     """Until the process says what it returns, or ends without a word, or one of its calls takes too long."""
     waiting: list[tuple[str, float]] = []  # of calls inside calls, the limit of the innermost counts
     while True:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import mlflow
 import numpy as np
 from mlflow.models.evaluation import EvaluationArtifact, EvaluationResult, ModelEvaluator
+from pydantic import BaseModel, ValidationError
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
@@ -28,6 +29,7 @@ from windtunnel.inputs.data.sources import Raw
 from windtunnel.inputs.models.load import import_model, load_classifier
 from windtunnel.inputs.models.trust import trust_of
 from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
+from windtunnel.params.load import mistakes_of
 from windtunnel.params.schema import Params
 
 if TYPE_CHECKING:
@@ -37,11 +39,19 @@ if TYPE_CHECKING:
 _OURS = ("data.source", "data.path", "data.function", "model")  # what MLflow brings
 
 
+class _Asked(BaseModel):
+    """What of `evaluator_config` is read here; the rest is read as params.yaml."""
+
+    data: dict[str, object] | None = None
+    shape: tuple[int, ...] | None = None
+
+
 class FileArtifact(EvaluationArtifact):  # type: ignore[misc]  # MLflow's class is untyped
     """A file of an assessment, by its address in the run; `content` is its bytes."""
 
     def _save(self, output_artifact_path: str) -> None:
-        Path(output_artifact_path).write_bytes(cast(bytes, self._content))
+        content: bytes = self._content
+        Path(output_artifact_path).write_bytes(content)
 
     def _load_content_from_file(self, local_artifact_path: str) -> bytes:
         return Path(local_artifact_path).read_bytes()
@@ -104,15 +114,19 @@ def _as_params(
     model: PyFuncModel, dataset: EvaluationDataset, config: Mapping[str, object]
 ) -> tuple[dict[str, object], np.ndarray, np.ndarray]:
     """(the content of params.yaml, inputs (N, *shape) float32, labels (N,) int64)."""
+    try:
+        asked = _Asked.model_validate(config)
+    except ValidationError as error:
+        raise UserError(mistakes_of(error, "evaluator_config")) from error
     raw = {key: value for key, value in config.items() if key != "shape"}
-    data = dict(cast(Mapping[str, object], raw.get("data") or {}))
+    data = asked.data or {}
     if given := [key for key in _OURS if key in raw or key.removeprefix("data.") in data]:
         raise UserError(f"evaluator_config: {', '.join(given)}: mlflow.models.evaluate brings the model and the data")
     labels = dataset.labels_data
     if labels is None:
         raise UserError("mlflow.models.evaluate: targets are needed: the robustness of wrong answers means nothing")
     rows = np.asarray(dataset.features_data, dtype=np.float32)
-    shape = cast("list[int] | None", config.get("shape")) or _signature_shape(model) or [rows.shape[1]]
+    shape = asked.shape or _signature_shape(model) or (rows.shape[1],)
     if int(np.prod(shape)) != rows.shape[1]:
         raise UserError(f"evaluator_config.shape: {list(shape)} does not hold the {rows.shape[1]} numbers of a row")
     raw["data"] = {**data, "source": "function", "function": GIVEN}
@@ -120,11 +134,11 @@ def _as_params(
     return raw, rows.reshape(-1, *shape), np.asarray(labels).astype(np.int64)
 
 
-def _signature_shape(model: PyFuncModel) -> list[int] | None:
+def _signature_shape(model: PyFuncModel) -> tuple[int, ...] | None:
     signature = model.metadata.signature
     if signature is None or signature.inputs is None or not signature.inputs.is_tensor_spec():
         return None
-    return [int(side) for side in signature.inputs.inputs[0].shape[1:]]
+    return tuple(int(side) for side in signature.inputs.inputs[0].shape[1:])
 
 
 def _uri_of(model: PyFuncModel) -> str:

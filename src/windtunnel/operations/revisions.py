@@ -18,6 +18,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
 from windtunnel.core.layout import LOCK
 from windtunnel.core.plugins import families
+from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.operations.tracking.stages import read_stages
 from windtunnel.reporting.compare.runs import Run, run_in
 
@@ -137,9 +138,8 @@ def _cached(repo: Repo, md5: str, label: str) -> Path:
 
 def other_params(lock: Path, raw: Mapping[str, object]) -> Iterator[str]:
     """The keys that a stage was run with at other values than params.yaml has now."""
-    content = YAML(typ="safe", pure=True).load(lock.read_text(encoding="utf-8"))
-    for stage in content["stages"].values():
-        for key, value in (stage.get("params", {}).get("params.yaml") or {}).items():
+    for stage in read_lock(lock, exact=True).values():
+        for key, value in stage.own_params.items():
             found: object = raw
             for part in key.split("."):
                 found = found.get(part) if isinstance(found, Mapping) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from windtunnel.core.classifier import Classifier, forward_rows
+from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.layout import REPORTS
@@ -89,7 +89,7 @@ def memory_of(params: Params, classifier: Classifier, assessed: Dataset) -> int:
     """
     image = math.prod(assessed.inputs.shape[1:]) * _FLOAT
     outputs = list(_outputs(classifier, assessed))
-    forward = forward_rows(assessed.inputs) * (image + 2 * max(outputs, default=image))
+    forward = forward_samples(assessed.inputs) * (image + 2 * max(outputs, default=image))
     batch = max((entry.batch_size for _, _, entry in entries(params)), default=0)
     return _PROGRAM + max(forward, batch * (6 * image + 2 * sum(outputs)))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.contracts import Json, Verdict
+from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.core.repository import dvc_root
@@ -26,14 +26,14 @@ class Strengthened:
     left: int
 
 
-def lines_of(entries: Mapping[str, Mapping[str, Json]]) -> str:
+def lines_of(entries: Mapping[str, Mapping[str, object]]) -> str:
     """The block to add under `attacks` of params.yaml."""
     text = io.StringIO()
     _yaml().dump({"attacks": {name: dict(entry) for name, entry in entries.items()}}, text)
     return text.getvalue()
 
 
-def add_to(path: Path, entries: Mapping[str, Mapping[str, Json]]) -> None:
+def add_to(path: Path, entries: Mapping[str, Mapping[str, object]]) -> None:
     """Add the entries under `attacks`, keeping the file's comments and order."""
     yaml = _yaml()
     content = yaml.load(path.read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ class CorruptionEntry(Entry):
         "common", description="a corruption, or a suite of them; choice where `corruptions` lists them"
     )
     corruptions: tuple[str, ...] | None = Field(
-        None, min_length=1, description="a list of your own: corruptions or families, e.g. [fog, snow, noise]"
+        None, min_length=1, description="a list of your own: corruptions or categories, e.g. [fog, snow, noise]"
     )
     severities: tuple[Severity, ...] = Field(
         (1, 3, 5), min_length=1, description="1 to 5; severity 0 is always measured"

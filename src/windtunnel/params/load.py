@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast, get_args
+from typing import TypeGuard, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -106,18 +106,22 @@ def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
     try:
         params = params_model().model_validate(_resolve_budget(raw, where))
     except ValidationError as error:
-        lines = dict.fromkeys(_line(details, where) for details in _mistakes(error.errors()))
-        raise UserError("\n".join(lines)) from error
+        raise UserError(mistakes_of(error, where)) from error
     if mistakes := [*_repeated_names(params), *_unknown_names(params)]:
         raise UserError("\n".join(f"{where}: {line}" for line in mistakes))
     return params
 
 
+def mistakes_of(error: ValidationError, where: str) -> str:
+    """A line for each mistake of the user's, in the words of this project."""
+    return "\n".join(dict.fromkeys(_line(details, where) for details in _mistakes(error.errors())))
+
+
 def entries(params: Params) -> Iterator[tuple[str, str, Entry]]:
     """(family, name, entry) of every assessment, in the order of the file."""
     for family in families():
-        for name, entry in cast(dict[str, Entry], getattr(params, family)).items():
-            yield family, name, entry
+        of_family: dict[str, Entry] = getattr(params, family)
+        yield from ((family, name, entry) for name, entry in of_family.items())
 
 
 def _resolve_budget(raw: Mapping[str, object], where: str) -> dict[str, object]:
@@ -222,7 +226,7 @@ def _keys_at(location: list[int | str]) -> list[str]:
             continue
         found = [t for t in (field.annotation, *_arguments(field.annotation)) if _is_model(t)]
         if found:
-            model = cast(type[BaseModel], found[0])
+            model = found[0]
     return list(model.model_fields)
 
 
@@ -230,5 +234,5 @@ def _arguments(annotation: object) -> list[object]:
     return [inner for argument in get_args(annotation) for inner in (argument, *_arguments(argument))]
 
 
-def _is_model(annotation: object) -> bool:
+def _is_model(annotation: object) -> TypeGuard[type[BaseModel]]:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -17,8 +17,8 @@ from windtunnel.params.data import Data
 from windtunnel.params.entry import Block, Budget, Storage
 from windtunnel.params.latent import Generators, LatentEntry
 from windtunnel.params.model import Model
-from windtunnel.params.outcome import Clean, Gate, Report, Sanity, Tracking
 from windtunnel.params.queries import QueryEntry
+from windtunnel.params.results import Clean, Gate, Report, Sanity, Tracking
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 

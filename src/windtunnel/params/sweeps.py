@@ -27,14 +27,14 @@ class EpsilonRange(Block):
         return self
 
 
-class VerdictThresholds(Block):
+class RatingThresholds(Block):
     """Accuracy drops at the median epsilon below which a model is called robust, or moderately fragile."""
 
     robust: Number = Field(0.10, gt=0, le=1)
     moderately_fragile: Number = Field(0.40, gt=0, le=1)
 
     @model_validator(mode="after")
-    def _order(self) -> VerdictThresholds:
+    def _order(self) -> RatingThresholds:
         if self.moderately_fragile <= self.robust:
             raise ValueError(
                 f"moderately_fragile ({self.moderately_fragile:g}) must be larger than robust ({self.robust:g})"
@@ -53,4 +53,4 @@ class SweepEntry(Entry):
     )
     refine: PositiveInt | None = Field(None, description="bisection steps between the grid points around a flip")
     clip: bool = Field(True, description="keep perturbed inputs in the data's value range")
-    thresholds: VerdictThresholds = VerdictThresholds()
+    thresholds: RatingThresholds = RatingThresholds()

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from windtunnel.core.findings import FindingRecord, counts, overall
 from windtunnel.core.gate import Condition, Decision, GateResult, gate_json
+from windtunnel.core.metadata import Metadata
+from windtunnel.core.outcomes import Origin
 from windtunnel.reporting.compare.comparison import Comparison
 
 
@@ -26,8 +28,8 @@ class ShowAnswer(Answer):
     """`windtunnel show --json`: each metadata.json with the caveats of the sanity checks."""
 
     format: Literal["windtunnel.show/1"] = "windtunnel.show/1"
-    summary: dict[str, object]
-    assessments: dict[str, dict[str, object]] = Field(description="by name, the clean evaluation first")
+    summary: Metadata
+    assessments: dict[str, Metadata] = Field(description="by name, the clean evaluation first")
     checks: list[FindingRecord] = Field(description="a row per sanity check, as in reports/sanity/metadata.json")
     gate: dict[str, object] | None = Field(description="gate.json; null where the gate has not run")
 
@@ -40,7 +42,7 @@ class GateAnswer(Answer):
     exit_code: int
     conditions: list[Condition]
     hard_failures: list[str]
-    champion: dict[str, object] | None = Field(description="the champion it was compared with; null for none")
+    champion: Origin | None = Field(description="the champion it was compared with; null for none")
 
 
 class SanityAnswer(Answer):
@@ -131,11 +133,19 @@ class AgainstAnswer(BaseModel):
     refused: list[str]
 
 
+class RunAnswer(BaseModel):
+    """A run: where it came from, and what there is to say of it."""
+
+    label: str
+    origin: str
+    notes: list[str]
+
+
 class CompareAnswer(Answer):
     """`windtunnel compare --json`."""
 
     format: Literal["windtunnel.compare/1"] = "windtunnel.compare/1"
-    runs: list[dict[str, object]] = Field(description="label, origin and notes of each run, the first the reference")
+    runs: list[RunAnswer] = Field(description="the first is the reference")
     params: dict[str, list[str | None]] = Field(description="what differs, a value per run")
     metrics: dict[str, list[float | None]] = Field(description="what differs, a value per run")
     equal_metrics: int
@@ -145,9 +155,9 @@ class CompareAnswer(Answer):
 ANSWERS: tuple[type[Answer], ...] = (ShowAnswer, GateAnswer, SanityAnswer, CheckAnswer, CompareAnswer)
 
 
-def gate_answer(verdict: GateResult) -> GateAnswer:
-    """The verdict of the gate."""
-    return GateAnswer.model_validate(gate_json(verdict))
+def gate_answer(result: GateResult) -> GateAnswer:
+    """The decision of the gate."""
+    return GateAnswer.model_validate(gate_json(result))
 
 
 def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[FindingRecord]) -> SanityAnswer:
@@ -160,7 +170,7 @@ def sanity_answer(recorded: Iterable[FindingRecord], asked_now: Iterable[Finding
 def compare_answer(comparison: Comparison) -> CompareAnswer:
     """A comparison, without its tensors."""
     return CompareAnswer(
-        runs=[{"label": r.label, "origin": r.origin, "notes": list(r.notes)} for r in comparison.runs],
+        runs=[RunAnswer(label=r.label, origin=r.origin, notes=list(r.notes)) for r in comparison.runs],
         params={name: list(values) for name, values in comparison.params},
         metrics={name: list(values) for name, values in comparison.metrics},
         equal_metrics=comparison.equal_metrics,

@@ -18,26 +18,26 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test case: `outcome` with its reason in words; `group` is the class name that CI systems sort by."""
+    """One test case: `result` with its reason in words; `group` is the class name that CI systems sort by."""
 
     group: str
     name: str
-    outcome: Literal["passed", "failed", "skipped"]
+    result: Literal["passed", "failed", "skipped"]
     reason: str = ""
 
 
-def cases_of_gate(verdict: GateResult) -> list[Case]:
+def cases_of_gate(gate: GateResult) -> list[Case]:
     """A case per condition of the gate, and one per hard failure."""
     found = []
-    for row in verdict.conditions:
-        outcome: Literal["passed", "failed"] = "passed" if row.holds else "failed"
+    for row in gate.conditions:
+        result: Literal["passed", "failed"] = "passed" if row.holds else "failed"
         numbers = f"found {row.value}, {row.bound} {row.threshold}"
-        found.append(Case("windtunnel.gate", row.name, outcome, f"{numbers}. {row.reason}".strip()))
-    hard = verdict.hard_failures
+        found.append(Case("windtunnel.gate", row.name, result, f"{numbers}. {row.reason}".strip()))
+    hard = gate.hard_failures
     return [*found, *(Case("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard)]
 
 
-_OUTCOME: dict[Status, Literal["passed", "failed", "skipped"]] = {
+_RESULT: dict[Status, Literal["passed", "failed", "skipped"]] = {
     Status.PASS: "passed",
     Status.FAIL: "failed",
     Status.WARN: "passed",
@@ -53,14 +53,14 @@ def cases_of_checks(rows: Iterable[FindingRecord]) -> list[Case]:
         if row.severity is Severity.HARD:
             remedy = f". {row.remedy}" if row.status is Status.FAIL else ""
             reason = f"{row.reason or row.title}{remedy}"
-            found.append(Case(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _OUTCOME[row.status], reason))
+            found.append(Case(f"windtunnel.sanity.{row.group}", f"{row.id} {row.title}", _RESULT[row.status], reason))
     return found
 
 
 def write_junit(name: str, cases: Iterable[Case], path: Path) -> None:
     """Write a test suite. No time and no host: equal runs give equal bytes."""
     listed = list(cases)
-    count = {outcome: sum(case.outcome == outcome for case in listed) for outcome in ("failed", "skipped")}
+    count = {result: sum(case.result == result for case in listed) for result in ("failed", "skipped")}
     totals = {
         "tests": str(len(listed)),
         "failures": str(count["failed"]),
@@ -72,9 +72,9 @@ def write_junit(name: str, cases: Iterable[Case], path: Path) -> None:
     for case in listed:
         element = ElementTree.SubElement(suite, "testcase", classname=case.group, name=_NOT_XML.sub("?", case.name))
         reason = _NOT_XML.sub("?", case.reason)
-        if case.outcome == "failed":
+        if case.result == "failed":
             ElementTree.SubElement(element, "failure", message=reason).text = reason
-        elif case.outcome == "skipped":
+        elif case.result == "skipped":
             ElementTree.SubElement(element, "skipped", message=reason)
     ElementTree.indent(suites)
     path.parent.mkdir(parents=True, exist_ok=True)

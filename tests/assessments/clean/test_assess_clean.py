@@ -30,7 +30,7 @@ from windtunnel.inputs.data.load import load_dataset, save_datasets
 from windtunnel.inputs.models.load import import_model
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model, Recipe
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 
 
 class Fixed(nn.Module):

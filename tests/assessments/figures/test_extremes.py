@@ -27,7 +27,7 @@ from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualis
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
 

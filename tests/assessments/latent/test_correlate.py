@@ -10,28 +10,34 @@ from scipy.stats import pearsonr
 from torch import nn
 
 from windtunnel.assessments.latent.correlate import PAIRS, correlations, few_classifiers
+from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.inputs.generators.interface import Generators
 from windtunnel.operations.tracking.state import _by_name
 
 
+def classifier(**metrics):
+    return ClassifierMetrics.of("a model", metrics)
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=4, max_size=12, unique=True))
 def test_a_coefficient_lies_in_its_interval_and_more_classifiers_make_it_narrower(points):
-    rows = [{"clean_accuracy": x / 50, "lga": y / 50} for x, y in points]
+    rows = [classifier(clean_accuracy=x / 50, lga=y / 50) for x, y in points]
     (line,) = correlations(rows)
     (more,) = correlations(rows * 2)
-    for name in ("pearson", "spearman"):
-        if f"{name}_ci_low" in line:
-            assert -1 <= line[f"{name}_ci_low"] <= line[name] <= line[f"{name}_ci_high"] <= 1
-            narrower = more[f"{name}_ci_high"] - more[f"{name}_ci_low"]
-            assert narrower <= line[f"{name}_ci_high"] - line[f"{name}_ci_low"] + 1e-9
+    for one, both in ((line.of_pearson, more.of_pearson), (line.of_spearman, more.of_spearman)):
+        if one and one.limits:
+            assert -1 <= one.low <= one.value <= one.high <= 1
+            assert both.high - both.low <= one.high - one.low + 1e-9
 
 
 def test_the_interval_of_pearsons_coefficient_is_that_of_scipy():
     generator = torch.Generator().manual_seed(0)
     x, noise = (torch.randn(9, generator=generator).double() for _ in range(2))
-    (line,) = correlations([{"clean_accuracy": float(a), "lra": float(a + b)} for a, b in zip(x, noise, strict=True)])
+    (line,) = correlations(
+        [classifier(clean_accuracy=float(a), lra=float(a + b)) for a, b in zip(x, noise, strict=True)]
+    )
     expected = pearsonr(x.numpy(), (x + noise).numpy()).confidence_interval()
-    assert [line["pearson_ci_low"], line["pearson_ci_high"]] == pytest.approx(list(expected))
+    assert [line.pearson_ci_low, line.pearson_ci_high] == pytest.approx(list(expected))
 
 
 def test_the_pairs_are_those_of_the_paper_each_once():
@@ -44,10 +50,10 @@ def test_the_pairs_are_those_of_the_paper_each_once():
 
 
 def test_two_to_four_classifiers_are_a_caveat_and_three_have_no_interval():
-    rows = [{"clean_accuracy": 0.1 * i, "lga": 0.2 * i + 0.01 * i**2} for i in range(5)]
+    rows = [classifier(clean_accuracy=0.1 * i, lga=0.2 * i + 0.01 * i**2) for i in range(5)]
     (line,) = correlations(rows[:3])
-    assert "pearson" in line
-    assert "pearson_ci_low" not in line
+    assert line.pearson is not None
+    assert line.pearson_ci_low is None
     assert correlations(rows[:2]) == []
     assert [bool(few_classifiers(rows[:n])) for n in (1, 2, 4, 5)] == [False, True, True, False]
 

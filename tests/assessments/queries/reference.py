@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from windtunnel.assessments.queries.oracle import MIN_ROWS
+from windtunnel.assessments.queries.oracle import MIN_BATCH
 from windtunnel.assessments.queries.streams import uniforms
 
 
@@ -19,8 +19,8 @@ class Draws:
 
 
 def predict(module, images):
-    """Probabilities, in a batch of at least MIN_ROWS, as the search asks."""
-    batch = torch.stack([*images, *[images[-1]] * max(0, MIN_ROWS - len(images))])
+    """Probabilities, in a batch of at least MIN_BATCH, as the search asks."""
+    batch = torch.stack([*images, *[images[-1]] * max(0, MIN_BATCH - len(images))])
     with torch.inference_mode():
         return module(batch).softmax(1)[: len(images)].numpy()
 

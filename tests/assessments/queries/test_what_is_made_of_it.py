@@ -19,11 +19,11 @@ from windtunnel.assessments.queries.figures import (
 )
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm
-from windtunnel.evaluation.summary.evidence import Region, outcome
+from windtunnel.evaluation.summary.evidence import Region, region_evidence
 from windtunnel.operations.tracking.state import ChildState
 from windtunnel.params.entry import Budget
-from windtunnel.params.outcome import Clean
 from windtunnel.params.queries import QueryEntry
+from windtunnel.params.results import Clean
 
 ALL = (SuccessAgainstQueriesVisualiser(), QueryHistogramsVisualiser(), QueryGalleryVisualiser())
 
@@ -108,9 +108,9 @@ def test_mlflow_gets_the_curve_stepped_by_queries(few, tmp_path):
 def test_an_attack_without_a_bound_enters_the_sandwich_only_where_its_examples_lie_inside(few, tmp_path):
     clean = write_artifacts(assess_clean(Clean(), few), tmp_path / "clean", few, started=0)
     free = written(few, tmp_path / "free")
-    small = outcome(Region(Norm.LINF, 0.05), clean, [free])
+    small = region_evidence(Region(Norm.LINF, 0.05), clean, [free])
     assert not small.attacked.any()
     assert small.broken.sum() == (~few.clean_correct).sum()
-    five = outcome(Region(Norm.L0, 5), clean, [free])
+    five = region_evidence(Region(Norm.L0, 5), clean, [free])
     nearer = torch.tensor(free.metrics["l0_dists_succ"]) <= 5
     assert five.broken.sum() == (~few.clean_correct).sum() + nearer.sum()

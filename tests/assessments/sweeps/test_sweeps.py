@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from windtunnel.assessments.sweeps.assess import assess
-from windtunnel.assessments.sweeps.curve import Sweep, area_under_curve, critical_epsilon, sweep_metrics, verdict_of
+from windtunnel.assessments.sweeps.curve import Sweep, area_under_curve, critical_epsilon, rating_of, sweep_metrics
 from windtunnel.assessments.sweeps.grid import epsilon_grid, median_index
 from windtunnel.assessments.sweeps.preflight import preflight
 from windtunnel.assessments.sweeps.report import text_histogram
@@ -157,7 +157,7 @@ def test_geometric_ranges_multiply():
 
 def test_the_median_is_the_upper_one_and_the_thresholds_are_the_originals():
     assert median_index([0, 0.01, 0.02, 0.05, 0.1, 0.2]) == 3
-    assert [verdict_of(d, 0.1, 0.4) for d in (0, 0.099, 0.1, 0.39, 0.4)] == [
+    assert [rating_of(d, 0.1, 0.4) for d in (0, 0.099, 0.1, 0.39, 0.4)] == [
         "robust", "robust", "moderately fragile", "moderately fragile", "fragile",
     ]  # fmt: skip
 

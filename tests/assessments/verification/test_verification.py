@@ -20,7 +20,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.entry import BudgetOverride
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 
 LINF = budget(0.05)
 CROWN = entry("crown")

@@ -116,6 +116,8 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
     "average pooling": (lambda: conv(nn.AvgPool2d(2), flat=144), GREY),
     "padded average pooling": (lambda: conv(nn.AvgPool2d(3, 2, 1), flat=144), GREY),
     "adaptive pooling": (lambda: conv(nn.AdaptiveAvgPool2d(1), flat=4), GREY),
+    "adaptive max pooling": (lambda: conv(nn.AdaptiveMaxPool2d(2), flat=16), GREY),
+    "linear": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5)), GREY),
     "resnet": (
         lambda: nn.Sequential(
             nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), Residual(4), Residual(4, 2),

@@ -7,7 +7,7 @@ import pytest
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.executors import Lost, crew
-from windtunnel.core.executors.crew import AHEAD, DEATHS, News, Shift
+from windtunnel.core.executors.crew import AHEAD, AT_MOST, DEATHS, News, Shift
 
 
 class Worker:
@@ -80,6 +80,14 @@ def test_a_slow_unit_lets_the_others_run_ahead_by_a_few():
     assert sorted(place for place, _ in first) == [1, 2, 3]
 
 
+def test_a_worker_has_its_next_unit_before_the_caller_sees_the_result_of_the_last():
+    """What the driver makes of a result takes no time from the workers."""
+    one = Crew(1)
+    for place, _ in Shift(one, "parcel", range(4), "it").results():
+        (worker,) = one.workers
+        assert worker.owes == ("unit", min(place + 1, 3))
+
+
 def test_a_unit_whose_workers_die_is_given_again_and_then_given_up():
     one = Crew(2, does=lambda unit, time: News("died", "SIGKILL") if unit == 4 else News("done", unit))
     found = results(one, 8)
@@ -87,6 +95,41 @@ def test_a_unit_whose_workers_die_is_given_again_and_then_given_up():
     assert found == {i: i for i in (0, 1, 2, 3, 5, 6, 7)}
     assert one.given[4] == DEATHS
     assert one.hired == 2 + DEATHS
+
+
+def test_a_unit_that_chance_strikes_often_is_not_blamed_where_others_were_struck_too():
+    """Each of the first three loses three workers and is finished then: nine deaths that were nobody's doing. Unit 4 loses ten."""
+    lives = {0: 3, 1: 3, 2: 3, 4: 2 * DEATHS}
+    one = Crew(1, does=lambda unit, time: News("died", "SIGKILL") if time <= lives.get(unit, 0) else News("done", unit))
+    assert results(one, 8) == {i: i for i in range(8)}
+    assert one.given[4] == 2 * DEATHS + 1
+
+
+def test_workers_that_die_at_their_start_show_that_the_units_are_not_to_blame():
+    """Every second worker dies before it is ready; unit 1 loses as many of the others as are half of all."""
+    one = Crew(
+        2,
+        does=lambda unit, time: News("died", "SIGKILL") if unit == 1 and time <= DEATHS + 2 else News("done", unit),
+        opens=lambda number: News("died", "SIGKILL") if number > 2 and number % 2 else News("ready", None),
+    )
+    assert results(one, 4) == {i: i for i in range(4)}
+
+
+def test_a_unit_that_kills_is_given_up_however_often_others_were_struck():
+    """Every other unit loses two workers, which is nobody's doing; each of those that kill has an end all the same."""
+    one = Crew(
+        2, does=lambda unit, time: News("died", "SIGKILL") if unit in (20, 30) or time <= 2 else News("done", unit)
+    )
+    found = results(one, 40)
+    assert {place for place, result in found.items() if isinstance(result, Lost)} == {20, 30}
+    assert one.given[20] == one.given[30] == AT_MOST
+
+
+def test_units_that_kill_do_not_excuse_each_other():
+    one = Crew(2, does=lambda unit, time: News("died", "SIGKILL"))
+    found = results(one, 6)
+    assert all(isinstance(result, Lost) for result in found.values())
+    assert set(one.given.values()) == {DEATHS}
 
 
 def test_a_worker_that_was_killed_by_chance_costs_nothing_but_time():

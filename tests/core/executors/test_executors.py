@@ -1,6 +1,8 @@
 """Where work is done changes nothing of what it gives: in this process, in others, on Ray; killed, and resumed elsewhere."""
 
 import os
+import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -142,6 +144,27 @@ def test_a_worker_that_dies_loses_its_batch_alone(monkeypatch, tmp_path, asked):
     assert torch.equal(found["x"], run_batches(batches, drawn, name="it")["x"])
 
 
+def faults_of_a_search(batch):
+    """How many pages the system gave this worker while it asked for the same 60 MB again and again."""
+    for _ in range(5):
+        parts = [torch.ones(5_000_000) for _ in range(3)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        parts = [torch.ones(5_000_000) for _ in range(3)]
+    del parts
+    return {"faults": torch.tensor([resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before])}
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of other C libraries nothing is known")
+@pytest.mark.parametrize("asked", EVERYWHERE)
+def test_a_worker_works_in_the_memory_that_its_last_batch_left(monkeypatch, asked):
+    """20 times 60 MB are 290,000 pages."""
+    needs(asked)
+    monkeypatch.setenv(VARIABLE, asked)
+    found = run_batches(batches_of(torch.arange(2), 1, 3, "it"), faults_of_a_search, name="it")
+    assert found["faults"].max() < 50_000
+
+
 def dies(batch):
     if batch.number == 5:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -174,7 +197,7 @@ def test_what_stands_for_a_lost_batch_takes_its_place(monkeypatch):
 
     found = run_batches(batches, dies, name="it", without=without, incidents=incidents)
     assert torch.equal(found["index"], torch.arange(40))
-    assert found["x"].isnan().nonzero().flatten().tolist() == incidents.rows_lost.tolist() == [20, 21, 22, 23]
+    assert found["x"].isnan().nonzero().flatten().tolist() == incidents.lost_samples.tolist() == [20, 21, 22, 23]
     (caveat,) = incidents.caveats([f"s{i}" for i in range(40)])
     assert (caveat.code, caveat.samples) == ("batch_failed", ("s20", "s21", "s22", "s23"))
 
@@ -297,13 +320,13 @@ def test_a_function_whose_queries_are_counted_stays(digits_subject, monkeypatch,
     subject = subject_of(
         classifier_of(PredictFunction(predict), 10, (1, 8, 8)), digits_subject.dataset.subset(torch.arange(8))
     )
-    asked = subject.classifier.module.rows_asked
+    asked = subject.classifier.module.queries_asked
     entry = AttackEntry.model_validate(
         {"library": "torchattacks", "algorithm": "Square", "params": {"n_queries": 20}, "batch_size": 4}
     )
     assess("square", entry, BUDGET, subject)
     assert "is done in one process: every query of a function is counted" in capsys.readouterr().err
-    assert subject.classifier.module.rows_asked > asked
+    assert subject.classifier.module.queries_asked > asked
 
 
 def test_a_worker_with_other_versions_is_refused():

@@ -10,10 +10,10 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
 from windtunnel.core.gate import Decision, gate_json
 from windtunnel.core.layout import GATE
-from windtunnel.core.outcomes import Outcomes, Record, Shares, read_record, write_record
+from windtunnel.core.outcomes import Origin, Outcomes, Record, Shares, read_record, write_record
 from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
 from windtunnel.evaluation.validate import validate
-from windtunnel.params.outcome import Gate
+from windtunnel.params.results import Gate
 
 METRICS = {
     "clean": {"accuracy": 0.97},
@@ -23,7 +23,7 @@ WORST = "worst_case/accuracy"
 
 
 def record(held: str, protocol: str = "p", **origin: str) -> Record:
-    return Record("m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, origin)
+    return Record("m", tuple(f"s{i}" for i in range(len(held))), {WORST: Outcomes(protocol, held)}, Origin(**origin))
 
 
 def evaluated(gate: Gate, held: str = "1" * 200, champion: Record | None = None, failures: tuple[str, ...] = ()):
@@ -38,10 +38,10 @@ def test_flat_names_join_group_and_metric():
     ("threshold", "decision"), [(0.39, Decision.PASSED), (0.4, Decision.PASSED), (0.41, Decision.FAILED)]
 )
 def test_a_minimum_is_the_smallest_value_allowed(threshold, decision):
-    verdict = evaluated(Gate(minimum={WORST: threshold}))
-    assert verdict.decision is decision
-    assert verdict.conditions[-1].interval == (0.33, 0.47)
-    assert verdict.conditions[-1].holds is (decision is Decision.PASSED)
+    result = evaluated(Gate(minimum={WORST: threshold}))
+    assert result.decision is decision
+    assert result.conditions[-1].interval == (0.33, 0.47)
+    assert result.conditions[-1].holds is (decision is Decision.PASSED)
 
 
 def test_too_few_samples_fail_the_gate():
@@ -49,14 +49,14 @@ def test_too_few_samples_fail_the_gate():
 
 
 def test_a_hard_failure_outweighs_every_good_number():
-    verdict = evaluated(Gate(minimum={"clean/accuracy": 0.5}), failures=("digits-7 verified and broken",))
-    assert verdict.decision is Decision.UNSOUND
+    result = evaluated(Gate(minimum={"clean/accuracy": 0.5}), failures=("digits-7 verified and broken",))
+    assert result.decision is Decision.UNSOUND
 
 
 def test_a_metric_that_this_run_lacks_fails_its_condition_and_breaks_no_graph():
-    verdict = evaluated(Gate(minimum={"worst_case/acuracy": 0.3}))
-    assert verdict.decision is Decision.FAILED
-    assert "did you mean worst_case/accuracy?" in verdict.conditions[-1].reason
+    result = evaluated(Gate(minimum={"worst_case/acuracy": 0.3}))
+    assert result.decision is Decision.FAILED
+    assert "did you mean worst_case/accuracy?" in result.conditions[-1].reason
 
 
 # --- against the champion ---
@@ -74,7 +74,7 @@ def test_an_equal_model_passes_and_a_worse_one_is_not_with_the_reason():
     assert worse.decision is Decision.FAILED
     assert worse.conditions[-1].value == pytest.approx(-0.15)
     assert worse.conditions[-1].reason.startswith("0 gained, 30 lost of 200: a loss of ")
-    assert worse.champion == {"model": "m", "version": "3"}
+    assert worse.champion == Origin(model="m", version="3")
 
 
 def test_a_better_model_passes():
@@ -82,17 +82,17 @@ def test_a_better_model_passes():
 
 
 def test_the_same_point_estimate_on_too_few_samples_shows_nothing_and_says_how_many_would():
-    verdict = evaluated(REGRESSION, "1" * 40, record("1" * 40))
-    assert verdict.decision is Decision.FAILED
-    assert "even equal outcomes need 52 samples" in verdict.conditions[-1].reason
+    result = evaluated(REGRESSION, "1" * 40, record("1" * 40))
+    assert result.decision is Decision.FAILED
+    assert "even equal outcomes need 52 samples" in result.conditions[-1].reason
     assert evaluated(REGRESSION, "1" * 52, record("1" * 52)).decision is Decision.PASSED
 
 
 def test_the_first_model_has_nobody_to_lose_against():
-    verdict = evaluated(REGRESSION)
-    assert verdict.decision is Decision.PASSED
-    assert verdict.champion is None
-    assert verdict.conditions[-1].reason == "no champion to compare with"
+    result = evaluated(REGRESSION)
+    assert result.decision is Decision.PASSED
+    assert result.champion is None
+    assert result.conditions[-1].reason == "no champion to compare with"
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_the_first_model_has_nobody_to_lose_against():
     [record("1" * 200, protocol="other"), record("1" * 199), Record("m", record("1" * 200).samples, {})],
 )
 def test_a_champion_of_another_protocol_is_refused_and_never_compared(champion):
-    verdict = evaluated(REGRESSION, champion=champion)
-    assert verdict.decision is Decision.FAILED
-    assert verdict.conditions[-1].value is None
-    assert "--reassess" in verdict.conditions[-1].reason
+    result = evaluated(REGRESSION, champion=champion)
+    assert result.decision is Decision.FAILED
+    assert result.conditions[-1].value is None
+    assert "--reassess" in result.conditions[-1].reason
     assert regression_mismatch(REGRESSION, record("1" * 200), champion) == [WORST]
 
 
 def test_samples_that_only_one_of_the_two_was_assessed_on_do_not_count():
-    verdict = evaluated(REGRESSION, "1" * 100 + "-" * 100, record("-" * 30 + "1" * 170))
-    assert verdict.conditions[-1].reason == "0 gained, 0 lost of 70"
+    result = evaluated(REGRESSION, "1" * 100 + "-" * 100, record("-" * 30 + "1" * 170))
+    assert result.conditions[-1].reason == "0 gained, 0 lost of 70"
 
 
 # --- corruptions: many images of each sample ---
@@ -120,7 +120,7 @@ OF_CORRUPTED = Gate(maximum_regression={CORRUPTED: 0.05})
 
 def corrupted(right: list[int | None], protocol: str = "p", **origin: str) -> Record:
     names = tuple(f"s{i}" for i in range(len(right)))
-    return Record("m", names, {CORRUPTED: Shares(protocol, tuple(right), 10)}, origin)
+    return Record("m", names, {CORRUPTED: Shares(protocol, tuple(right), 10)}, Origin(**origin))
 
 
 def test_corrupted_accuracies_are_paired_sample_by_sample_and_the_gate_says_what_it_compared():
@@ -143,9 +143,9 @@ def test_corrupted_accuracies_are_paired_sample_by_sample_and_the_gate_says_what
 
 def test_images_of_one_sample_are_one_sample():
     """Ten images of each of 20 samples are no 200 samples: equal outcomes of 20 samples show nothing."""
-    verdict = decide(OF_CORRUPTED, METRICS, corrupted([8] * 20), corrupted([8] * 20))
-    assert verdict.decision is Decision.FAILED
-    assert "even equal outcomes need 52 samples" in verdict.conditions[-1].reason
+    result = decide(OF_CORRUPTED, METRICS, corrupted([8] * 20), corrupted([8] * 20))
+    assert result.decision is Decision.FAILED
+    assert "even equal outcomes need 52 samples" in result.conditions[-1].reason
 
 
 def test_corrupted_samples_that_only_one_of_the_two_was_assessed_on_do_not_count():
@@ -166,7 +166,7 @@ def test_a_suite_of_other_settings_is_another_protocol():
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path):
     several = {WORST: Outcomes("p", "10-1"), CORRUPTED: Shares("q", (3, None, 0, 10), 10)}
-    written = Record("m", ("a", "b", "c", "d"), several, {"version": "2"})
+    written = Record("m", ("a", "b", "c", "d"), several, Origin(version="2"))
     write_record(written, tmp_path / "r.json")
     assert read_record(tmp_path / "r.json") == written
 
@@ -239,7 +239,7 @@ def test_the_command_turns_the_decision_into_an_exit_code(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"conditions": []}', '{"exit_code": 0, "conditions": [{}]}'])
-def test_a_missing_or_damaged_verdict_is_infrastructure(tmp_path, monkeypatch, content):
+def test_a_missing_or_damaged_result_is_infrastructure(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     if content is not None:
         GATE.parent.mkdir()

@@ -16,7 +16,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.load import entries
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 from windtunnel.params.schema import Params
 
 L2 = {"norm": "L2", "epsilon": 0.5}

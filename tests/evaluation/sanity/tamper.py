@@ -16,7 +16,7 @@ from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.metadata import parse_metadata
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
-from windtunnel.params.outcome import Sanity
+from windtunnel.params.results import Sanity
 
 
 def piece_of(evidence: Evidence, name: str) -> Assessment:
@@ -88,7 +88,7 @@ def fake(
     model = piece_of(evidence, "fgsm")
     facts = {**copy.deepcopy(model.artifacts.metadata.model_dump(mode="json")), "name": name, **metadata}
     artifacts = Artifacts(name, Path(name), {**model.artifacts.data, **data}, parse_metadata(facts, name))
-    assessment = Assessment(name, family, artifacts, model.rows)
+    assessment = Assessment(name, family, artifacts, model.indices)
     return replace(
         evidence,
         assessments=(*evidence.assessments, assessment),

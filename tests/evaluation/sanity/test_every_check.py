@@ -274,7 +274,7 @@ def one_class_broken(e: Evidence) -> Evidence:
 
 
 def gate_on(name: str) -> Callable[[Evidence], Evidence]:
-    from windtunnel.params.outcome import Gate
+    from windtunnel.params.results import Gate
 
     gate = Gate(minimum={f"{name}/adversarial_accuracy": 0.1})
     return lambda e: replace(e, params=e.params.model_copy(update={"gate": gate}))
@@ -342,6 +342,7 @@ FAULTS: dict[str, Callable[[Evidence], Evidence]] = {
     "C21": lambda e: with_params(nothing_found(e), benchmark="cifar10"),
     "C22": natural_images,
     "C23": nothing_found,
+    "C24": lambda e: with_model(e, masks.wrong_sign(module(e))),
     "D1": lambda e: failing(e, "pgd"),
     "D2": lambda e: failing(e, "pgd"),
     "D3": lambda e: failing(e, "pgd"),
@@ -502,8 +503,8 @@ def test_certificates_of_half_of_the_samples_are_not_vacuous(evidence: Evidence)
     assert look("E7", changed(undecided(evidence), "crown", half)).status is Status.PASS
 
 
-def test_there_are_102_checks() -> None:
-    sizes = {"A": 24, "B": 10, "C": 23, "D": 14, "E": 15, "F": 8, "G": 8}
+def test_there_are_103_checks() -> None:
+    sizes = {"A": 24, "B": 10, "C": 24, "D": 14, "E": 15, "F": 8, "G": 8}
     assert {letter: sum(c[0] == letter for c in CHECKS) for letter in sizes} == sizes
 
 
@@ -624,13 +625,13 @@ def test_a_check_that_breaks_is_not_run_and_never_a_pass() -> None:
 
 
 def with_full():
-    from windtunnel.params.outcome import Sanity
+    from windtunnel.params.results import Sanity
 
     return Sanity(profile="full")
 
 
 def test_tiers_not_asked_for_are_shown_as_not_run() -> None:
-    from windtunnel.params.outcome import Sanity
+    from windtunnel.params.results import Sanity
 
     finding = run_check(CHECKS["D1"], None, Sanity())
     assert finding.status is Status.NOT_RUN

@@ -11,7 +11,7 @@ def test_bounds_are_compared_with_a_few_samples_at_a_time(evidence, monkeypatch)
     asked: list[int] = []
     logits = Classifier.logits
     monkeypatch.setattr(Classifier, "logits", lambda self, x: asked.append(len(x)) or logits(self, x))
-    monkeypatch.setattr(agreement, "row_parts", lambda tensor: iter([slice(0, 7)]))
+    monkeypatch.setattr(agreement, "sample_parts", lambda tensor: iter([slice(0, 7)]))
     monkeypatch.setattr(agreement, "AT_RANDOM", 10)
     parts = agreement.bounds_contain(evidence, 1e-4)
     assert max(asked) == 7

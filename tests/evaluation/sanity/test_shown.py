@@ -125,7 +125,7 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
     from windtunnel.core.layout import CHAMPION, SUMMARY
     from windtunnel.core.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
     from windtunnel.params import load
-    from windtunnel.params.outcome import Gate
+    from windtunnel.params.results import Gate
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
     monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))

@@ -244,6 +244,6 @@ def test_a_predict_function_is_asked_nothing_more(tmp_path, monkeypatch, digits_
     network = digits_subject.classifier.module
     module = PredictFunction(lambda batch: network(torch.from_numpy(batch)).softmax(1).numpy())
     subject = subject_of(replace(digits_subject.classifier, module=module), digits_subject.dataset)
-    before = module.rows_asked
+    before = module.queries_asked
     show_what_it_sees(subject, Console(quiet=True))
-    assert module.rows_asked == before
+    assert module.queries_asked == before

@@ -14,8 +14,8 @@ from windtunnel.core.kept import set_aside
 from windtunnel.inputs.models.load import export_onnx
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
-from windtunnel.params.outcome import Clean
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
+from windtunnel.params.results import Clean
 
 
 def resolved(**changes) -> Resolved:

@@ -8,7 +8,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.outcomes import read_record
 from windtunnel.operations.retrain.champion import fetch_champion
-from windtunnel.operations.retrain.flow import OUTCOME, Status, promote_last_run, promote_version
+from windtunnel.operations.retrain.flow import STATUS, Status, promote_last_run, promote_version
 from windtunnel.operations.retrain.summary import summary_markdown
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
 
@@ -55,7 +55,7 @@ def test_a_worse_model_is_kept_out_an_equal_one_let_in_and_a_rollback_restores(p
     equal = project.retrain()
     assert equal.status is Status.PROMOTED, summary_markdown(equal)
     assert "windtunnel version 3 is the champion now, in place of version 1\n" in summary_markdown(equal)
-    assert equal.verdict.conditions[-1].interval[0] > -0.15
+    assert equal.gate.conditions[-1].interval[0] > -0.15
     assert (number(registry, CHAMPION), number(registry, PREVIOUS), number(registry, CHALLENGER)) == ("3", "1", None)
     assert registry.version("3").run_id == registry.version("3").tags["assessment.run_id"]
 
@@ -91,7 +91,7 @@ def test_a_champion_of_another_protocol_is_assessed_anew_and_then_compared(proje
     assert result.status is Status.PROMOTED, summary_markdown(result)
     assert "version 1 was reassessed" in result.note
     champion, mine = read_record(CHAMPION_FILE), read_record(Path("reports/summary/outcomes.json"))
-    assert champion.origin["version"] == "1"
+    assert champion.origin.version == "1"
     assert champion.outcomes["worst_case/accuracy"].protocol == mine.outcomes["worst_case/accuracy"].protocol
     # The registry's copy of the weights gives what the weights themselves gave.
     own = project.registry.record(project.registry.version("1"))
@@ -132,7 +132,7 @@ def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(pro
     CHAMPION_FILE.write_text('{"model_digest": ')
     fetch_champion(registry)
     whole = read_record(CHAMPION_FILE)
-    assert whole.origin["version"] == "1"
+    assert whole.origin.version == "1"
     # Its run lost the outcomes too: the gate says what to do, and a retraining does it by itself.
     CHAMPION_FILE.unlink()
     (kept,) = Path("mlartifacts").rglob("outcomes.json")
@@ -146,7 +146,7 @@ def test_a_champions_record_that_is_damaged_or_lost_is_fetched_or_made_again(pro
         result
     )
     # What somebody wrote into a tag by hand is no end of a retraining: it runs again.
-    registry.tag(result.version, OUTCOME, "great")
+    registry.tag(result.version, STATUS, "great")
     assert not project.retrain().remembered
 
 

@@ -26,7 +26,7 @@ from windtunnel.operations.tracking.outbox import waiting
 from windtunnel.operations.tracking.registry import CHAMPION, PREVIOUS, open_registry
 from windtunnel.operations.tracking.state import read_state
 from windtunnel.operations.tracking.track import track
-from windtunnel.params.outcome import Tracking
+from windtunnel.params.results import Tracking
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

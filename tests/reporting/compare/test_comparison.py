@@ -178,6 +178,6 @@ def test_the_page_says_first_what_became_worse_and_whether_by_chance(tmp_path):
     runs = [run_in(write_run(tmp_path / name, verdicts), name) for name, verdicts in
             (("before", [2] * 19 + [2]), ("after", [1] * 12 + [2] * 8))]  # fmt: skip
     report = page(compare_runs(runs))
-    assert report.front.verdict.startswith("after is worse on pgd -60.0 points, beyond chance")
+    assert report.front.statement.startswith("after is worse on pgd -60.0 points, beyond chance")
     same = page(compare_runs([runs[0], runs[0]]))
-    assert "No outcome of before differs" in same.front.verdict
+    assert "No outcome of before differs" in same.front.statement

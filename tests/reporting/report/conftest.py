@@ -18,7 +18,7 @@ from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.entry import Budget
-from windtunnel.params.outcome import Clean
+from windtunnel.params.results import Clean
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html

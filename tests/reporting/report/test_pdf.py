@@ -10,7 +10,7 @@ import pytest
 from tests.reporting.report.conftest import edit, metrics_of
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import write_json
-from windtunnel.params.outcome import Report as Options
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Table
 from windtunnel.reporting.report.pdf import render_pdf

@@ -12,7 +12,7 @@ from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import Rect
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import file_digest, write_json
-from windtunnel.params.outcome import Report as Options
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.model import Chart, Figure
@@ -35,10 +35,10 @@ def test_both_renderings_hold_the_headline_numbers_of_metadata(reports):
 
 
 def test_not_broken_is_never_called_robust(reports):
-    verdict = build_report(reports).front.verdict
-    assert "at most" in verdict
-    assert "Nothing was verified" in verdict
-    assert "is robust" not in verdict
+    statement = build_report(reports).front.statement
+    assert "at most" in statement
+    assert "Nothing was verified" in statement
+    assert "is robust" not in statement
 
 
 def test_a_hard_failure_comes_first(reports):
@@ -49,8 +49,8 @@ def test_a_hard_failure_comes_first(reports):
     report = build_report(reports)
     assert report.front.alarms[0].severity == "invalid"
     assert "sample 7" in report.front.alarms[0].text
-    assert "contradicts itself" in report.front.verdict
-    assert html_of(reports).index("sample 7") < html_of(reports).index('class="verdict"')
+    assert "contradicts itself" in report.front.statement
+    assert html_of(reports).index("sample 7") < html_of(reports).index('class="statement"')
 
 
 def test_the_html_asks_for_nothing_and_lists_every_sample(reports):
@@ -83,7 +83,7 @@ def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(reports):
 
 def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):
     report = build_report(tmp_path)
-    assert "Nothing was assessed" in report.front.verdict
+    assert "Nothing was assessed" in report.front.statement
     render_pdf(report, tmp_path / "report.pdf")
     render_html(report, tmp_path / "report.html")
 
@@ -229,7 +229,7 @@ def test_damaged_sanity_checks_and_gate_cost_a_line_each(reports, content):
     (reports / "gate.json").write_text("{")
     texts = [f.text for f in build_report(reports).front.caveats]
     assert any(t.startswith("The sanity checks are missing") for t in texts)
-    assert any(t.startswith("The gate's verdict is missing") for t in texts)
+    assert any(t.startswith("The gate's decision is missing") for t in texts)
 
 
 def test_the_gate_is_shown_in_words_with_its_conditions(reports):
@@ -245,9 +245,9 @@ def test_every_sample_carries_what_each_assessment_found_of_it(reports):
     fgsm, summary = read_artifacts(reports / "robustness" / "fgsm"), read_artifacts(reports / "summary")
     assert [name for name, _ in samples.assessments] == ["fgsm", "pair"]
     for i, row in enumerate(samples.rows):
-        outcome = row.outcomes[0]
+        result = row.results[0]
         assert (
-            outcome.verdict.replace(" ", "_")
+            result.verdict.replace(" ", "_")
             == {1: "attack_succeeded", 2: "attack_failed"}[int(fgsm.tensor("verdicts")[i])]
         )
         broken = int(summary.tensor("verdicts")[i]) == 1
@@ -294,7 +294,7 @@ def test_one_assessment_alone_without_summary_or_clean(reports):
     shutil.rmtree(reports / "summary")
     shutil.rmtree(reports / "robustness" / "clean")
     report = build_report(reports, None, ["pair"])
-    assert "no summary" in report.front.verdict
+    assert "no summary" in report.front.statement
     assert len(report.samples.rows) == 20
     render_pdf(report, reports / "report.pdf")
     render_html(report, reports / "report.html")

@@ -30,7 +30,7 @@ from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, ea
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Json, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import DISTANCE
-from windtunnel.core.files import plain_json
+from windtunnel.core.files import plain_block
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
 from windtunnel.core.storage import DISTANCES
@@ -150,10 +150,10 @@ class _Attack:
             for batch, found in each_batch(
                 batches, work, name=name, checkpoint=checkpoint, without=self._untouched, incidents=state.incidents
             ):
-                rows, clean, labels = batch.indices, data.inputs[batch.indices], data.targets[batch.indices]
-                aims = None if self.aims is None else self.aims[rows]
+                indices, clean, labels = batch.indices, data.inputs[batch.indices], data.targets[batch.indices]
+                aims = None if self.aims is None else self.aims[indices]
                 worth = evaluate(classifier, run.row, run.settings.budget, clean, found["perturbed"], labels, aims)
-                state.update(index, rows, worth, found["forwards"], found["backwards"])
+                state.update(index, indices, worth, found["forwards"], found["backwards"])
         for checkpoint in kept:
             checkpoint.clear()
         return calls
@@ -199,9 +199,7 @@ class _Attack:
     def _first_call(self, run: Run, batches: Sequence[Batch]) -> dict[str, Json]:
         """What the library was called with for the first batch; the others differ in their seed and their number of rows."""
         effective = run.settings.effective
-        summary = plain_json(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
-        assert isinstance(summary, dict)
-        return summary
+        return plain_block(call_of(self._request(run, batches[0])).recorded(effective) if batches else effective)
 
     def _identity(self) -> list[object]:
         """What decides the shards beside what was resolved."""
@@ -296,28 +294,28 @@ class _State:
         """Indices of the samples that are attacked and not broken yet."""
         return (self.attacked & ~self.succeeded).nonzero().flatten()
 
-    def update(self, index: int, rows: Tensor, found: Evaluation, forwards: Tensor, backwards: Tensor) -> None:
+    def update(self, index: int, indices: Tensor, found: Evaluation, forwards: Tensor, backwards: Tensor) -> None:
         """Take over what is new: the first try of a sample, a success, or a nearer example that meets the objective."""
-        closer = found.reached & (~self.reached[rows] | (found.distances < self.distances[rows]))
-        better = ~self.tried[rows] | found.succeeded | closer
-        chosen = rows[better]
+        closer = found.reached & (~self.reached[indices] | (found.distances < self.distances[indices]))
+        better = ~self.tried[indices] | found.succeeded | closer
+        chosen = indices[better]
         self.perturbed[chosen] = found.perturbed[better]
         self.logits[chosen] = found.logits[better]
         self.distances[chosen] = found.distances[better]
-        self.broken_by[rows[found.succeeded]] = index
-        self.succeeded[rows] |= found.succeeded
-        self.reached[rows] |= found.reached
-        self.beyond[rows] |= found.beyond
-        self.repaired[rows] |= found.repaired
-        self.tried[rows] = True
-        self.forwards[rows] += forwards
-        self.backwards[rows] += backwards
+        self.broken_by[indices[found.succeeded]] = index
+        self.succeeded[indices] |= found.succeeded
+        self.reached[indices] |= found.reached
+        self.beyond[indices] |= found.beyond
+        self.repaired[indices] |= found.repaired
+        self.tried[indices] = True
+        self.forwards[indices] += forwards
+        self.backwards[indices] += backwards
 
 
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
     predictions = argmax_or_invalid(state.logits)
     verdicts = torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
-    lost = state.incidents.rows_lost
+    lost = state.incidents.lost_samples
     failed = lost[~state.succeeded[lost]]  # what another run broke is broken
     verdicts[failed], state.attacked[failed] = int(Verdict.ERROR), False
     data: Tensors = {

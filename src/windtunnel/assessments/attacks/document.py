@@ -59,7 +59,7 @@ def page() -> str:
 
 
 def _table(rows: list[AttackRow]) -> Iterator[str]:
-    yield "| algorithm | threat model | norms | families | budget | targets | random | note |"
+    yield "| algorithm | threat model | norms | categories | budget | targets | random | note |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for row in rows:
         known = row.algorithm
@@ -69,7 +69,7 @@ def _table(rows: list[AttackRow]) -> Iterator[str]:
             known.name,
             known.threat_model.value,
             "any" if known.norm is None else ", ".join(row.allowed_norms),
-            ", ".join(sorted(known.families)),
+            ", ".join(sorted(known.categories)),
             _budget(row),
             targets,
             random,

@@ -28,12 +28,12 @@ class NearestFAB(torchattacks.FAB):  # type: ignore[misc]  # torchattacks has no
             for aim in range(2, self.n_target_classes + 2) if self.multi_targeted else [None]:
                 self.target_class = aim  # its rank among the logits
                 for restart in range(self.n_restarts):
-                    rows = (right & (found > self.eps)).nonzero().flatten()
-                    if not len(rows):
+                    indices = (right & (found > self.eps)).nonzero().flatten()
+                    if not len(indices):
                         return nearest
                     run = self.attack_single_run_targeted if self.multi_targeted else self.attack_single_run
-                    example = run(x[rows], y[rows], use_rand_start=restart > 0)
-                    distances = distance(norm, example, x[rows])
-                    closer = (self.get_logits(example).argmax(1) != y[rows]) & (distances < found[rows])
-                    nearest[rows[closer]], found[rows[closer]] = example[closer], distances[closer]
+                    example = run(x[indices], y[indices], use_rand_start=restart > 0)
+                    distances = distance(norm, example, x[indices])
+                    closer = (self.get_logits(example).argmax(1) != y[indices]) & (distances < found[indices])
+                    nearest[indices[closer]], found[indices[closer]] = example[closer], distances[closer]
         return nearest

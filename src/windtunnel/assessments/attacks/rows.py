@@ -93,13 +93,13 @@ def algorithm(
     name: str,
     threat_model: ThreatModel,
     norm: Norm | None,
-    families: str,
+    categories: str,
     randomness: Randomness,
     *,
     minimum_norm: bool = False,
     summary: str = "",
 ) -> Algorithm:
-    """A registry row of an empirical attack; `families` are words separated by spaces."""
+    """A registry row of an empirical attack; `categories` are words separated by spaces."""
     needs = {Capability.FORWARD}
     if threat_model is ThreatModel.WHITE_BOX:
         needs.add(Capability.AUTOGRAD)
@@ -109,7 +109,7 @@ def algorithm(
         kind=AssessmentKind.EMPIRICAL_ATTACK,
         threat_model=threat_model,
         norm=norm,
-        families=frozenset(families.split()),
+        categories=frozenset(categories.split()),
         randomness=randomness,
         requires=frozenset(needs),
         minimum_norm=minimum_norm,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.chunks import put_rows, row_parts
+from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import DISTANCE, within
@@ -44,7 +44,7 @@ class Prior:
         """Changes with the examples, so that a checkpoint of other survivors is not continued."""
         digest = hashlib.sha256(self.broken.numpy().data)
         if self.by:
-            for part in row_parts(self.perturbed):
+            for part in sample_parts(self.perturbed):
                 digest.update(self.perturbed[part].contiguous().numpy().data)
         return digest.hexdigest()
 
@@ -110,10 +110,10 @@ def prior_of(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of another model; run "
                 f"`dvc repro attack@{name}` first"
             )
-        rows = [(place[s], i) for i, s in enumerate(found.sample_names) if s in place]
-        if not rows:
+        indices = [(place[s], i) for i, s in enumerate(found.sample_names) if s in place]
+        if not indices:
             continue
-        mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
+        mine, theirs = (torch.tensor(column) for column in zip(*indices, strict=True))
         examples, answers = found.tensor("perturbed_inputs"), _answers(subject, found, theirs)
         # Of an image that is not there, its distance under the other norms cannot be measured later.
         norms = list(DISTANCE) if KEPT in found.data else [budget.norm]
@@ -125,7 +125,7 @@ def prior_of(
         image[found.kept] = torch.arange(len(examples))
         attacked, their_images = mine[new], image[theirs[new]]
         there = their_images >= 0
-        put_rows(perturbed, attacked[there], examples, their_images[there])
+        put_samples(perturbed, attacked[there], examples, their_images[there])
         perturbed[attacked[~there]] = torch.nan
         broken[attacked], logits[attacked], pictured[attacked] = True, answers[new], there
         for norm, sizes in measured.items():
@@ -135,11 +135,11 @@ def prior_of(
     return Prior(broken, perturbed, logits, distances, pictured, tuple(entry.on.survivors_of))
 
 
-def _answers(subject: Subject, found: Artifacts, rows: Tensor) -> Tensor:
-    """Logits of the examples at `rows`, (n, K): the model is asked where the image was kept, else what it said then counts."""
+def _answers(subject: Subject, found: Artifacts, indices: Tensor) -> Tensor:
+    """Logits of the examples at `indices`, (n, K): the model is asked where the image was kept, else what it said then counts."""
     examples = found.tensor("perturbed_inputs")
     if KEPT not in found.data:
-        return subject.classifier.logits(scratch.rows_of(examples, rows))
+        return subject.classifier.logits(scratch.samples_at(examples, indices))
     answers = found.tensor("perturbed_logits").clone()
     answers[found.kept] = subject.classifier.logits(examples)
-    return answers[rows]
+    return answers[indices]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import Algorithm
 from windtunnel.core.plugins import libraries
@@ -16,7 +14,8 @@ ROWS: dict[tuple[str, str], AttackRow] = {
 def row_of(algorithm: Algorithm) -> AttackRow:
     """The registry row of an attack, be it of a library's list or a function of the user's."""
     made = libraries("attacks")[algorithm.library].row_of
-    return cast(AttackRow, made()(algorithm.name)) if made else ROWS[algorithm.key]
+    row: AttackRow = made()(algorithm.name) if made else ROWS[algorithm.key]
+    return row
 
 
 ALGORITHMS: tuple[Algorithm, ...] = tuple(row.algorithm for row in ROWS.values())

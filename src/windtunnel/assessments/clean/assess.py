@@ -17,7 +17,8 @@ from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
-from windtunnel.params.outcome import Clean
+from windtunnel.core.tables import ClassShare, written
+from windtunnel.params.results import Clean
 
 
 def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
@@ -50,13 +51,9 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
         "adaptive_ece": adaptive_calibration_error(logits, targets, params.calibration_bins),
         "brier": brier_score(logits, targets),
         "mean_confidence": float(logits.double().softmax(1).amax(1).mean()),
-        "per_class": _per_class(params, subject),
+        "per_class": written(_per_class(params, subject)),
         "confusion_matrix": confusion_matrix(predictions, targets, subject.dataset.num_classes).tolist(),
-        "reliability": {
-            "confidence": calibration.confidence.tolist(),
-            "accuracy": calibration.accuracy.tolist(),
-            "count": calibration.counts.tolist(),
-        },
+        "reliability": calibration.bins.model_dump(mode="json"),
     }
     data = {
         **base_data(subject, verdicts),
@@ -69,10 +66,10 @@ def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:
     return AssessmentResult("clean", semantics, data, metrics, kwargs={**base_kwargs(subject), **options})
 
 
-def _per_class(params: Clean, subject: Subject) -> list[Json]:
-    rows: list[Json] = []
+def _per_class(params: Clean, subject: Subject) -> list[ClassShare]:
+    rows = []
     for label, name in enumerate(subject.dataset.class_names):
         mine = subject.dataset.targets == label
         rate = binomial_rate(int(subject.clean_correct[mine].sum()), int(mine.sum()), params.ci_level, params.ci_method)
-        rows.append({"class": name, "n": rate.n, **(rate.metrics("accuracy") if rate.n else {})})
+        rows.append(ClassShare.of(rate, **{"class": name}))
     return rows

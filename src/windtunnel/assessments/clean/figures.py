@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from windtunnel.assessments.clean.reliability import ConfidenceBins
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Series, bars, lines, matrix
 from windtunnel.assessments.figures.style import BLUES
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import number, numbers
-from windtunnel.core.rows import block, interval, listed, rows_in
+from windtunnel.core.metadata import number
+from windtunnel.core.tables import ClassShare, table
 
 if TYPE_CHECKING:
     from windtunnel.core.artifacts import Artifacts
@@ -35,15 +36,15 @@ class ConfusionMatrixVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One matrix."""
-        grid = [numbers({"row": row}, "row") for row in listed(artifacts.metrics, "confusion_matrix")]
+        grid = table(tuple[tuple[int, ...], ...], artifacts.metrics, "confusion_matrix")
         if not grid:
             raise NothingToDraw(_NOT_CLEAN)
-        names = [str(row["class"]) for row in rows_in(artifacts.metrics, "per_class")]
-        off = int(sum(map(sum, grid)) - sum(grid[i][i] for i in range(len(grid))))
+        names = [line.label for line in table(tuple[ClassShare, ...], artifacts.metrics, "per_class")]
+        off = sum(map(sum, grid)) - sum(grid[i][i] for i in range(len(grid)))
         alt = f"Confusion matrix of {len(names)} classes; {off} samples are off the diagonal."
         if len(names) > self.max_labelled:
             return [_most_frequent(grid, names, alt, off)]
-        tips = [[f"{name} classified as {other}: {int(v)} samples" for other, v in zip(names, row, strict=True)]
+        tips = [[f"{name} classified as {other}: {v} samples" for other, v in zip(names, row, strict=True)]
                 for name, row in zip(names, grid, strict=True)]  # fmt: skip
         return [matrix(grid, names, names, "predicted class", "true class", alt, BLUES, _count, tips)]
 
@@ -52,7 +53,7 @@ def _count(value: float) -> str:
     return f"{int(value)}" if value else ""
 
 
-def _most_frequent(grid: list[list[float]], names: list[str], alt: str, off: int) -> Drawing:
+def _most_frequent(grid: Sequence[Sequence[int]], names: list[str], alt: str, off: int) -> Drawing:
     """The largest cells off the diagonal as bars: a matrix of hundreds of classes shows nobody anything."""
     cells = [(n, i, j) for i, row in enumerate(grid) for j, n in enumerate(row) if n and i != j]
     if not cells:
@@ -77,11 +78,9 @@ class ReliabilityVisualiser(Visualiser):
         """One chart."""
         from windtunnel.core.binomial import binomial_interval
 
-        bins = block(artifacts.metrics, "reliability")
-        if not bins:
+        drawn = table(ConfidenceBins, artifacts.metrics, "reliability").filled
+        if not drawn:
             raise NothingToDraw(_NOT_CLEAN)
-        rows = zip(*(numbers(bins, key) for key in ("confidence", "accuracy", "count")), strict=True)
-        drawn = [(confidence, accuracy, int(n)) for confidence, accuracy, n in rows if n]
         limits = tuple(binomial_interval(round(accuracy * n), n) for _, accuracy, n in drawn)
         series = (
             Series("perfect calibration", "soft", ((0, 0), (1, 1)), dashed=True, dots=False),
@@ -104,13 +103,14 @@ class PerClassAccuracyVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
-        rows = [row for row in rows_in(artifacts.metrics, "per_class") if "accuracy" in row]
+        lines = table(tuple[ClassShare, ...], artifacts.metrics, "per_class")
+        rows = [(line.label, line.rate) for line in lines if line.rate]
         if not rows:
             raise NothingToDraw(_NOT_CLEAN)
         shown = rows
         if len(rows) > self.max_classes:
-            shown = sorted(rows, key=lambda r: number(r, "accuracy"))[: self.max_classes]
-        drawn = [Bar(str(r["class"]), number(r, "accuracy"), "clean", interval(r, "accuracy")) for r in shown]
+            shown = sorted(rows, key=lambda row: row[1].value)[: self.max_classes]
+        drawn = [Bar(label, rate.value, "clean", rate.limits) for label, rate in shown]
         left_out = f"; the {len(shown)} least accurate of {len(rows)}" if len(shown) < len(rows) else ""
         label = f"clean accuracy per class, 95 % intervals{left_out}"
         return [bars(drawn, label, "Clean accuracy of each class.", width=HALF)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.clean.reliability import ConfidenceBins
+
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
@@ -18,6 +20,13 @@ class Reliability:
     confidence: Tensor
     accuracy: Tensor
     counts: Tensor
+
+    @property
+    def bins(self) -> ConfidenceBins:
+        """The same as it stands among the metrics."""
+        return ConfidenceBins(
+            confidence=self.confidence.tolist(), accuracy=self.accuracy.tolist(), count=self.counts.tolist()
+        )
 
     @property
     def ece(self) -> float:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from windtunnel.assessments.clean.reliability import ConfidenceBins
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.rows import block, listed, rows_in
 from windtunnel.core.series import write_csv
+from windtunnel.core.tables import ClassShare, table
 
 
 def write_clean_series(clean: Artifacts, class_names: tuple[str, ...], directory: Path) -> None:
     """per_class_accuracy.csv, reliability.csv, and confusion.csv (a row a sample, as the confusion template reads it)."""
-    rows = rows_in(clean.metrics, "per_class")
     write_csv(directory / "per_class_accuracy.csv", ("class", "accuracy", "n"), [
-        {"class": row["class"], "accuracy": row.get("accuracy", ""), "n": row["n"]} for row in rows
+        {"class": line.label, "accuracy": line.accuracy, "n": line.n}
+        for line in table(tuple[ClassShare, ...], clean.metrics, "per_class")
     ])  # fmt: skip
-    bins = block(clean.metrics, "reliability")
     write_csv(directory / "reliability.csv", ("confidence", "accuracy", "count"), [
-        {"confidence": c, "accuracy": a, "count": n}
-        for c, a, n in zip(*(listed(bins, key) for key in ("confidence", "accuracy", "count")), strict=True) if n
+        {"confidence": confidence, "accuracy": accuracy, "count": count}
+        for confidence, accuracy, count in table(ConfidenceBins, clean.metrics, "reliability").filled
     ])  # fmt: skip
     pairs = zip(clean.tensor("targets").tolist(), clean.tensor("clean_predictions").tolist(), strict=True)
     write_csv(directory / "confusion.csv", ("actual", "predicted"), [

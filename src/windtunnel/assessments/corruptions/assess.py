@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import cast
 
 import numpy as np
 import torch
@@ -19,12 +18,14 @@ from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
-from windtunnel.core.chunks import put_rows, row_parts
-from windtunnel.core.classifier import forward_rows
+from windtunnel.core.chunks import put_samples, sample_parts
+from windtunnel.core.classifier import forward_samples
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.executors import UNASKED
+from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
+from windtunnel.core.tables import table
 from windtunnel.params.corruptions import CorruptionEntry
 
 # Pixels to corrupt that are worth the seconds in which other processes start (about 15 s of work).
@@ -112,8 +113,8 @@ class Mildest:
         self.lost |= corrupted.lost
         breaks = (corrupted.predictions != targets) & (corrupted.severity < self.severity)
         shows = breaks | (self.severity == NEVER)
-        rows = shows.nonzero().flatten()
-        put_rows(self.inputs, rows, corrupted.inputs, rows)
+        indices = shows.nonzero().flatten()
+        put_samples(self.inputs, indices, corrupted.inputs, indices)
         self.shown[shows] = corrupted.predictions[shows]
         self.severity[breaks] = corrupted.severity
 
@@ -122,7 +123,7 @@ def _eight_bits(inputs: Tensor) -> np.ndarray:
     """Float images (N, C, H, W) in [0, 1] as uint8 (N, H, W, C)."""
     n, channels, height, width = inputs.shape
     rounded = scratch.empty((n, height, width, channels), torch.uint8)
-    for part in row_parts(inputs):
+    for part in sample_parts(inputs):
         rounded[part] = (inputs[part] * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
     found: np.ndarray = rounded.numpy()
     return found
@@ -130,9 +131,9 @@ def _eight_bits(inputs: Tensor) -> np.ndarray:
 
 def _predicted(subject: Subject, pixels: np.ndarray, upsample: int | None = None) -> Tensor:
     """Predictions of uint8 images (N, H, W, C), resized to `upsample` and back where it is given; int64 (N,)."""
-    found, rows = [], forward_rows(subject.dataset.inputs)
-    for start in range(0, len(pixels), rows):
-        part = pixels[start : start + rows]
+    found, size = [], forward_samples(subject.dataset.inputs)
+    for start in range(0, len(pixels), size):
+        part = pixels[start : start + size]
         found.append(subject.classifier.predict(_floats(there_and_back(part, upsample) if upsample else part)))
     return torch.cat(found)
 
@@ -165,7 +166,9 @@ class _Units:
         """All of them, numbered through."""
         parts = torch.arange(len(self.pixels)).split(self.entry.batch_size)
         # The seeds are those of the images.
-        return [Batch(number, rows, 0) for number, rows in enumerate(rows for _ in self.pairs for rows in parts)]
+        return [
+            Batch(number, indices, 0) for number, indices in enumerate(indices for _ in self.pairs for indices in parts)
+        ]
 
     def pair(self, batch: Batch) -> int:
         """Index of the (corruption, severity) that a batch is under."""
@@ -174,20 +177,20 @@ class _Units:
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """The corrupted pixels, uint8 (n, H, W, C), and what the model makes of them, int64 (n,)."""
         corruption, severity = self.pairs[self.pair(batch)]
-        rows, ids, run_seed = batch.indices, self.subject.dataset.ids, self.subject.seed
+        indices, ids, run_seed = batch.indices, self.subject.dataset.ids, self.subject.seed
         # The seed of an image depends on its id, so that neither its place nor its neighbours matter.
-        seeds = tuple(derive_seed(run_seed, "corruption", ids[i], corruption, severity) for i in rows.tolist())
-        job = Job(corruption, severity, self.pixels[rows.numpy()], seeds, self.entry.upsample)
+        seeds = tuple(derive_seed(run_seed, "corruption", ids[i], corruption, severity) for i in indices.tolist())
+        job = Job(corruption, severity, self.pixels[indices.numpy()], seeds, self.entry.upsample)
         corrupted = run_job(job)
         predictions = self.subject.classifier.predict(_floats(corrupted))
         return {"pixels": torch.from_numpy(corrupted), "predictions": predictions}
 
     def untouched(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a batch whose workers were lost: the samples as they are, and no prediction."""
-        rows = batch.indices
+        indices = batch.indices
         return {
-            "pixels": torch.from_numpy(self.pixels[rows.numpy()]),
-            "predictions": torch.full((len(rows),), _NOTHING),
+            "pixels": torch.from_numpy(self.pixels[indices.numpy()]),
+            "predictions": torch.full((len(indices),), _NOTHING),
         }
 
 
@@ -210,9 +213,9 @@ def _corrupt_all(
         processes=UNASKED if len(pairs) * n * side**2 > WORTH_PROCESSES else 1,
     )  # fmt: skip
     for batch, part in found:
-        rows = slice(filled, filled + len(batch.indices))
-        _floats(part["pixels"].numpy(), inputs[rows])
-        predictions[rows], filled = part["predictions"], rows.stop
+        indices = slice(filled, filled + len(batch.indices))
+        _floats(part["pixels"].numpy(), inputs[indices])
+        predictions[indices], filled = part["predictions"], indices.stop
         if filled == n:
             lost = predictions == _NOTHING
             predictions[lost] = -1  # a prediction of nothing, as of a model that gives NaN
@@ -324,7 +327,7 @@ def _upsampled(entry: CorruptionEntry, metrics: dict[str, Json] | None = None) -
         return ()
     measured = ""
     if metrics:
-        change = float(cast(float, metrics["resizing_change"]))
+        change = number(metrics, "resizing_change")
         measured = f" Resizing there and back, without any corruption, changes accuracy by {100 * change:+.1f} points."
     return (
         Caveat(
@@ -369,8 +372,8 @@ def _about_mce(suite: SuiteData, reference: Reference | None, metrics: dict[str,
                 "the class count and the size were checked.",
             )
         )
-    undefined = cast(list[str], metrics["mce_undefined"])
-    relative = [name for name in cast(list[str], metrics["relative_mce_undefined"]) if name not in undefined]
+    undefined, relative = (table(tuple[str, ...], metrics, f"{prefix}mce_undefined") for prefix in ("", "relative_"))
+    relative = tuple(name for name in relative if name not in undefined)
     for names, what in ((undefined, "mCE and relative mCE"), (relative, "relative mCE")):
         if names:
             found.append(

@@ -12,8 +12,8 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Bar, Series, Stack, bars, lines, matrix, stacks
 from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import corruption_pairs, number, numbers
-from windtunnel.core.rows import block, interval
+from windtunnel.core.metadata import corruption_pairs, limits, number, numbers
+from windtunnel.core.tables import table
 
 if TYPE_CHECKING:
     from windtunnel.core.artifacts import Artifacts
@@ -43,18 +43,17 @@ class CorruptionAccuracyVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A bar per corruption, the lowest first."""
         m, n = artifacts.metrics, len(artifacts.sample_names)
-        by = block(m, "accuracy_by_corruption")
+        by, lows, highs = (
+            table(dict[str, float], m, f"accuracy_by_corruption{end}") for end in ("", "_ci_low", "_ci_high")
+        )
         if by:
-            ends = [block(m, f"accuracy_by_corruption_ci_{end}") for end in ("low", "high")]
             rows = [
-                Bar(name, number(by, name), "corrupted", (number(ends[0], name), number(ends[1], name)))
-                for name in sorted(by, key=lambda name: number(by, name))
+                Bar(name, value, "corrupted", (lows[name], highs[name]))
+                for name, value in sorted(by.items(), key=lambda item: item[1])
             ]
             label = f"accuracy on {n} samples, mean of the severities"
         else:
-            rows = [
-                Bar(artifacts.name, number(m, "corrupted_accuracy"), "corrupted", interval(m, "corrupted_accuracy"))
-            ]
+            rows = [Bar(artifacts.name, number(m, "corrupted_accuracy"), "corrupted", limits(m, "corrupted_accuracy"))]
             label = f"accuracy on {n} samples"
         clean = number(m, "clean_accuracy")
         alt = f"Accuracy per corruption against {clean:.1%} clean; the lowest is {rows[0].label} with {rows[0].value:.1%}."
@@ -84,8 +83,8 @@ class SeverityCurveVisualiser(Visualiser):
             [number(m, f"severity_0_accuracy{end}"), *numbers(m, f"accuracy_by_severity{end}")]
             for end in ("", "_ci_low", "_ci_high")
         )
-        whole, limits = tuple(zip([0.0, *severities], mean, strict=True)), tuple(zip(low, high, strict=True))
-        drawn.append(Series("mean, 95 % band; thin lines are single corruptions", "corrupted", whole, limits))
+        whole, band = tuple(zip([0.0, *severities], mean, strict=True)), tuple(zip(low, high, strict=True))
+        drawn.append(Series("mean, 95 % band; thin lines are single corruptions", "corrupted", whole, band))
         alt = f"Mean accuracy against severity: {zero:.1%} at 0, {mean[-1]:.1%} at {plain(severities[-1])}."
         ticks = [0.0, *severities]
         return [lines(drawn, "severity (0: 8-bit rounding alone)", "accuracy", alt, (0, severities[-1]), (0, 1), ticks)]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.corruptions.reference import Pair, Reference
-from windtunnel.assessments.corruptions.table import COMMON, family_of
+from windtunnel.assessments.corruptions.table import COMMON, category_of
 from windtunnel.core.binomial import IntervalMethod, Rate, binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
@@ -69,7 +69,7 @@ def accuracy_metrics(predictions: Tensor, clean: Tensor, targets: Tensor, interv
 
 
 def suite_metrics(suite: SuiteData, interval: Interval, reference: Reference | None = None) -> dict[str, Json]:
-    """Means over the suite, by pair, corruption, family and severity; severity 0; flips; minimal severities; mCE."""
+    """Means over the suite, by pair, corruption, category and severity; severity 0; flips; minimal severities; mCE."""
     targets, n = suite.targets, len(suite.targets)
     accuracy = (suite.predictions == targets).double().mean(1)
     by_corruption = _means_by(lambda pair: pair[0], suite.pairs, accuracy)
@@ -90,7 +90,7 @@ def suite_metrics(suite: SuiteData, interval: Interval, reference: Reference | N
         "n_correct": int((suite.predictions == targets).sum()),
         "mean_corruption_error": 1 - float(np.mean(list(by_corruption.values()))),
         **_named("accuracy_by_corruption", by_corruption, n, interval),
-        **_named("accuracy_by_family", _means_by(lambda p: family_of(p[0]), suite.pairs, accuracy), n, interval),
+        **_named("accuracy_by_family", _means_by(lambda p: category_of(p[0]), suite.pairs, accuracy), n, interval),
         "severities": list(severities),
         **_listed("accuracy_by_severity", [by_severity[s] for s in severities], n, interval),
         **_listed("accuracy_by_pair", accuracy.tolist(), n, interval),

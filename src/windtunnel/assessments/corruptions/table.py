@@ -6,16 +6,16 @@ from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Ran
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.params.corruptions import CHOICE, CorruptionEntry
 
-FAMILY: dict[str, tuple[str, ...]] = {
+CATEGORY: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
     "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
     "weather": ("snow", "frost", "fog", "brightness", "spatter"),
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
 }
 VALIDATION = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-ALL = tuple(name for names in FAMILY.values() for name in names)
+ALL = tuple(name for names in CATEGORY.values() for name in names)
 COMMON = tuple(name for name in ALL if name not in VALIDATION)
-SUITES: dict[str, tuple[str, ...]] = {"common": COMMON, "validation": VALIDATION, "all": ALL, **FAMILY}
+SUITES: dict[str, tuple[str, ...]] = {"common": COMMON, "validation": VALIDATION, "all": ALL, **CATEGORY}
 
 # Measured (tests/assessments/corruptions): these draw nothing, so two seeds give equal bytes.
 DETERMINISTIC = frozenset(
@@ -23,9 +23,9 @@ DETERMINISTIC = frozenset(
 )
 
 
-def family_of(corruption: str) -> str:
+def category_of(corruption: str) -> str:
     """noise, blur, weather or digital."""
-    return next(family for family, names in FAMILY.items() if corruption in names)
+    return next(category for category, names in CATEGORY.items() if corruption in names)
 
 
 def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def corruptions_of(entry: CorruptionEntry, where: str) -> tuple[str, ...]:
     for word in entry.corruptions or (entry.algorithm,):
         if word not in ALL and word not in SUITES:
             raise UserError(
-                unknown_word(f"{where}.corruptions", word, [*SUITES, *ALL], what="a corruption or a family of them")
+                unknown_word(f"{where}.corruptions", word, [*SUITES, *ALL], what="a corruption or a category of them")
             )
         found += SUITES.get(word, (word,))
     return tuple(dict.fromkeys(found))
@@ -45,14 +45,14 @@ def results(entry: CorruptionEntry) -> int:
     return len(corruptions_of(entry, "corruptions")) * len(entry.severities) + 1
 
 
-def _row(name: str, family: str, summary: str, *, deterministic: bool) -> Algorithm:
+def _row(name: str, category: str, summary: str, *, deterministic: bool) -> Algorithm:
     return Algorithm(
         library="imagecorruptions",
         name=name,
         kind=AssessmentKind.STATISTICAL_SAMPLING,
         threat_model=ThreatModel.NOT_APPLICABLE,
         norm=None,
-        families=frozenset({"common_corruption", family}),
+        categories=frozenset({"common_corruption", category}),
         randomness=Randomness.DETERMINISTIC if deterministic else Randomness.GLOBAL_RNG,
         requires=frozenset({Capability.FORWARD}),
         summary=summary,
@@ -60,7 +60,7 @@ def _row(name: str, family: str, summary: str, *, deterministic: bool) -> Algori
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
-    *(_row(name, family_of(name), "", deterministic=name in DETERMINISTIC) for name in ALL),
+    *(_row(name, category_of(name), "", deterministic=name in DETERMINISTIC) for name in ALL),
     *(
         _row(suite, "suite", ", ".join(names), deterministic=set(names) <= DETERMINISTIC)
         for suite, names in SUITES.items()

@@ -26,6 +26,7 @@ from windtunnel.assessments.latent.metrics import (
 )
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
 from windtunnel.assessments.latent.table import LATENT_PGD
+from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
 from windtunnel.core.binomial import binomial_rate
@@ -33,8 +34,10 @@ from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
+from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
+from windtunnel.core.tables import written
 from windtunnel.inputs.generators.interface import Generators
 from windtunnel.inputs.generators.record import Quality
 from windtunnel.params.latent import LatentEntry
@@ -119,7 +122,7 @@ def assess(
     metrics: dict[str, Json] = {
         **_metrics(entry, known, codes, findings),
         **(quality.model_dump() if quality else {}),
-        **({"models": [*rows], "correlations": correlations(rows)} if others else {}),
+        **({"models": written(rows), "correlations": written(correlations(rows))} if others else {}),
     }
     return AssessmentResult(
         name=name,
@@ -305,9 +308,9 @@ def metrics_from(entry: LatentEntry, data: Tensors, subject: Subject) -> dict[st
     )
 
 
-def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
+def _row(label: str, entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> ClassifierMetrics:
     core = {**_core_metrics(entry, subject, codes, found), **_image_changes(entry, subject, codes, found)}
-    return {"model": label, **{key: value for key, value in core.items() if not isinstance(value, list)}}
+    return ClassifierMetrics.of(label, {key: value for key, value in core.items() if not isinstance(value, list)})
 
 
 def _image_changes(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:
@@ -399,13 +402,13 @@ def _caveats(
 ) -> list[Caveat]:
     notes: list[Caveat] = []
     encoded = "lra" in metrics
-    lra, clean = float(str(metrics.get("lra", 1))), float(str(metrics["clean_accuracy"]))
+    lra, clean = number({"lra": 1, **metrics}, "lra"), number(metrics, "clean_accuracy")
     if lra < clean - RECONSTRUCTION_GAP:
         notes.append(Caveat("poor_reconstruction", (
             f"Accuracy on reconstructed images (LRA {lra:.1%}) is more than 5 points under clean accuracy ({clean:.1%}): the "
             f"metrics on reconstructions measure the generative model as much as the classifier."
         )))  # fmt: skip
-    norm = float(str(metrics.get("code_norm", 1)))
+    norm = number({"code_norm": 1, **metrics}, "code_norm")
     if abs(norm - 1) > CODE_NORM_GAP:
         notes.append(Caveat("codes_not_standard_normal", (
             f"Codes of real images have a mean scaled norm of {norm:.2f}, draws of N(0, I) of 1.00: what is said of generated images "
@@ -419,11 +422,11 @@ def _caveats(
             "No sample was encoded (samples: {n: 0}): there are metrics of generated images alone, and how well the generative "
             "model covers real ones was not measured."
         )))  # fmt: skip
-    missed = {name: int(str(metrics.get(f"{name}_not_found", 0))) for name in ("lars", "lags")}
-    if any(missed.values()):
+    lars, lags = (int(number({key: 0, **metrics}, key)) for key in ("lars_not_found", "lags_not_found"))
+    if lars or lags:
         notes.append(Caveat("not_found", (
-            f"Within {entry.minimum.rho:g} no change of class was found for {missed['lars']} reconstructed and "
-            f"{missed['lags']} generated images; the mean severities are over the others, so the true ones are larger."
+            f"Within {entry.minimum.rho:g} no change of class was found for {lars} reconstructed and "
+            f"{lags} generated images; the mean severities are over the others, so the true ones are larger."
         )))  # fmt: skip
     doubted = sum(int(side["unconfirmed"].sum()) for side in (found.reconstruction, found.generation))
     if doubted:

@@ -38,7 +38,7 @@ def conventional(
     found = {}
     for norm, geometry in GEOMETRY.items():
         plan = Plan(max(bounds_of(options, norm)) * options.reach, options.restarts, options.steps, options.step_size)
-        problem = Problem(lambda points, rows: classifier.module(points).float(), centres, labels, geometry, span)
+        problem = Problem(lambda points, indices: classifier.module(points).float(), centres, labels, geometry, span)
         found[norm] = minimum_search(problem, plan, _generator(seed, norm)).distances.cpu()
     generator = _generator(seed, "noise")
     sigma = options.noise_sigma * (span[1] - span[0])

@@ -8,7 +8,8 @@ from itertools import product
 
 from scipy.stats import norm, pearsonr, spearmanr
 
-from windtunnel.core.contracts import Caveat, Json
+from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
+from windtunnel.core.contracts import Caveat
 
 SEVERITIES = ("adversarial_severity_scaled_l2", "adversarial_severity_linf")
 CONVENTIONAL = (*SEVERITIES, "adversarial_frequency_scaled_l2", "adversarial_frequency_linf")
@@ -32,29 +33,30 @@ ENOUGH = 5
 FOR_INTERVAL = 4  # Fisher's transformation divides by n - 3
 
 
-def correlations(rows: Sequence[dict[str, Json]]) -> list[Json]:
+def correlations(rows: Sequence[ClassifierMetrics]) -> list[Correlation]:
     """Pearson's and Spearman's coefficient of every pair of PAIRS over the classifiers `rows`, with 95 % intervals.
 
     Empty for fewer than three classifiers; without the coefficients where one of the two does not vary, and without the
     intervals for fewer than four.
     """
-    found: list[Json] = []
+    found = []
+    numbers = [row.numbers for row in rows]
     for x, y in PAIRS:
-        pairs = [(float(str(row[x])), float(str(row[y]))) for row in rows if x in row and y in row]
+        pairs = [(float(row[x]), float(row[y])) for row in numbers if x in row and y in row]
         if len(pairs) < FEWEST:
             continue
         xs, ys = zip(*pairs, strict=True)
-        line: dict[str, Json] = {"x": x, "y": y, "n": len(pairs)}
+        coefficients: dict[str, float] = {}
         if len(set(xs)) > 1 and len(set(ys)) > 1:
             pearson, spearman = float(pearsonr(xs, ys)[0]), float(spearmanr(xs, ys)[0])
             # Spearman's variance after Bonett and Wright 2000, doi:10.1007/BF02294183.
-            line |= _with_interval("pearson", pearson, 1.0, len(pairs))
-            line |= _with_interval("spearman", spearman, 1 + spearman**2 / 2, len(pairs))
-        found.append(line)
+            coefficients |= _with_interval("pearson", pearson, 1.0, len(pairs))
+            coefficients |= _with_interval("spearman", spearman, 1 + spearman**2 / 2, len(pairs))
+        found.append(Correlation.model_validate({"x": x, "y": y, "n": len(pairs), **coefficients}))
     return found
 
 
-def few_classifiers(rows: Sequence[dict[str, Json]]) -> tuple[Caveat, ...]:
+def few_classifiers(rows: Sequence[ClassifierMetrics]) -> tuple[Caveat, ...]:
     """The caveat of correlations over fewer than five classifiers."""
     if not 1 < len(rows) < ENOUGH:
         return ()
@@ -62,9 +64,9 @@ def few_classifiers(rows: Sequence[dict[str, Json]]) -> tuple[Caveat, ...]:
     return (Caveat("few_classifiers", text),)
 
 
-def _with_interval(name: str, coefficient: float, variance: float, n: int) -> dict[str, Json]:
+def _with_interval(name: str, coefficient: float, variance: float, n: int) -> dict[str, float]:
     """A coefficient with the 95 % interval of Fisher's z, whose variance is `variance` / (n - 3)."""
-    block: dict[str, Json] = {name: coefficient}
+    block = {name: coefficient}
     if n >= FOR_INTERVAL and abs(coefficient) < 1:
         half = float(norm.ppf(0.975)) * math.sqrt(variance / (n - 3))
         low, high = (math.tanh(math.atanh(coefficient) + side * half) for side in (-1, 1))

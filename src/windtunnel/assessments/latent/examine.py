@@ -59,7 +59,7 @@ def nearest(
     device = classifier.device
     centres = latents * shrink(epsilon)
     problem = Problem(
-        lambda points, rows: classifier.module(generators.decode(points, classes[rows])).float(),
+        lambda points, indices: classifier.module(generators.decode(points, classes[indices])).float(),
         centres,
         classes,
         SCALED_L2,
@@ -89,7 +89,7 @@ def _search_within(rho: float, entry: LatentEntry, problem: Problem, found: Foun
         return
     rest = replace(
         problem,
-        scores=lambda points, rows: problem.scores(points, left[rows]),
+        scores=lambda points, indices: problem.scores(points, left[indices]),
         centres=problem.centres[left],
         classes=problem.classes[left],
     )
@@ -123,10 +123,10 @@ def _noisy(
     generator, draws = _generator(seed, "noise"), entry.noise_draws
     repeated, labels = latents.repeat_interleave(draws, 0), classes.repeat_interleave(draws)
     codes = [perturb(repeated, epsilon, generator) for epsilon in entry.noise_levels]
-    rows = [predict_codes(generators, classifier, noisy, labels) for noisy in codes]
+    indices = [predict_codes(generators, classifier, noisy, labels) for noisy in codes]
     return {
         "noisy_latents": torch.stack([noisy[::draws].cpu() for noisy in codes], 1),
-        "noisy_predictions": torch.stack([row.view(len(latents), draws) for row in rows], 1),
+        "noisy_predictions": torch.stack([row.view(len(latents), draws) for row in indices], 1),
     }
 
 

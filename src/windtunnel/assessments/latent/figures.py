@@ -10,9 +10,10 @@ from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.figures.plots import Bar, Cloud, Series, bars, clouds, histogram, lines, ranks
 from windtunnel.assessments.latent import pictures as pictures  # registers its figures
+from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
-from windtunnel.core.metadata import number, numbers
-from windtunnel.core.rows import Row, interval, listed, rows_in
+from windtunnel.core.metadata import limits, number, numbers
+from windtunnel.core.tables import table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +55,7 @@ def _accuracies(a: Artifacts) -> Scene:
     names = {"clean_accuracy": "as they are", "lra": "reconstructed, LRA", "lga": "generated, LGA",
              "lara": "attacked, LARA", "laga": "attacked, LAGA"}  # fmt: skip
     roles = {"clean_accuracy": "clean", "lara": "broken", "laga": "broken"}
-    rows = [Bar(words, number(a.metrics, key), roles.get(key, "accent"), interval(a.metrics, key))
+    rows = [Bar(words, number(a.metrics, key), roles.get(key, "accent"), limits(a.metrics, key))
             for key, words in names.items() if key in a.metrics]  # fmt: skip
     alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
     return bars(rows, f"accuracy; attacked within {number(a.metrics, 'rho'):g} in latent space", alt, width=HALF)
@@ -66,11 +67,13 @@ def _noise(a: Artifacts) -> Scene | None:
     for side, colour in _SIDES.items():
         if f"llna_{side}_curve" not in a.metrics:
             continue
-        columns = (listed(a.metrics, f"llna_{side}_curve{end}") for end in ("", "_ci_low", "_ci_high"))
-        rows = [row for row in zip(numbers(a.metrics, "noise_levels"), *columns, strict=True) if row[1] is not None]
-        known = [(x, *(float(str(v)) for v in values)) for x, *values in rows]
+        columns = (
+            table(tuple[float | None, ...], a.metrics, f"llna_{side}_curve{end}") for end in ("", "_ci_low", "_ci_high")
+        )
+        levels = zip(numbers(a.metrics, "noise_levels"), *columns, strict=True)
+        known = [((x, y), (low, high)) for x, y, low, high in levels if None not in (y, low, high)]
         if known:
-            drawn.append(Series(side, colour, tuple((k[0], k[1]) for k in known), tuple((k[2], k[3]) for k in known)))
+            drawn.append(Series(side, colour, tuple(point for point, _ in known), tuple(ends for _, ends in known)))
     if not drawn:
         return None
     ends = "; ".join(f"{s.label} {s.points[-1][1]:.1%} at the largest" for s in drawn)
@@ -280,24 +283,24 @@ class LatentCorrelationVisualiser(LatentVisualiser):
 
     def draw_latent(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A panel per pair. Raises NothingToDraw for fewer than three classifiers."""
-        rows = rows_in(artifacts.metrics, "correlations")
-        pairs = [row for row in rows if not self.only or {str(row["x"]), str(row["y"])} & set(self.only)]
+        rows = table(tuple[Correlation, ...], artifacts.metrics, "correlations")
+        pairs = [row for row in rows if not self.only or {row.x, row.y} & set(self.only)]
         if not pairs:
             raise NothingToDraw("Correlations need three classifiers: latent.<name>.models names further ones.")
-        models = rows_in(artifacts.metrics, "models")
+        models = table(tuple[ClassifierMetrics, ...], artifacts.metrics, "models")
         panels = [_cloud(row, models) for row in pairs]
-        colours = {str(row["model"]): _MODELS[k % len(_MODELS)] for k, row in enumerate(models)}
+        colours = {row.model: _MODELS[k % len(_MODELS)] for k, row in enumerate(models)}
         alt = f"{len(panels)} pairs of metrics over {len(models)} classifiers. " + "; ".join(
             f"{p.y_label} against {p.x_label}: {p.title}" for p in panels
         )
         return [clouds(panels, colours, self.columns, alt)]
 
 
-def _cloud(row: Row, models: Sequence[Row]) -> Cloud:
-    x, y = str(row["x"]), str(row["y"])
-    points = tuple((str(m["model"]), number(m, x), number(m, y)) for m in models if x in m and y in m)
-    known = "pearson" in row
-    words = f"r {number(row, 'pearson'):.2f}, rank {number(row, 'spearman'):.2f}" if known else "constant"
+def _cloud(pair: Correlation, models: Sequence[ClassifierMetrics]) -> Cloud:
+    x, y = pair.x, pair.y
+    points = tuple((m.model, float(m.numbers[x]), float(m.numbers[y])) for m in models if {x, y} <= m.numbers.keys())
+    known = pair.pearson is not None and pair.spearman is not None
+    words = f"r {pair.pearson:.2f}, rank {pair.spearman:.2f}" if known else "constant"
     return Cloud(words, _axis(x), _axis(y), points)
 
 

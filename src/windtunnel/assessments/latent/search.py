@@ -67,7 +67,7 @@ LINF = Geometry(_largest, _total, torch.sign, _clamp)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Where to search. scores(points (M, ...), rows (M,)) -> (M, K): the classifier's, with sample `rows[i]` at point i.
+    """Where to search. scores(points (M, ...), rows (M,)) -> (M, K): the classifier's, with sample `indices[i]` at point i.
 
     centres: (S, ...). classes: int64 (S,), the true ones. span: points are kept in this range, None for no range.
     """
@@ -78,9 +78,9 @@ class Problem:
     geometry: Geometry
     span: tuple[float, float] | None = None
 
-    def margins(self, points: Tensor, rows: Tensor) -> Tensor:
+    def margins(self, points: Tensor, indices: Tensor) -> Tensor:
         """score(true) - max other at each point, (M,); negative where the class is changed."""
-        return margins(self.scores(points, rows), self.classes[rows])
+        return margins(self.scores(points, indices), self.classes[indices])
 
 
 def margins(scores: Tensor, classes: Tensor) -> Tensor:
@@ -119,15 +119,15 @@ class Found:
         distances = torch.where(found < -ROUNDING, 0.0, torch.inf)
         return cls(torch.zeros_like(problem.centres), distances)
 
-    def add(self, rows: Tensor, changes: Tensor, distances: Tensor) -> None:
-        """Keep, per sample, the nearest of `changes` (H, ...) of samples `rows` (H,)."""
-        self.distances.scatter_reduce_(0, rows, distances, "amin")
-        best = (distances == self.distances[rows]).nonzero().flatten()
+    def add(self, indices: Tensor, changes: Tensor, distances: Tensor) -> None:
+        """Keep, per sample, the nearest of `changes` (H, ...) of samples `indices` (H,)."""
+        self.distances.scatter_reduce_(0, indices, distances, "amin")
+        best = (distances == self.distances[indices]).nonzero().flatten()
         # Of equally near ones the first, so that equal runs keep equal bytes.
-        first = rows.new_full((len(self.distances),), len(rows))
-        first.scatter_reduce_(0, rows[best], best, "amin")
-        winners = first[first < len(rows)]
-        self.changes[rows[winners]] = changes[winners]
+        first = indices.new_full((len(self.distances),), len(indices))
+        first.scatter_reduce_(0, indices[best], best, "amin")
+        winners = first[first < len(indices)]
+        self.changes[indices[winners]] = changes[winners]
 
 
 def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> Found:
@@ -140,12 +140,12 @@ def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> 
     other_classes = _other_classes(problem)
     for restarts in _groups(plan.restarts):
         todo = (found.distances > 0).nonzero().flatten()
-        rows = todo.repeat(len(restarts))
-        radii = found.distances.clamp(max=plan.rho)[rows]
+        indices = todo.repeat(len(restarts))
+        radii = found.distances.clamp(max=plan.rho)[indices]
         aims = torch.cat([_aim(other_classes[todo], restart) for restart in restarts])
         from_centre = (aims >= 0) | (restarts[0] == 0)
-        changes = _starts(problem, rows, radii, generator) * _column(~from_centre, problem.centres)
-        hits = _bisect(problem, *_descend(problem, plan, Restarts(rows, changes, aims), found, minimum=True))
+        changes = _starts(problem, indices, radii, generator) * _column(~from_centre, problem.centres)
+        hits = _bisect(problem, *_descend(problem, plan, Restarts(indices, changes, aims), found, minimum=True))
         found.add(*hits, problem.geometry.norm(hits[1]))
     return found
 
@@ -153,9 +153,9 @@ def minimum_search(problem: Problem, plan: Plan, generator: torch.Generator) -> 
 def bounded_search(problem: Problem, plan: Plan, generator: torch.Generator) -> Found:
     """Any change of class within `plan.rho`, from random starts; the restarts of a sample end with its first success."""
     found = Found.none(problem)
-    rows = (found.distances > 0).nonzero().flatten().repeat(plan.restarts)
-    changes = _starts(problem, rows, torch.full_like(found.distances, plan.rho)[rows], generator)
-    _descend(problem, plan, Restarts(rows, changes, torch.full_like(rows, -1)), found, minimum=False)
+    indices = (found.distances > 0).nonzero().flatten().repeat(plan.restarts)
+    changes = _starts(problem, indices, torch.full_like(found.distances, plan.rho)[indices], generator)
+    _descend(problem, plan, Restarts(indices, changes, torch.full_like(indices, -1)), found, minimum=False)
     return found
 
 
@@ -191,36 +191,36 @@ def _other_classes(problem: Problem) -> Tensor:
     return other_classes.gather(1, (gaps.detach() / steepness).argsort(1))
 
 
-def _starts(problem: Problem, rows: Tensor, radii: Tensor, generator: torch.Generator) -> Tensor:
+def _starts(problem: Problem, indices: Tensor, radii: Tensor, generator: torch.Generator) -> Tensor:
     """A random direction for each restart, at a uniform share of its radius."""
-    drawn = torch.randn(len(rows), *problem.centres.shape[1:], generator=generator)
-    share = torch.rand(len(rows), generator=generator).to(radii)
+    drawn = torch.randn(len(indices), *problem.centres.shape[1:], generator=generator)
+    share = torch.rand(len(indices), generator=generator).to(radii)
     drawn = drawn.to(problem.centres)
     return drawn * _column(share * radii / problem.geometry.norm(drawn).clamp_min(1e-30), drawn)
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """Restarts on their way: of samples `rows` (M,), at `changes` (M, ...), aimed at classes `aims` (M,), -1 for any."""
+    """Restarts on their way: of samples `indices` (M,), at `changes` (M, ...), aimed at classes `aims` (M,), -1 for any."""
 
-    rows: Tensor
+    indices: Tensor
     changes: Tensor
     aims: Tensor
 
     def keep(self, which: Tensor) -> Restarts:
         """Those of the mask `which` (M,)."""
-        return Restarts(self.rows[which], self.changes[which], self.aims[which])
+        return Restarts(self.indices[which], self.changes[which], self.aims[which])
 
 
 def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, minimum: bool) -> tuple[Tensor, Tensor]:
     """Run restarts to their end; (rows (H,), changes (H, ...)) where each first changed the class, also in `found`."""
-    hits = [(going.rows[:0], going.changes[:0])]
+    hits = [(going.indices[:0], going.changes[:0])]
     for step in range(plan.steps + 1):
-        if not len(going.rows):
+        if not len(going.indices):
             break
-        points, changes = _inside(problem, going.rows, going.changes)
+        points, changes = _inside(problem, going.indices, going.changes)
         points.requires_grad_()
-        scores, classes = problem.scores(points, going.rows), problem.classes[going.rows]
+        scores, classes = problem.scores(points, going.indices), problem.classes[going.indices]
         loss = margins(scores, classes)
         hit = loss.detach() < -ROUNDING
         _refuse_nan(loss)
@@ -229,35 +229,37 @@ def _descend(problem: Problem, plan: Plan, going: Restarts, found: Found, *, min
         (gradient,) = torch.autograd.grad(loss.sum(), points)
         going = replace(going, changes=changes)
         if hit.any():
-            hits.append((going.rows[hit], changes[hit]))
+            hits.append((going.indices[hit], changes[hit]))
             found.add(*hits[-1], problem.geometry.norm(changes[hit]))
-            on = ~hit if minimum else found.distances[going.rows].isinf()
+            on = ~hit if minimum else found.distances[going.indices].isinf()
             going, gradient = going.keep(on), gradient[on]
         if step < plan.steps:
-            radii = found.distances[going.rows].clamp(max=plan.rho)
+            radii = found.distances[going.indices].clamp(max=plan.rho)
             moved = going.changes - _column(plan.step_size * radii, gradient) * problem.geometry.direction(gradient)
             going = replace(going, changes=problem.geometry.project(moved, radii))
-    return torch.cat([rows for rows, _ in hits]), torch.cat([changes for _, changes in hits])
+    return torch.cat([indices for indices, _ in hits]), torch.cat([changes for _, changes in hits])
 
 
-def _inside(problem: Problem, rows: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
+def _inside(problem: Problem, indices: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
     """(points, changes), both after the points were clamped to the problem's span."""
-    centres = problem.centres[rows]
+    centres = problem.centres[indices]
     if problem.span is None:
         return centres + changes, changes
     points = (centres + changes).clamp(*problem.span)
     return points, points - centres
 
 
-def _bisect(problem: Problem, rows: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
-    """Move changes (H, ...) of samples `rows` towards the centre for as long as the class stays changed."""
-    low, high = torch.zeros(len(rows)).to(changes), torch.ones(len(rows)).to(changes)
+def _bisect(problem: Problem, indices: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
+    """Move changes (H, ...) of samples `indices` towards the centre for as long as the class stays changed."""
+    low, high = torch.zeros(len(indices)).to(changes), torch.ones(len(indices)).to(changes)
     with torch.no_grad():
-        for _ in range(BISECTIONS if len(rows) else 0):
+        for _ in range(BISECTIONS if len(indices) else 0):
             middle = (low + high) / 2
-            changed = problem.margins(problem.centres[rows] + changes * _column(middle, changes), rows) < -ROUNDING
+            changed = (
+                problem.margins(problem.centres[indices] + changes * _column(middle, changes), indices) < -ROUNDING
+            )
             high, low = torch.where(changed, middle, high), torch.where(changed, low, middle)
-    return rows, changes * _column(high, changes)
+    return indices, changes * _column(high, changes)
 
 
 def _refuse_nan(values: Tensor) -> None:

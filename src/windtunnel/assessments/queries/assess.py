@@ -34,9 +34,9 @@ from windtunnel.params.queries import QueryEntry
 # Images of a unit of work, at least: where few fit into a batch of queries, more wait to enter as others leave.
 UNIT = 64
 _FEW = 8  # images of a unit where each is a call of its own
-_KEPT = ("row", "image", "logits", "queries", "succeeded")
+_KEPT = ("index", "image", "logits", "queries", "succeeded")
 
-# Attacks the images at the given rows, and gives what became of each, in their order.
+# Attacks the images at the given indices, and gives what became of each, in their order.
 Runner = Callable[[Task, Tensor], State]
 
 
@@ -64,7 +64,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     )
     identity = [entry.model_dump(mode="json"), str(region), subject.dataset.digest(), subject.classifier.digest,
                 subject.seed, str(subject.classifier.device), None if aims is None else aims.tolist()]  # fmt: skip
-    rows = _hardest_first(attacked.nonzero().flatten(), subject)
+    indices = _hardest_first(attacked.nonzero().flatten(), subject)
     checkpoint, incidents = Checkpoint(name, subject.resolved, identity), Incidents()
 
     def work(batch: Batch) -> State:
@@ -73,9 +73,9 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
     def without(batch: Batch) -> State:
         return _untouched(task, batch.indices)
 
-    batches = batches_of(rows, together, subject.seed, name)
+    batches = batches_of(indices, together, subject.seed, name)
     found = run_batches(batches, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
-    data = _data(subject, task, attacked, aims, found, incidents.rows_lost)
+    data = _data(subject, task, attacked, aims, found, incidents.lost_samples)
     checkpoint.clear()
     return AssessmentResult(
         name=name,
@@ -128,11 +128,11 @@ class _Search:
     oracle: Oracle
     capacity: int
 
-    def __call__(self, task: Task, rows: Tensor) -> State:
+    def __call__(self, task: Task, indices: Tensor) -> State:
         found: list[State] = []
-        search_images(self.search, self.oracle, task, rows, self.capacity, found.append)
+        search_images(self.search, self.oracle, task, indices, self.capacity, found.append)
         joined = {key: torch.cat([state[key] for state in found]) for key in _KEPT}
-        place = (joined["row"][:, None] == rows[None]).int().argmax(1)  # they are done in any order
+        place = (joined["index"][:, None] == indices[None]).int().argmax(1)  # they are done in any order
         return {key: value[place.argsort()] for key, value in joined.items()}
 
 
@@ -146,8 +146,8 @@ class _OneByOne:
     subject: Subject
     aims: Tensor | None
 
-    def __call__(self, task: Task, rows: Tensor) -> State:
-        found = [_one(self.request(i), self.subject, task, i) for i in rows.tolist()]
+    def __call__(self, task: Task, indices: Tensor) -> State:
+        found = [_one(self.request(i), self.subject, task, i) for i in indices.tolist()]
         return {key: torch.cat([state[key] for state in found]) for key in _KEPT}
 
     def request(self, i: int) -> Request:
@@ -166,18 +166,18 @@ class _OneByOne:
         )
 
 
-def _hardest_first(rows: Tensor, subject: Subject) -> Tensor:
-    """`rows` by falling margin of the clean logits: a long search that starts last would end alone, in small batches."""
-    logits, targets = subject.clean_logits[rows], subject.dataset.targets[rows]
+def _hardest_first(indices: Tensor, subject: Subject) -> Tensor:
+    """`indices` by falling margin of the clean logits: a long search that starts last would end alone, in small batches."""
+    logits, targets = subject.clean_logits[indices], subject.dataset.targets[indices]
     other_classes = logits.scatter(1, targets[:, None], -torch.inf).amax(1)
     margin = logits.gather(1, targets[:, None])[:, 0] - other_classes
-    return rows[margin.argsort(descending=True, stable=True)]
+    return indices[margin.argsort(descending=True, stable=True)]
 
 
 def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
     done = attack_counted(subject.classifier, adapter_of(request.row.algorithm.library), request, task, i)
     return {
-        "row": torch.tensor([i]),
+        "index": torch.tensor([i]),
         "image": done.image,
         "logits": done.logits,
         "queries": torch.tensor([done.queries]),
@@ -185,14 +185,14 @@ def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
     }
 
 
-def _untouched(task: Task, rows: Tensor) -> State:
+def _untouched(task: Task, indices: Tensor) -> State:
     """What stands for images whose attack was lost: where they were, after the one query of the clean image."""
     return {
-        "row": rows,
-        "image": task.images[rows],
-        "logits": task.logits[rows],
-        "queries": torch.ones_like(rows),
-        "succeeded": torch.zeros(len(rows), dtype=torch.bool),
+        "index": indices,
+        "image": task.images[indices],
+        "logits": task.logits[indices],
+        "queries": torch.ones_like(indices),
+        "succeeded": torch.zeros(len(indices), dtype=torch.bool),
     }
 
 
@@ -203,9 +203,9 @@ def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, f
     # A sample that is wrong already is a success without an attack, as for `attacks`.
     succeeded = reached_without_attack(subject, aims)
     if found:
-        rows = found["row"]
-        inputs[rows], logits[rows], queries[rows] = found["image"], found["logits"], found["queries"]
-        succeeded[rows], predictions[rows] = found["succeeded"], argmax_or_invalid(found["logits"])
+        indices = found["index"]
+        inputs[indices], logits[indices], queries[indices] = found["image"], found["logits"], found["queries"]
+        succeeded[indices], predictions[indices] = found["succeeded"], argmax_or_invalid(found["logits"])
     attacked = attacked.clone()
     attacked[lost] = False
     verdicts = torch.where(succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))

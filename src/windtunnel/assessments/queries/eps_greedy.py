@@ -5,8 +5,6 @@ The rules are those of RobustCheck 1.1.0, which came with EvoBA (Ilie, Popescu, 
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import torch
 from pydantic import Field, PositiveInt
@@ -47,9 +45,7 @@ def pixel_groups(params: EpsGreedyParams, height: int, width: int, where: str) -
         if isinstance(given, str):
             given = resolve(given, f"{where}.params.groups")(height, width)
         try:
-            labels = torch.from_numpy(
-                np.asarray(cast(list[int], given)).astype(np.int64, casting="same_kind")
-            ).flatten()
+            labels = torch.from_numpy(np.asarray(given).astype(np.int64, casting="same_kind")).flatten()
         except (TypeError, ValueError) as error:
             raise UserError(f"{where}.params.groups: not whole numbers ({error})") from error
         if len(labels) != height * width:
@@ -74,7 +70,7 @@ class EpsGreedy:
 
     def start(self, state: State) -> State:
         """Mean reward of each group and how often it was tried, and the group tried last."""
-        n, groups = len(state["row"]), len(self._sizes)
+        n, groups = len(state["index"]), len(self._sizes)
         return {
             "rewards": torch.zeros(n, groups, dtype=torch.float64),
             "tried": torch.zeros(n, groups),

@@ -25,17 +25,17 @@ class _Stop(Exception):
 class Metered(nn.Module):
     """The model as one image's attack sees it.
 
-    queries: rows asked so far, the clean check among them. image, logits: the success, or else the attempt of the least
+    queries: made so far, the clean check among them. image, logits: the success, or else the attempt of the least
     loss within the budget, at first the clean image. Raises _Stop at a success, and before `max_queries` is passed.
     """
 
-    def __init__(self, model: nn.Module, task: Task, row: int) -> None:
+    def __init__(self, model: nn.Module, task: Task, index: int) -> None:
         super().__init__()
         self.model = model
-        self._task, self._row = task, torch.tensor([row])
-        self._clean = task.images[row : row + 1]
-        self.image, self.logits = self._clean, task.logits[row : row + 1]
-        self._loss = float(task.goal.loss(self.logits[:, None], self._row))
+        self._task, self._index = task, torch.tensor([index])
+        self._clean = task.images[index : index + 1]
+        self.image, self.logits = self._clean, task.logits[index : index + 1]
+        self._loss = float(task.goal.loss(self.logits[:, None], self._index))
         self.queries, self.succeeded = 1, False
         self.eval()
 
@@ -52,13 +52,13 @@ class Metered(nn.Module):
         return logits
 
     def _look(self, inputs: Tensor, logits: Tensor) -> None:
-        task, rows = self._task, self._row.expand(len(inputs))
+        task, indices = self._task, self._index.expand(len(inputs))
         flat = inputs.flatten(1)
         valid = (flat >= 0).all(1) & (flat <= 1).all(1)  # what is no image is no adversarial example
         if task.budget.epsilon is not None:
             valid &= within(distance(task.budget.norm, inputs, self._clean.expand_as(inputs)), task.budget.epsilon)
-        reached = valid & task.goal.reached(logits, rows)
-        losses = task.goal.loss(logits[:, None], rows)[:, 0].masked_fill(
+        reached = valid & task.goal.reached(logits, indices)
+        losses = task.goal.loss(logits[:, None], indices)[:, 0].masked_fill(
             ~(reached if reached.any() else valid), torch.inf
         )
         best = int(losses.argmin())
@@ -69,9 +69,9 @@ class Metered(nn.Module):
             self._loss = float(losses[best])
 
 
-def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, task: Task, row: int) -> Metered:
+def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, task: Task, index: int) -> Metered:
     """Run one image's attack to its success or end; its last query is the check of what the library returned."""
-    metered = Metered(classifier.module, task, row)
+    metered = Metered(classifier.module, task, index)
     with seeded(request.seed):
         try:
             returned = adapter(request, metered).detach().clamp(0, 1)

@@ -20,7 +20,7 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
     """RobustCheck's metrics by its names, with intervals, totals and the curve of success against queries.
 
     Over the images that were attacked, which are those the model gets right: count_succ, count_fail, attack_success_rate,
-    indices_* (rows of robustness_data.pt). Over successes: queries_succ, l0_dists_succ (each channel counted),
+    indices_* (places in robustness_data.pt). Over successes: queries_succ, l0_dists_succ (each channel counted),
     l2_dists_succ (on [0, 1] pixels), each with mean, median and max; l2_dists_succ_mean_pp is also per value of an image.
     Without a success the lists are empty and what is computed from them is left out.
     adversarial_accuracy: share of all samples that are right and not broken; what has no result is neither. queries_total: of all samples.

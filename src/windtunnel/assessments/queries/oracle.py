@@ -8,21 +8,21 @@ from torch import Tensor
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Capability
 
-# Kernels for fewer rows (a matrix times a vector) add up in another order: measured with torch 2.13 on CPU, a row's
+# Kernels for fewer samples (a matrix times a vector) add up in another order: measured with torch 2.13 on CPU, a sample's
 # logits are equal bit for bit in batches of any size from 8 on, and differ from those in batches of 5 and less.
-MIN_ROWS = 8
+MIN_BATCH = 8
 
 
 class Oracle:
-    """Answers queries, `batch_size` rows at a time.
+    """Answers queries, `batch_size` at a time.
 
-    A smaller batch than MIN_ROWS is filled up with copies whose answers are thrown away, so that an image's answer does
+    A smaller batch than MIN_BATCH is filled up with copies whose answers are thrown away, so that an image's answer does
     not depend on what is asked beside it. A Python `predict` is asked exactly what is counted: its calls may cost money.
     """
 
     def __init__(self, classifier: Classifier, batch_size: int) -> None:
         self._module, self._device, self._batch_size = classifier.module, classifier.device, batch_size
-        self._min_rows = 1 if classifier.capabilities == {Capability.FORWARD} else MIN_ROWS
+        self._least = 1 if classifier.capabilities == {Capability.FORWARD} else MIN_BATCH
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
@@ -30,10 +30,10 @@ class Oracle:
         return torch.cat([self._batch(part) for part in images.split(self._batch_size)])
 
     def _batch(self, images: Tensor) -> Tensor:
-        rows = len(images)
-        if rows < self._min_rows:
-            images = torch.cat([images, images[-1:].expand(self._min_rows - rows, *images.shape[1:])])
-        answer: Tensor = self._module(images.to(self._device))[:rows].float().cpu()
+        n = len(images)
+        if n < self._least:
+            images = torch.cat([images, images[-1:].expand(self._least - n, *images.shape[1:])])
+        answer: Tensor = self._module(images.to(self._device))[:n].float().cpu()
         return answer
 
 
@@ -47,16 +47,16 @@ class Goal:
         self.targeted = aims is not None
         self._sought = labels if aims is None else aims
 
-    def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """Smaller is better: p(label), or -p(aim); float32 (m, k) of logits (m, k, K) of the images `rows` (m,).
+    def loss(self, logits: Tensor, indices: Tensor) -> Tensor:
+        """Smaller is better: p(label), or -p(aim); float32 (m, k) of logits (m, k, K) of the images `indices` (m,).
 
         Probabilities in float32, as an interface gives them: what they cannot tell apart, no adversary behind one can.
         """
-        sought = self._sought[rows].view(-1, 1, 1).expand(-1, logits.shape[1], 1)
+        sought = self._sought[indices].view(-1, 1, 1).expand(-1, logits.shape[1], 1)
         probability = logits.softmax(2).gather(2, sought)[..., 0]
         return -probability if self.targeted else probability
 
-    def reached(self, logits: Tensor, rows: Tensor) -> Tensor:
+    def reached(self, logits: Tensor, indices: Tensor) -> Tensor:
         """Whether the prediction is what the adversary wants; bool (m,) of logits (m, K)."""
         predictions = argmax_or_invalid(logits)
-        return (predictions == self._sought[rows]) if self.targeted else (predictions != self._sought[rows])
+        return (predictions == self._sought[indices]) if self.targeted else (predictions != self._sought[indices])

@@ -17,7 +17,7 @@ from windtunnel.assessments.queries.oracle import Goal, Oracle
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.distances import distance, within
 
-# Of the n images in flight, all with first axis n: `row` int64, index into the task; `image` float32 (n, C, H, W), where
+# Of the n images in flight, all with first axis n: `index` int64, index into the task; `image` float32 (n, C, H, W), where
 # the search stands; `logits` float32 (n, K) and `loss` float32 of it; `queries` and `step` int64; `seed` int64, of its
 # stream; and what the algorithm adds.
 State: TypeAlias = dict[str, Tensor]
@@ -66,15 +66,15 @@ class Task:
 
 
 def search_images(
-    search: Search, oracle: Oracle, task: Task, rows: Tensor, capacity: int, finished: Callable[[State], None]
+    search: Search, oracle: Oracle, task: Task, indices: Tensor, capacity: int, finished: Callable[[State], None]
 ) -> None:
-    """Attack the images at `rows` (int64), at most `capacity` at a time; `finished` gets each when it is done.
+    """Attack the images at `indices` (int64), at most `capacity` at a time; `finished` gets each when it is done.
 
     What it gets beside the state: `succeeded` bool (n,). The check of the clean image is the first query of each.
     """
-    waiting = rows[capacity:]
-    state = _enter(search, task, rows[:capacity])
-    while len(state["row"]):
+    waiting = indices[capacity:]
+    state = _enter(search, task, indices[:capacity])
+    while len(state["index"]):
         succeeded = _round(search, oracle, task, state)
         done = succeeded | (state["step"] >= search.steps)
         if task.max_queries is not None:
@@ -92,16 +92,16 @@ def search_images(
                 state = {key: value[kept] for key, value in state.items()}
 
 
-def _enter(search: Search, task: Task, rows: Tensor) -> State:
-    zeros = torch.zeros_like(rows)
+def _enter(search: Search, task: Task, indices: Tensor) -> State:
+    zeros = torch.zeros_like(indices)
     state = {
-        "row": rows,
-        "image": task.images[rows],
-        "logits": task.logits[rows],
-        "loss": task.goal.loss(task.logits[rows][:, None], rows)[:, 0],
+        "index": indices,
+        "image": task.images[indices],
+        "logits": task.logits[indices],
+        "loss": task.goal.loss(task.logits[indices][:, None], indices)[:, 0],
         "queries": zeros + 1,
         "step": zeros,
-        "seed": task.seeds[rows],
+        "seed": task.seeds[indices],
     }
     return {**state, **search.start(state)}
 
@@ -110,16 +110,16 @@ def _round(search: Search, oracle: Oracle, task: Task, state: State) -> Tensor:
     """One round of every image in flight, which changes `state`; returns who reached the goal, (n,) bool."""
     candidates = search.propose(state).flatten(0, 1)
     logits = oracle.logits(candidates)
-    losses = task.goal.loss(logits.view(-1, search.width, logits.shape[1]), state["row"])
+    losses = task.goal.loss(logits.view(-1, search.width, logits.shape[1]), state["index"])
     state["queries"] += search.width
     chosen = search.learn(state, losses)
     moved = (chosen != NONE).nonzero().flatten()
     best = moved * search.width + chosen[moved]
     for key, found in (("image", candidates), ("logits", logits), ("loss", losses.flatten())):
         state[key].index_copy_(0, moved, found.index_select(0, best))
-    reached = (chosen != NONE) & task.goal.reached(state["logits"], state["row"])
+    reached = (chosen != NONE) & task.goal.reached(state["logits"], state["index"])
     if task.budget.epsilon is not None and reached.any():
-        rows = reached.nonzero().flatten()
-        distances = distance(task.budget.norm, state["image"][rows], task.images[state["row"][rows]])
-        reached[rows] = within(distances, task.budget.epsilon)
+        indices = reached.nonzero().flatten()
+        distances = distance(task.budget.norm, state["image"][indices], task.images[state["index"][indices]])
+        reached[indices] = within(distances, task.budget.epsilon)
     return reached

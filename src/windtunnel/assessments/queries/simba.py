@@ -43,7 +43,7 @@ class SimBA:
 
     def start(self, state: State) -> State:
         """The image's own order of the directions, and the sign to try next."""
-        n = len(state["row"])
+        n = len(state["index"])
         keys = uniforms(state["seed"], torch.zeros(n, dtype=torch.int64), prod(self._block))
         return {"order": keys.argsort(dim=1, stable=True)[:, : self.steps].int(), "sign": torch.ones(n)}
 

@@ -54,7 +54,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
     sweep = Sweep(epsilons, predictions, targets, confidence, critical, subject.dataset.num_classes)
     broken = ~sweep.cumulative_correct[-1]
     verdicts = torch.where(broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
-    verdicts[incidents.rows_lost] = int(Verdict.ERROR)
+    verdicts[incidents.lost_samples] = int(Verdict.ERROR)
     data: Tensors = {
         **base_data(subject, verdicts),
         "perturbed_inputs": inputs,

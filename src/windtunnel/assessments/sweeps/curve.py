@@ -1,4 +1,4 @@
-"""What a sweep says: the degradation curve, critical epsilons and the verdict, from predictions alone.
+"""What a sweep says: the degradation curve, critical epsilons and the rating, from predictions alone.
 
 The procedure is that of neural-api's `TNNet.AdversarialRobustnessReport`; intervals, area and censoring are ours.
 """
@@ -14,6 +14,7 @@ from windtunnel.assessments.sweeps.grid import median_index
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
+from windtunnel.core.tables import Share, written
 
 HISTOGRAM_BINS = 10
 
@@ -61,7 +62,7 @@ def critical_epsilon(epsilons: Tensor, predictions: Tensor) -> Tensor:
     return torch.where(flipped.any(0), epsilons[1:][first], torch.inf).float()
 
 
-def verdict_of(drop: float, robust: float, moderately_fragile: float) -> str:
+def rating_of(drop: float, robust: float, moderately_fragile: float) -> str:
     """`robust`, `moderately fragile` or `fragile`, from the accuracy drop at the median epsilon."""
     if drop < robust:
         return "robust"
@@ -109,13 +110,13 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
         "critical_epsilon_bins": bin_ends(sweep),
         "median_epsilon": float(f"{float(sweep.epsilons[middle]):.9g}"),
         "accuracy_drop_at_median_epsilon": drop,
-        "verdict": verdict_of(drop, robust, moderately_fragile),
+        "verdict": rating_of(drop, robust, moderately_fragile),
         "area_under_curve": float(areas.mean()),
         "area_under_curve_ci_low": area_low,
         "area_under_curve_ci_high": area_high,
         "curve_has_come_down": bool(intervals[-1][0] <= chance),
-        "per_class_accuracy_at_median_epsilon": [row.get("accuracy") for row in classes],
-        "per_class_at_median_epsilon": [*classes],
+        "per_class_accuracy_at_median_epsilon": [share.accuracy for share in classes],
+        "per_class_at_median_epsilon": written(classes),
         **_confidence(sweep),
     }
     median = sweep.critical_epsilon.sort().values[(n - 1) // 2]
@@ -138,12 +139,11 @@ def bin_ends(sweep: Sweep) -> list[Json]:
     return [float(f"{largest * (i + 1) / HISTOGRAM_BINS:.9g}") for i in range(HISTOGRAM_BINS)]
 
 
-def per_class(sweep: Sweep, index: int) -> list[dict[str, Json]]:
+def per_class(sweep: Sweep, index: int) -> list[Share]:
     """`n` and top-1 `accuracy` with its interval, of each class at epsilon number `index`; n alone for a class without samples."""
     correct = sweep.predictions[index] == sweep.targets
     members = [sweep.targets == label for label in range(sweep.num_classes)]
-    rates = [binomial_rate(int(correct[mine].sum()), int(mine.sum())) for mine in members]
-    return [{"n": rate.n, **(rate.metrics("accuracy") if rate.n else {})} for rate in rates]
+    return [Share.of(binomial_rate(int(correct[mine].sum()), int(mine.sum()))) for mine in members]
 
 
 def extremes(sweep: Sweep) -> tuple[Tensor, Tensor]:

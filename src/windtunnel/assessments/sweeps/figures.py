@@ -12,7 +12,7 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.metadata import number, numbers
-from windtunnel.core.rows import interval, rows_in
+from windtunnel.core.tables import Share, table
 
 if TYPE_CHECKING:
     from windtunnel.core.artifacts import Artifacts
@@ -127,15 +127,10 @@ class ClassAccuracyVisualiser(_SweepVisualiser):
 
     def draw_sweep(self, artifacts: Artifacts) -> Drawing:
         """A bar per class."""
-        classes = rows_in(artifacts.metrics, "per_class_at_median_epsilon")
+        classes = table(tuple[Share, ...], artifacts.metrics, "per_class_at_median_epsilon")
         rows = [
-            Bar(
-                f"{name}, n {row['n']}",
-                number(row, "accuracy") if "accuracy" in row else 0.0,
-                "broken",
-                interval(row, "accuracy"),
-            )
-            for name, row in zip(artifacts.class_names, classes, strict=True)
+            Bar(f"{name}, n {share.n}", share.accuracy or 0.0, "broken", share.rate.limits if share.rate else None)
+            for name, share in zip(artifacts.class_names, classes, strict=True)
         ]
         shown = sorted(rows, key=lambda r: r.value)[:_MOST_CLASSES] if len(rows) > _MOST_CLASSES else rows
         label = f"top-1 accuracy per class at the median epsilon, {number(artifacts.metrics, 'median_epsilon'):.4g}, 95 % intervals"

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from windtunnel.core.metadata import Metadata, number, numbers, rate
-from windtunnel.core.rows import rows_in
+from windtunnel.core.metadata import Metadata, number, numbers
+from windtunnel.core.tables import Share, table
 
 
 def print_report(metadata: Metadata, console: Console | None = None) -> None:
-    """Print the verdict, the curve and the histogram of critical epsilons, from the metadata.json of a sweep."""
+    """Print the rating, the curve and the histogram of critical epsilons, from the metadata.json of a sweep."""
     out, metrics = console or Console(), metadata.metrics
     epsilons, accuracies = (numbers(metrics, key) for key in ("epsilons", "accuracy_curve"))
     drop, median, never = (
@@ -33,9 +33,9 @@ def print_report(metadata: Metadata, console: Console | None = None) -> None:
             mean = number(metrics, f"confidence_{group}")
             out.print(f"  {metrics[f'n_{group}']} {words}: mean clean confidence {mean:.1%}", highlight=False)
     out.print(f"accuracy per class at epsilon {median:.4g}, 95 % intervals", highlight=False)
-    for name, row in zip(metadata.kwargs.class_names, rows_in(metrics, "per_class_at_median_epsilon"), strict=True):
-        shown = rate(row, "accuracy") if row["n"] else "-"
-        out.print(escape(f"  {name:>12} n {row['n']:5}  {shown}"), highlight=False)
+    classes = table(tuple[Share, ...], metrics, "per_class_at_median_epsilon")
+    for name, share in zip(metadata.kwargs.class_names, classes, strict=True):
+        out.print(escape(f"  {name:>12} n {share.n:5}  {share.rate or '-'}"), highlight=False)
 
 
 def text_histogram(counts: Sequence[int], largest: float, survivors: int, width: int = 40) -> str:

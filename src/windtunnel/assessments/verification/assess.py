@@ -29,9 +29,10 @@ from windtunnel.core.artifacts import (
     base_kwargs,
     package_version,
     tensor_in,
+    tensors_in,
 )
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.chunks import finite_rows
+from windtunnel.core.chunks import finite_samples
 from windtunnel.core.contracts import (
     Algorithm,
     Caveat,
@@ -153,11 +154,11 @@ def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algori
 
 def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
     subject = ledger.subject
-    found = finite_rows(ledger.examples)
+    found = finite_samples(ledger.examples)
     predictions, distances = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
     if found.any():
-        rows = found.nonzero().flatten()
-        predictions[found] = subject.classifier.predict(scratch.rows_of(ledger.examples, rows))
+        indices = found.nonzero().flatten()
+        predictions[found] = subject.classifier.predict(scratch.samples_at(ledger.examples, indices))
         distances[found] = distance(norm, ledger.examples, subject.dataset.inputs)[found]
     return {
         **base_data(subject, ledger.verdicts),
@@ -208,8 +209,8 @@ def verification_metrics(
         "timeouts": int(late.sum()),
         **binomial_rate(int(late.sum()), n).metrics("timeout_rate"),
     }
-    bounds = data.get("output_bounds")
-    if isinstance(bounds, dict):
+    if "output_bounds" in data:
+        bounds = tensors_in(data, "output_bounds")
         metrics |= bounds_metrics(bounds["lower"], bounds["upper"])
     if largest_radius is not None:
         broken = tensor_in(data, "broken_radius") if "broken_radius" in data else None

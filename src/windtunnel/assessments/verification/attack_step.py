@@ -79,12 +79,12 @@ class _Search:
     deadline: Deadline
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        started, data, rows = time.perf_counter(), self.subject.dataset, batch.indices
+        started, data, indices = time.perf_counter(), self.subject.dataset, batch.indices
         found, examples = self.round.search(
-            self.subject.classifier, data.inputs[rows], data.targets[rows], self.epsilon, batch.seed, self.norm,
+            self.subject.classifier, data.inputs[indices], data.targets[indices], self.epsilon, batch.seed, self.norm,
             steps=self.round.steps, restarts=self.round.restarts, deadline=self.deadline.here(),
         )  # fmt: skip
-        seconds = torch.full((len(rows),), (time.perf_counter() - started) / len(rows))
+        seconds = torch.full((len(indices),), (time.perf_counter() - started) / len(indices))
         return {"found": found, "examples": examples, "seconds": seconds}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:

@@ -69,10 +69,10 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
     broken = _attacked(subject.subset(chosen), norm, epsilon)
     falsified = ((codes == Verdict.FALSIFIED) & subject.clean_correct).nonzero().flatten()
     half = asked // 2
-    rows = torch.cat([_spread(verified, asked - min(half, len(falsified))), _spread(falsified, half)])
-    agreed, against, reason = 0, list[int](), "" if len(rows) else "no sample was verified or falsified"
+    indices = torch.cat([_spread(verified, asked - min(half, len(falsified))), _spread(falsified, half)])
+    agreed, against, reason = 0, list[int](), "" if len(indices) else "no sample was verified or falsified"
     answered = 0
-    for first, members in _by_author(verdicts, rows).items():
+    for first, members in _by_author(verdicts, indices).items():
         try:
             second = _second_opinion(first, subject.subset(members), norm, epsilon)
         except IncompatibleError as error:
@@ -88,11 +88,11 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
     )  # fmt: skip
 
 
-def _spread(rows: Tensor, most: int) -> Tensor:
+def _spread(indices: Tensor, most: int) -> Tensor:
     """At most `most` of the rows, evenly spread."""
-    if len(rows) <= most:
-        return rows
-    return rows[torch.linspace(0, len(rows) - 1, most).round().long()] if most else rows[:0]
+    if len(indices) <= most:
+        return indices
+    return indices[torch.linspace(0, len(indices) - 1, most).round().long()] if most else indices[:0]
 
 
 def _attacked(subject: Subject, norm: Norm, epsilon: float) -> list[int]:
@@ -111,11 +111,11 @@ def _attacked(subject: Subject, norm: Norm, epsilon: float) -> list[int]:
     return found.nonzero().flatten().tolist()
 
 
-def _by_author(verdicts: Artifacts, rows: Tensor) -> dict[str, Tensor]:
+def _by_author(verdicts: Artifacts, indices: Tensor) -> dict[str, Tensor]:
     """The rows by the step that decided them."""
     names = names_in(verdicts.metadata.kwargs, "decided_by_names")
-    decided = verdicts.tensor("decided_by")[rows]
-    return {names[i]: rows[decided == i] for i in sorted({int(i) for i in decided if i >= 0})}
+    decided = verdicts.tensor("decided_by")[indices]
+    return {names[i]: indices[decided == i] for i in sorted({int(i) for i in decided if i >= 0})}
 
 
 def _second_opinion(first: str, subject: Subject, norm: Norm, epsilon: float) -> Tensor:

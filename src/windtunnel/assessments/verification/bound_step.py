@@ -26,18 +26,18 @@ def bound(step: str, ledger: Ledger, task: Task, indices: Tensor | None = None) 
     if step in task.probed and len(indices) <= task.bounder.together:
         return
     probe = len(indices) if step not in task.probed else PROBE
-    for rows in (indices[:probe], indices[probe:]):
-        checkpoint = task.checkpoint(ledger, step, rows.tolist())
-        epsilons = torch.full((len(rows),), task.epsilon)
-        for one in bound_all(task.bounder, step, rows, epsilons, name=f"{task.name} {step}", checkpoint=checkpoint):
+    for part in (indices[:probe], indices[probe:]):
+        checkpoint = task.checkpoint(ledger, step, part.tolist())
+        epsilons = torch.full((len(part),), task.epsilon)
+        for one in bound_all(task.bounder, step, part, epsilons, name=f"{task.name} {step}", checkpoint=checkpoint):
             if one.bounds is None:
-                for index in one.rows.tolist():
+                for index in one.indices.tolist():
                     ledger.fail(index, one.method)
             else:
-                ledger.bound(one.rows, one.bounds.worst_margin, one.bounds.lower, one.bounds.upper)
-                ledger.verify(one.rows[one.bounds.verified], one.method)
-            ledger.seconds[one.rows] += one.seconds
-        if not (ledger.decided_by[rows] != NOBODY).any():
+                ledger.bound(one.indices, one.bounds.worst_margin, one.bounds.lower, one.bounds.upper)
+                ledger.verify(one.indices[one.bounds.verified], one.method)
+            ledger.seconds[one.indices] += one.seconds
+        if not (ledger.decided_by[part] != NOBODY).any():
             return
 
 

@@ -54,23 +54,23 @@ class Bounder:
         sample = inputs[:1].to(classifier.device)
         self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
 
-    def bound(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
-        """(rows, the method that ran, bounds) for parts of `rows` (int64), `epsilons` (n,) one for each of them; in this process.
+    def bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
+        """(rows, the method that ran, bounds) for parts of `indices` (int64), `epsilons` (n,) one for each of them; in this process.
 
         The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
         where no method has a bound for the model, OutOfTimeError at the deadline.
         """
-        for members in self.units(rows, epsilons):
-            yield from self._bound(method, rows[members], epsilons[members], logits=logits)
+        for members in self.units(indices, epsilons):
+            yield from self._bound(method, indices[members], epsilons[members], logits=logits)
 
-    def units(self, rows: Tensor, epsilons: Tensor) -> list[Tensor]:
-        """Places of `rows` that are bounded together."""
-        alike = [torch.arange(len(rows))] if self.norm is Norm.LINF else _alike(epsilons)
+    def units(self, indices: Tensor, epsilons: Tensor) -> list[Tensor]:
+        """Places of `indices` that are bounded together."""
+        alike = [torch.arange(len(indices))] if self.norm is Norm.LINF else _alike(epsilons)
         return [part for members in alike if len(members) for part in members.split(self.together)]
 
-    def gave_way(self, method: str, weaker: str, reason: str, rows: Iterable[int]) -> None:
-        """Remember that `weaker` answered for the samples at `rows`."""
-        self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(rows))
+    def gave_way(self, method: str, weaker: str, reason: str, indices: Iterable[int]) -> None:
+        """Remember that `weaker` answered for the samples at `indices`."""
+        self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(indices))
 
     def caveats(self) -> list[Caveat]:
         """What was not done as asked."""
@@ -80,66 +80,66 @@ class Bounder:
             for method, size in sorted(self.halved.items())
         ]
         found += [
-            Caveat("weaker_method", f"{weaker} was used instead of {method}: {reason}.", tuple(ids[i] for i in rows))
-            for (method, weaker, reason), rows in self.fallbacks.items()
+            Caveat("weaker_method", f"{weaker} was used instead of {method}: {reason}.", tuple(ids[i] for i in indices))
+            for (method, weaker, reason), indices in self.fallbacks.items()
         ]
         return [*found, *self.incidents.caveats(ids)]
 
-    def _bound(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool) -> Iterator[Part]:
+    def _bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool) -> Iterator[Part]:
         if method in self.unsupported:
-            yield from self._give_way(method, rows, epsilons, self.unsupported[method], logits=logits)
+            yield from self._give_way(method, indices, epsilons, self.unsupported[method], logits=logits)
             return
         try:
-            bounds = self._bounded(method, rows, epsilons, logits=logits)
+            bounds = self._bounded(method, indices, epsilons, logits=logits)
         except IncompatibleError as error:
             if method not in WEAKER:
                 raise
             self.unsupported[method] = str(error)
-            yield from self._bound(method, rows, epsilons, logits=logits)
+            yield from self._bound(method, indices, epsilons, logits=logits)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            if len(rows) == 1:
-                yield from self._give_way(method, rows, epsilons, "out of memory on one sample", logits=logits)
+            if len(indices) == 1:
+                yield from self._give_way(method, indices, epsilons, "out of memory on one sample", logits=logits)
                 return
-            half = (len(rows) + 1) // 2
+            half = (len(indices) + 1) // 2
             self.halved[method] = min(self.halved.get(method, half), half)
-            for part, radii in zip(rows.split(half), epsilons.split(half), strict=True):
+            for part, radii in zip(indices.split(half), epsilons.split(half), strict=True):
                 yield from self._bound(method, part, radii, logits=logits)
         else:
-            yield rows, method, bounds
+            yield indices, method, bounds
 
-    def _bounded(self, method: str, rows: Tensor, epsilons: Tensor, *, logits: bool) -> Bounds:
+    def _bounded(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool) -> Bounds:
         data, classifier = self.subject.dataset, self.subject.classifier
         epsilon = epsilons if self.norm is Norm.LINF else float(epsilons[0])
         with time_limit(self.deadline), memory_limit(memory_to_use(classifier.device), classifier.device):
             bounds = bound_batch(
-                classifier, data.inputs[rows], data.targets[rows], self.norm, epsilon, method, logits=logits
+                classifier, data.inputs[indices], data.targets[indices], self.norm, epsilon, method, logits=logits
             )
-        self._check(method, rows, bounds)
+        self._check(method, indices, bounds)
         return bounds.widened(self.slack)
 
-    def _check(self, method: str, rows: Tensor, bounds: Bounds) -> None:
+    def _check(self, method: str, indices: Tensor, bounds: Bounds) -> None:
         """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""
-        clean = self.subject.clean_logits[rows]
-        own = clean.gather(1, self.subject.dataset.targets[rows, None])
-        other_classes = clean.scatter(1, self.subject.dataset.targets[rows, None], -torch.inf).amax(1, keepdim=True)
+        clean = self.subject.clean_logits[indices]
+        own = clean.gather(1, self.subject.dataset.targets[indices, None])
+        other_classes = clean.scatter(1, self.subject.dataset.targets[indices, None], -torch.inf).amax(1, keepdim=True)
         slack = 1e-3 * clean.abs().amax(1, keepdim=True).clamp(min=1)
         wrong = bounds.worst_margin[:, None] > own - other_classes + slack
         wrong = wrong | (bounds.lower > clean + slack).any(1, True) | (bounds.upper < clean - slack).any(1, True)
         if wrong.any():
-            sample = self.subject.dataset.ids[int(rows[int(wrong.flatten().nonzero()[0])])]
+            sample = self.subject.dataset.ids[int(indices[int(wrong.flatten().nonzero()[0])])]
             raise IncompatibleError(
                 f"auto-LiRPA {method} gives bounds that exclude the clean sample {sample}: they are wrong"
             )
 
-    def _give_way(self, method: str, rows: Tensor, epsilons: Tensor, reason: str, *, logits: bool) -> Iterator[Part]:
+    def _give_way(self, method: str, indices: Tensor, epsilons: Tensor, reason: str, *, logits: bool) -> Iterator[Part]:
         weaker = WEAKER.get(method)
         if weaker is None:
-            yield rows, method, None
+            yield indices, method, None
             return
-        self.gave_way(method, weaker, reason, rows.tolist())
-        yield from self._bound(weaker, rows, epsilons, logits=logits)
+        self.gave_way(method, weaker, reason, indices.tolist())
+        yield from self._bound(weaker, indices, epsilons, logits=logits)
 
 
 def _alike(epsilons: Tensor) -> list[Tensor]:

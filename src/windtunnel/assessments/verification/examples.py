@@ -11,7 +11,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.falsifier import leads
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.chunks import finite_rows, put_rows
+from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
@@ -59,9 +59,9 @@ def known_examples(
         if not rows:
             continue
         mine, theirs = (torch.tensor(column) for column in zip(*rows, strict=True))
-        points = scratch.rows_of(result.tensor("perturbed_inputs"), theirs)
-        good = within(distance(norm, points, scratch.rows_of(data.inputs, mine)), epsilon) & ~found[mine]
-        good &= finite_rows(points) & leads(subject.classifier, points, data.targets[mine])
-        put_rows(examples, mine[good], points, good.nonzero().flatten())
+        points = scratch.samples_at(result.tensor("perturbed_inputs"), theirs)
+        good = within(distance(norm, points, scratch.samples_at(data.inputs, mine)), epsilon) & ~found[mine]
+        good &= finite_samples(points) & leads(subject.classifier, points, data.targets[mine])
+        put_samples(examples, mine[good], points, good.nonzero().flatten())
         found[mine[good]] = True
     return found, examples

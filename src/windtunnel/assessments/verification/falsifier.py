@@ -76,11 +76,11 @@ def falsify_targeted(
         for part in torch.arange(len(sample)).split(_AT_ONCE):
             part = part[~found[sample[part]]]
             if len(part) and time.monotonic() < deadline:
-                rows = sample[part]
-                start = _random_points(region, rows, generator)
-                points, least = _descend(classifier, start, targets, region, rows, other[part], steps, deadline)
-                _keep(classifier, points, rows, targets, found, examples)
-                margins[rows, other[part]] = torch.minimum(margins[rows, other[part]], least)
+                indices = sample[part]
+                start = _random_points(region, indices, generator)
+                points, least = _descend(classifier, start, targets, region, indices, other[part], steps, deadline)
+                _keep(classifier, points, indices, targets, found, examples)
+                margins[indices, other[part]] = torch.minimum(margins[indices, other[part]], least)
 
     aim(*(torch.arange(classifier.num_classes) != targets[:, None]).nonzero().unbind(1))
     nearest = margins.argsort(1)[:, : min(_NEAREST, classifier.num_classes - 1)]
@@ -112,18 +112,18 @@ def _lead(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _keep(
-    classifier: Classifier, points: Tensor, rows: Tensor, targets: Tensor, found: Tensor, examples: Tensor
+    classifier: Classifier, points: Tensor, indices: Tensor, targets: Tensor, found: Tensor, examples: Tensor
 ) -> None:
-    """Write those of `points` (m, ...) that break their samples `rows` into `found` and `examples`."""
-    hit = confirmed(classifier, points, targets[rows])
-    examples[rows[hit]] = points[hit]
-    found[rows[hit]] = True
+    """Write those of `points` (m, ...) that break their samples `indices` into `found` and `examples`."""
+    hit = confirmed(classifier, points, targets[indices])
+    examples[indices[hit]] = points[hit]
+    found[indices[hit]] = True
 
 
-def _random_points(region: Region, rows: Tensor, generator: torch.Generator) -> Tensor:
-    """(m, d) points of the regions `rows`: uniform in the box, moved into the ball."""
-    low, high = region.low[rows], region.high[rows]
-    return region.points(low + (high - low) * torch.rand(low.shape, generator=generator), rows)
+def _random_points(region: Region, indices: Tensor, generator: torch.Generator) -> Tensor:
+    """(m, d) points of the regions `indices`: uniform in the box, moved into the ball."""
+    low, high = region.low[indices], region.high[indices]
+    return region.points(low + (high - low) * torch.rand(low.shape, generator=generator), indices)
 
 
 def _descend(
@@ -131,7 +131,7 @@ def _descend(
     start: Tensor,
     targets: Tensor,
     region: Region,
-    rows: Tensor,
+    indices: Tensor,
     others: Tensor | None,
     steps: int,
     deadline: float,
@@ -142,9 +142,9 @@ def _descend(
     a tenth; for L2 and L1 Frank-Wolfe, whose steps end at extreme points of the ball inside the image domain.
     """
     device, shape = classifier.device, (-1, *classifier.input_shape)
-    y = targets[rows].to(device)[:, None]
+    y = targets[indices].to(device)[:, None]
     other = None if others is None else others.to(device)[:, None]
-    low, high, radius = (t[rows].to(device).float() for t in (region.low, region.high, region.radius))
+    low, high, radius = (t[indices].to(device).float() for t in (region.low, region.high, region.radius))
     x = start.float().to(device)
     best, least = x.clone(), torch.full((len(x),), torch.inf, device=device)
     for i in range(steps + 1):
@@ -162,6 +162,6 @@ def _descend(
             size = 2.5 * radius[:, None] / steps * (1 if other is None else 4 * 0.025 ** (i / steps))
             x = torch.min(torch.max(x.detach() - size * gradient.sign(), low), high)
         else:
-            _, corner = region.minimum(gradient.cpu(), rows)
+            _, corner = region.minimum(gradient.cpu(), indices)
             x = x.detach() + 2 / (i + 2) * (corner.to(x) - x.detach())
-    return region.points(best.cpu(), rows).float().view(shape), least.cpu()
+    return region.points(best.cpu(), indices).float().view(shape), least.cpu()

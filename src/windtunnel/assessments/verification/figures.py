@@ -11,9 +11,9 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
 from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.metadata import number, numbers
-from windtunnel.core.rows import block, interval
+from windtunnel.core.metadata import limits, number, numbers
 from windtunnel.core.run_times import RUN_TIMES
+from windtunnel.core.tables import table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,8 +29,8 @@ _MOST_ROWS = 100  # of a heat map: more are told apart by nobody
 
 def _bounds(artifacts: Artifacts) -> tuple[Tensor, Tensor]:
     """(lower, upper) (N, K). Raises NothingToDraw where no sample has any."""
-    bounds = artifacts.data.get("output_bounds")
-    if not isinstance(bounds, dict) or not bounds["lower"].isfinite().any():
+    bounds = artifacts.tensors("output_bounds") if "output_bounds" in artifacts.data else {}
+    if not bounds or not bounds["lower"].isfinite().any():
         raise NothingToDraw("No output bounds: this verifier decides without them.")
     return bounds["lower"], bounds["upper"]
 
@@ -53,7 +53,7 @@ class VerdictSummaryVisualiser(Visualiser):
     def _verdicts(self, a: Artifacts) -> Scene:
         late, n = int(number({"timeouts": 0, **a.metrics}, "timeouts")), len(a.sample_names)
         words = {"unknown": f"unknown, {late} out of time"} if late else {}
-        rows = [Bar(words.get(name, name), number(a.metrics, f"{name}_rate"), role, interval(a.metrics, f"{name}_rate"))
+        rows = [Bar(words.get(name, name), number(a.metrics, f"{name}_rate"), role, limits(a.metrics, f"{name}_rate"))
                 for name, role in _ROLES.items()]  # fmt: skip
         alt = "; ".join(f"{r.label} {r.value:.1%}" for r in rows)
         return bars(rows, f"share of {n} samples, 95 % intervals", alt, width=HALF)
@@ -78,10 +78,9 @@ class DecidedByVisualiser(Visualiser):
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """One chart."""
-        decided = block(artifacts.metrics, "decided_by")
-        if not decided:
+        counts = table(dict[str, int], artifacts.metrics, "decided_by")
+        if not counts:
             raise NothingToDraw("No step decided any sample.")
-        counts = {name: number(decided, name) for name in decided}
         counts["not decided"] = len(artifacts.sample_names) - sum(counts.values())
         rows = [Bar(name, n, _role(name)) for name, n in counts.items() if n or name != "not decided"]
         alt = "Samples decided by each step: " + ", ".join(f"{r.label} {int(r.value)}" for r in rows)
@@ -270,8 +269,8 @@ class CertifiedCurveVisualiser(Visualiser):
         late = int(number({"timeouts": 0, **m}, "timeouts"))
         of = f"{late} of {len(artifacts.sample_names)} samples out of time"
         words, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
-        limits = tuple(zip(low, high, strict=True))
-        drawn = [Series(words, colour, tuple(zip(x, y, strict=True)), limits, dashed=late > 0, thin=True)]
+        band = tuple(zip(low, high, strict=True))
+        drawn = [Series(words, colour, tuple(zip(x, y, strict=True)), band, dashed=late > 0, thin=True)]
         if "empirical_curve" in m:
             attacked = tuple(zip(x, numbers(m, "empirical_curve"), strict=True))
             drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))

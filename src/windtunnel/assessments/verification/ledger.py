@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import put_rows
+from windtunnel.core.chunks import put_samples
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.subject import Subject
 
@@ -57,7 +57,7 @@ class Ledger:
             subdomains=torch.zeros(n, dtype=torch.int64),
         )
         wrong = (~subject.clean_correct).nonzero().flatten()
-        put_rows(ledger.examples, wrong, subject.dataset.inputs, wrong)
+        put_samples(ledger.examples, wrong, subject.dataset.inputs, wrong)
         ledger._decide(wrong, Verdict.FALSIFIED, "clean")
         return ledger
 

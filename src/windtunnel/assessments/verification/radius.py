@@ -11,7 +11,7 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import Json
 
 CURVE_POINTS = 41
-# Whether each of `rows` (int64, n) is verified, or broken, at its own epsilon (n,): (n,) bool.
+# Whether each of `indices` (int64, n) is verified, or broken, at its own epsilon (n,): (n,) bool.
 Decide = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -31,7 +31,7 @@ def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -
     high: (N,), the largest epsilon to try. low: (N,), an epsilon at which each sample is known to hold; negative leaves
     the sample out, at 0: it is broken without any perturbation.
     """
-    found = _bisect(lambda rows, epsilons: ~broken(rows, epsilons), low, high, tolerance)[1]
+    found = _bisect(lambda indices, epsilons: ~broken(indices, epsilons), low, high, tolerance)[1]
     return torch.where(low < 0, 0.0, found)
 
 

@@ -40,14 +40,14 @@ class VerifierRow:
         return not self.steps and self.assess is None
 
 
-def _row(library: str, name: str, norm: Norm, families: str, requires: set[Capability], summary: str) -> Algorithm:
+def _row(library: str, name: str, norm: Norm, categories: str, requires: set[Capability], summary: str) -> Algorithm:
     return Algorithm(
         library,
         name,
         AssessmentKind.FORMAL_VERIFICATION,
         ThreatModel.WHITE_BOX,
         norm,
-        frozenset(families.split()),
+        frozenset(categories.split()),
         Randomness.DETERMINISTIC,
         frozenset(requires),
         summary=summary,

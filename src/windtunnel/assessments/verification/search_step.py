@@ -45,9 +45,9 @@ def network_of(classifier: Classifier) -> Network:
 def limits_of(params: BranchAndBound, network: Network) -> Limits:
     """How much work a sample may cost; how many rows go together follows from the memory allowed and the network alone."""
     memory = params.memory * 2**20
-    rows = memory // (_COPIES * _FLOAT * network.width)
+    indices = memory // (_COPIES * _FLOAT * network.width)
     most = _MOST_ROWS if network.device.type == "cpu" else 16 * _MOST_ROWS
-    return Limits(params.domains, params.iterations, params.batch, memory, max(2, min(most, rows)))
+    return Limits(params.domains, params.iterations, params.batch, memory, max(2, min(most, indices)))
 
 
 def search_or_bound(step: str, ledger: Ledger, task: Task) -> None:
@@ -77,18 +77,18 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
     parts = indices.split(1 if network.device.type == "cpu" else _TOGETHER)
     exhausted, undecidable, short = list[int](), list[int](), list[int]()
     for batch, found in each_batch(
-        [Batch(number, rows, 0) for number, rows in enumerate(parts)], work, name=f"{task.name} {step}",
+        [Batch(number, part, 0) for number, part in enumerate(parts)], work, name=f"{task.name} {step}",
         checkpoint=task.checkpoint(ledger, step, indices.tolist()), without=work.nothing,
         incidents=task.bounder.incidents,
     ):  # fmt: skip
-        rows = batch.indices
-        _enter(found, rows, step, ledger)
-        ledger.timed_out[rows[found["late"]]] = True
-        exhausted += rows[found["exhausted"] & ~found["late"]].tolist()
-        undecidable += rows[found["undecidable"]].tolist()
-        short += rows[found["short"]].tolist()
-        for row in rows[found["failed"]].tolist():
-            ledger.fail(row, step)
+        members = batch.indices
+        _enter(found, members, step, ledger)
+        ledger.timed_out[members[found["late"]]] = True
+        exhausted += members[found["exhausted"] & ~found["late"]].tolist()
+        undecidable += members[found["undecidable"]].tolist()
+        short += members[found["short"]].tolist()
+        for index in members[found["failed"]].tolist():
+            ledger.fail(index, step)
     for code, text, some in (
         ("work_limit", f"{step} ended at its limit of {params.domains} subdomains for a sample", exhausted),
         ("undecided", f"{step}: what is left cannot be split further, or a class draws level", undecidable),
@@ -126,13 +126,13 @@ class _Decide:
         if started > deadline:
             found["late"][:] = found["exhausted"][:] = True
             return found
-        data, rows, classifier = self.subject.dataset, batch.indices, self.subject.classifier
+        data, indices, classifier = self.subject.dataset, batch.indices, self.subject.classifier
         if self._network is None:
             self._network = network_of(classifier)
-        network, targets = self._network, data.targets[rows]
-        late = min(deadline, started + float(self.seconds[rows].sum()))
-        region = Region.around(data.inputs[rows], self.norm, self.epsilon, network.device)
-        goals = torch.full((len(rows),), self.lead, dtype=torch.float64)
+        network, targets = self._network, data.targets[indices]
+        late = min(deadline, started + float(self.seconds[indices].sum()))
+        region = Region.around(data.inputs[indices], self.norm, self.epsilon, network.device)
+        goals = torch.full((len(indices),), self.lead, dtype=torch.float64)
         try:
             with time_limit(late), memory_limit(memory_to_use(network.device), network.device):
                 decided = decide(network, region, targets, goals, _confirms(network, classifier, targets),
@@ -141,7 +141,7 @@ class _Decide:
             found["late"][:] = found["exhausted"][:] = True
             return found
         except (RuntimeError, MemoryError) as error:
-            if len(rows) > 1 or not out_of_memory(error):
+            if len(indices) > 1 or not out_of_memory(error):
                 raise
             self._network = None  # its recorded runs hold memory, which the weaker method needs
             found["short"][:] = True
@@ -158,7 +158,7 @@ class _Decide:
             "exhausted": decided.exhausted.cpu(),
             "late": decided.exhausted.cpu() & (time.monotonic() > late),
             "undecidable": ~(decided.verified | decided.exhausted).cpu() & ~broken,
-            "seconds": torch.full((len(rows),), (time.monotonic() - started) / len(rows)),
+            "seconds": torch.full((len(indices),), (time.monotonic() - started) / len(indices)),
         }
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
@@ -194,15 +194,15 @@ def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Call
     return check
 
 
-def _enter(found: Mapping[str, Tensor], rows: Tensor, step: str, ledger: Ledger) -> None:
-    nothing = torch.full((len(rows), ledger.lower.shape[1]), torch.nan)
-    ledger.bound(rows, found["margins"], nothing, nothing)
-    ledger.verify(rows[found["verified"]], step)
+def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger) -> None:
+    nothing = torch.full((len(indices), ledger.lower.shape[1]), torch.nan)
+    ledger.bound(indices, found["margins"], nothing, nothing)
+    ledger.verify(indices[found["verified"]], step)
     broken = found["examples"].flatten(1).isfinite().all(1)
     if broken.any():
-        ledger.falsify(rows[broken], found["examples"][broken], step)
-    ledger.subdomains[rows] += found["domains"]
-    ledger.seconds[rows] += found["seconds"]
+        ledger.falsify(indices[broken], found["examples"][broken], step)
+    ledger.subdomains[indices] += found["domains"]
+    ledger.seconds[indices] += found["seconds"]
 
 
 def _attempt(step: str, trial: Trial) -> None:

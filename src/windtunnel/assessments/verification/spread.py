@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from windtunnel.assessments.verification.bounding import WEAKER, Bounder
@@ -22,7 +22,7 @@ _METHODS = tuple(sorted({*WEAKER, *WEAKER.values()}))
 class Bounded:
     """What is known of some samples: rows int64 (n,), the method that ran, its bounds (None where it failed), seconds of each."""
 
-    rows: Tensor
+    indices: Tensor
     method: str
     bounds: Bounds | None
     seconds: float
@@ -31,7 +31,7 @@ class Bounded:
 def bound_all(
     bounder: Bounder,
     method: str,
-    rows: Tensor,
+    indices: Tensor,
     epsilons: Tensor,
     *,
     name: str,
@@ -42,16 +42,16 @@ def bound_all(
 
     Where the workers of a batch were lost, its samples have no bounds.
     """
-    places = bounder.units(rows, epsilons)
-    batches = [Batch(number, rows[members], 0) for number, members in enumerate(places)]
+    places = bounder.units(indices, epsilons)
+    batches = [Batch(number, indices[members], 0) for number, members in enumerate(places)]
     known = torch.zeros(len(bounder.subject.dataset), dtype=epsilons.dtype)
-    known[rows] = epsilons
+    known[indices] = epsilons
     alone = replace(bounder, fallbacks={}, halved={}, incidents=Incidents(), deadline=float("inf"))
     work = _Unit(alone, Deadline(bounder.deadline), method, known, logits, bounder.unsupported)
     for batch, found in each_batch(
         batches, work, name=name, checkpoint=checkpoint, without=work.nothing, incidents=bounder.incidents
     ):
-        _remember(bounder, json.loads(bytes(found["notes"].tolist())))
+        _remember(bounder, _Notes.model_validate_json(bytes(found["notes"].tolist())))
         kinds = torch.stack([found["method"], found["failed"].long()], 1)
         for kind in kinds.unique(dim=0):
             at = (kinds == kind).all(1)
@@ -78,18 +78,18 @@ class _Unit:
         )
         found = self.nothing(batch)
         place = {row: i for i, row in enumerate(batch.indices.tolist())}
-        for rows, method, bounds in own.bound(
+        for indices, method, bounds in own.bound(
             self.method, batch.indices, self.epsilons[batch.indices], logits=self.logits
         ):
-            at = torch.tensor([place[row] for row in rows.tolist()])
+            at = torch.tensor([place[row] for row in indices.tolist()])
             found["method"][at] = _METHODS.index(method)
             if bounds is not None:
                 found["failed"][at] = False
                 for key in ("margins", "lower", "upper"):
                     found[key][at] = getattr(bounds, key)
         found["seconds"][:] = time.perf_counter() - started
-        notes = {"halved": own.halved, "fallbacks": [[*key, list(rows)] for key, rows in own.fallbacks.items()]}
-        return {**found, "notes": _text(notes)}
+        fallbacks = tuple((*key, tuple(indices)) for key, indices in own.fallbacks.items())
+        return {**found, "notes": _text(_Notes(halved=own.halved, fallbacks=fallbacks))}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a batch of which nothing is known."""
@@ -101,19 +101,23 @@ class _Unit:
             "lower": torch.full((n, k), torch.nan),
             "upper": torch.full((n, k), torch.nan),
             "seconds": torch.zeros(n),
-            "notes": _text({"halved": {}, "fallbacks": []}),
+            "notes": _text(_Notes()),
         }
 
 
-def _text(notes: object) -> Tensor:
-    return torch.tensor(list(json.dumps(notes).encode()), dtype=torch.uint8)
+class _Notes(BaseModel):
+    """What bounding a batch taught: the chunk that fits in memory, and (method, weaker one, why, samples) where one gave way."""
+
+    halved: dict[str, int] = Field(default_factory=dict)
+    fallbacks: tuple[tuple[str, str, str, tuple[int, ...]], ...] = ()
 
 
-def _remember(bounder: Bounder, notes: dict[str, object]) -> None:
-    halved, fallbacks = notes["halved"], notes["fallbacks"]
-    assert isinstance(halved, dict)
-    assert isinstance(fallbacks, list)
-    for method, size in halved.items():
+def _text(notes: _Notes) -> Tensor:
+    return torch.tensor(list(notes.model_dump_json().encode()), dtype=torch.uint8)
+
+
+def _remember(bounder: Bounder, notes: _Notes) -> None:
+    for method, size in notes.halved.items():
         bounder.halved[method] = min(bounder.halved.get(method, size), size)
-    for method, weaker, reason, rows in fallbacks:
-        bounder.gave_way(method, weaker, reason, rows)
+    for method, weaker, reason, indices in notes.fallbacks:
+        bounder.gave_way(method, weaker, reason, indices)

@@ -70,13 +70,13 @@ def called_with(steps: Sequence[str], task: Task) -> Mapping[str, object]:
 def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     """Whether `method` proves each of some rows at its own epsilon; when time is over it proves no more."""
 
-    def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
+    def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
         verified = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
         with suppress(OutOfTimeError):
-            for one in bound_all(task.bounder, method, rows, epsilons, name=f"{task.name} radius", logits=False):
+            for one in bound_all(task.bounder, method, indices, epsilons, name=f"{task.name} radius", logits=False):
                 if one.bounds is not None:
-                    verified[one.rows] = one.bounds.verified
-        return verified[rows]
+                    verified[one.indices] = one.bounds.verified
+        return verified[indices]
 
     return decide
 
@@ -85,15 +85,15 @@ def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     """Whether the falsifier breaks each of some rows at its own epsilon; when time is over it breaks no more."""
     subject = task.subject
 
-    def decide(rows: Tensor, epsilons: Tensor) -> Tensor:
+    def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
         if task.time_left <= 0:
-            return torch.zeros(len(rows), dtype=torch.bool)
+            return torch.zeros(len(indices), dtype=torch.bool)
         radii = torch.zeros(len(subject.dataset), dtype=epsilons.dtype)
-        radii[rows] = epsilons
+        radii[indices] = epsilons
         work = _Break(subject, task.norm, radii)
         batches = [
             Batch(i, part, derive_seed(subject.seed, task.name, "radius", int(part[0])))
-            for i, part in enumerate(rows.split(ATTACK_BATCH))
+            for i, part in enumerate(indices.split(ATTACK_BATCH))
         ]
         return run_batches(
             batches, work, name=f"{task.name} radius", without=work.nothing, incidents=task.bounder.incidents
@@ -111,9 +111,14 @@ class _Break:
     epsilons: Tensor
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        data, rows = self.subject.dataset, batch.indices
+        data, indices = self.subject.dataset, batch.indices
         found, _ = falsify(
-            self.subject.classifier, data.inputs[rows], data.targets[rows], self.epsilons[rows], batch.seed, self.norm
+            self.subject.classifier,
+            data.inputs[indices],
+            data.targets[indices],
+            self.epsilons[indices],
+            batch.seed,
+            self.norm,
         )
         return {"found": found}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -113,9 +113,8 @@ class _RayCrew:
         finished, _ = self._ray.wait(list(owed), num_returns=1, timeout=seconds)
         return [(owed[answer], owed[answer].news()) for answer in finished]
 
-    def accept(self, ready: object) -> None:
+    def accept(self, ready: Mapping[str, str]) -> None:
         """See `Crew`."""
-        assert isinstance(ready, dict)
         require_equal(self._mine, ready, "a worker of the Ray cluster")
 
 

@@ -11,7 +11,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -110,7 +110,7 @@ class _ProcessCrew:
         talking = {worker.connection: worker for worker in of}
         return [(talking[c], talking[c].news()) for c in wait(list(talking), seconds) if isinstance(c, Connection)]
 
-    def accept(self, ready: object) -> None:
+    def accept(self, ready: Mapping[str, str]) -> None:
         """Nothing can differ on one machine."""
 
 

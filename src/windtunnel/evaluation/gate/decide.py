@@ -8,7 +8,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
 from windtunnel.core.gate import Condition, Decision, GateResult
 from windtunnel.core.outcomes import Record
-from windtunnel.params.outcome import Gate
+from windtunnel.params.results import Gate
 
 
 def flatten(metrics: Mapping[str, Json], prefix: str = "") -> dict[str, float]:
@@ -73,7 +73,7 @@ def _floors(gate: Gate, flat: Mapping[str, float]) -> Iterator[Condition]:
 
 
 def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, champion: Record | None) -> Condition:
-    # scipy takes a second to import; most who read this module's verdicts need none of it.
+    # scipy takes a second to import; most who read this module's decisions need none of it.
     from windtunnel.evaluation.gate.non_inferiority import samples_needed
     from windtunnel.evaluation.gate.paired import compared
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windtunnel.core.gate import Condition, Decision, GateResult
 
-COLUMNS = ("condition", "value", "threshold", "interval", "verdict", "why")
+COLUMNS = ("condition", "value", "threshold", "interval", "result", "why")
 SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
 _WORDS = {
     Decision.PASSED: "passed: every condition holds",
@@ -13,40 +13,40 @@ _WORDS = {
 }
 
 
-def rows(verdict: GateResult) -> list[tuple[str, ...]]:
+def rows(result: GateResult) -> list[tuple[str, ...]]:
     """A row of text per condition, in the order of COLUMNS."""
-    return [_row(condition) for condition in verdict.conditions]
+    return [_row(condition) for condition in result.conditions]
 
 
-def sentence(verdict: GateResult) -> str:
+def sentence(result: GateResult) -> str:
     """The decision in words."""
-    return _WORDS[verdict.decision]
+    return _WORDS[result.decision]
 
 
-def failing(verdict: GateResult) -> list[str]:
+def failing(result: GateResult) -> list[str]:
     """`condition: why` of each condition that does not hold; of an unsound evaluation its hard failures alone."""
-    if verdict.hard_failures:
-        return [*verdict.hard_failures]
-    return [f"{c.name}: {c.reason or 'fails'}" for c in verdict.conditions if not c.holds]
+    if result.hard_failures:
+        return [*result.hard_failures]
+    return [f"{c.name}: {c.reason or 'fails'}" for c in result.conditions if not c.holds]
 
 
-def markdown(verdict: GateResult) -> str:
-    """The whole verdict as Markdown."""
-    failures = [f"- NOT VALID: {line}" for line in verdict.hard_failures]
-    lines = [f"**{sentence(verdict)}**", "", *failures, *([""] if failures else [])]
+def markdown(result: GateResult) -> str:
+    """The whole decision as Markdown."""
+    failures = [f"- NOT VALID: {line}" for line in result.hard_failures]
+    lines = [f"**{sentence(result)}**", "", *failures, *([""] if failures else [])]
     lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(verdict)]
-    lines += ["", line] if (line := champion_line(verdict)) else []
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(result)]
+    lines += ["", line] if (line := champion_line(result)) else []
     return "\n".join(lines) + "\n"
 
 
-def champion_line(verdict: GateResult) -> str:
+def champion_line(result: GateResult) -> str:
     """Who was champion when the gate ran, which may be another one by now; empty where nobody was, or nothing was compared."""
-    champion = verdict.champion
+    champion = result.champion
     if not champion:
         return ""
-    again = ", reassessed for this comparison" if champion.get("reassessed") else ""
-    return f"Champion when the gate ran: {champion['model']} version {champion['version']}{again}"
+    again = ", reassessed for this comparison" if champion.reassessed else ""
+    return f"Champion when the gate ran: {champion.model} version {champion.version}{again}"
 
 
 def _row(condition: Condition) -> tuple[str, ...]:

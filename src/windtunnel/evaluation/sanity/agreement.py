@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import permutations
-from typing import cast
 
 import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from windtunnel.core.chunks import finite_rows, row_parts
+from windtunnel.core.chunks import finite_samples, sample_parts
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
+from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.attack import perturbing
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
@@ -49,7 +49,7 @@ def balls(evidence: Evidence) -> list[tuple[Assessment, Region]]:
     source="Marabou#494, #820; VNN-COMP penalties",
     remedy="The verifier is unsound, or proves another property (norm, box, preprocessing) than the attack breaks.",
 )  # fmt: skip
-def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
+def verified_not_attacked(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate and a counter-example of one claim cannot both be right.
 
     Every perturbed input on disk, whoever made it, measured in the verifier's norm: none inside a certified ball may be
@@ -67,7 +67,7 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
             if hit.any():
                 clash |= hit
                 bad += [certificate.name, assessment.name]
-    return Outcome(
+    return CheckResult(
         bool(bad),
         int(clash.sum()),
         n=seen,
@@ -82,7 +82,7 @@ def verified_not_attacked(evidence: Evidence, limit: float) -> Outcome:
     source="logic",
     remedy="The order certified <= true <= worst case holds for every sound pair: one of the two is wrong.",
 )  # fmt: skip
-def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
+def order_of_rates(evidence: Evidence, limit: float) -> CheckResult:
     """The three rates bound the truth from both sides, on the samples that they share.
 
     Certified accuracy at epsilon against robust accuracy under each attack of the same norm at the same or a smaller
@@ -107,7 +107,7 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
                 bad += [certificate.name, assessment.name]
     if not seen:
         raise NotApplicable("no attack and verification share norm, budget and samples")
-    return Outcome(bool(bad), worst, n=seen, assessments=bad, reason="the order of the rates is broken")
+    return CheckResult(bool(bad), worst, n=seen, assessments=bad, reason="the order of the rates is broken")
 
 
 @check(
@@ -115,7 +115,7 @@ def order_of_rates(evidence: Evidence, limit: float) -> Outcome:
     source="Marabou#844, #880, #882",
     remedy="A counter-example that does not misclassify is an error of the solver or of the export, not a falsification.",
 )  # fmt: skip
-def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
+def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
     """A solver works on another number format and another graph than the model.
 
     Every falsified sample's example is evaluated in torch, and in onnxruntime where the step that found it worked on
@@ -140,7 +140,7 @@ def counterexamples_real(evidence: Evidence, limit: float) -> Outcome:
         if not real.all():
             bad.append(certificate.name)
             ids += [certificate.named(claimed)[i] for i in (~real).nonzero().flatten().tolist()]
-    return Outcome(
+    return CheckResult(
         bool(bad),
         len(ids),
         n=seen,
@@ -163,7 +163,7 @@ def _refuted(evidence: Evidence, large: tuple[Assessment, Region], small: tuple[
     source="Marabou#568",
     remedy="Verified in a ball means verified in every smaller one: one of the two runs is wrong.",
 )  # fmt: skip
-def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
+def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
     """A smaller ball lies inside the larger.
 
     Flags a sample verified at an epsilon and falsified at the same or a smaller one, and any sample that stays verified
@@ -184,7 +184,7 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
             hit = _refuted(evidence, (large, ball), small)
             if hit is not None and hit.any():
                 clash, bad = clash | hit, [*bad, large.name, small[0].name]
-    return Outcome(
+    return CheckResult(
         bool(bad),
         int(clash.sum()),
         n=len(certificates),
@@ -199,7 +199,7 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> Outcome:
     source="soundness",
     remedy="Bounds that a point of the ball leaves are no bounds: nothing that rests on them is verified.",
 )  # fmt: skip
-def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
+def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
     """A bound holds for every point of the ball, hence for those that we can try.
 
     Logits of the clean input, of every example in the ball and, for at most 5,000 samples, of 100 random points of it, against
@@ -208,41 +208,43 @@ def bounds_contain(evidence: Evidence, limit: float) -> Outcome:
     scale = float(evidence.subject.clean_logits.abs().max().clamp(min=1))
     worst, bad, ids, seen = 0.0, [], [], 0
     for certificate, ball in balls(evidence):
-        bounds = certificate.artifacts.data.get("output_bounds")
-        if not isinstance(bounds, dict):
+        if not certificate.has("output_bounds"):
             continue
-        rows = bounds["lower"].isfinite().all(1) & bounds["upper"].isfinite().all(1)
-        if not rows.any():
+        bounds = certificate.artifacts.tensors("output_bounds")
+        finite = bounds["lower"].isfinite().all(1) & bounds["upper"].isfinite().all(1)
+        if not finite.any():
             continue
-        outside = torch.zeros(int(rows.sum()))
-        lower, upper = bounds["lower"][rows], bounds["upper"][rows]
-        for at, points in _points(evidence, certificate, ball, rows):
+        outside = torch.zeros(int(finite.sum()))
+        lower, upper = bounds["lower"][finite], bounds["upper"][finite]
+        for at, points in _points(evidence, certificate, ball, finite):
             logits = evidence.subject.classifier.logits(points)
             off = torch.maximum(lower[at] - logits, logits - upper[at]).amax(1)
             outside[at] = torch.maximum(outside[at], off)
         seen, worst = seen + len(outside), max(worst, float(outside.max()) / scale)
         if (outside > limit * scale).any():
             bad.append(certificate.name)
-            ids += [certificate.named(rows)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
+            ids += [certificate.named(finite)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
     if not seen:
         raise NotApplicable("no verification kept output bounds")
     return listing(bad, "outputs leave the bounds of", value=worst, n=seen, samples=ids)
 
 
-def _points(evidence: Evidence, certificate: Assessment, ball: Region, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """(places among the samples at `rows` of a certificate, points of their balls), a few samples at a time: the clean inputs,
+def _points(
+    evidence: Evidence, certificate: Assessment, ball: Region, finite: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(places among the samples at `finite` of a certificate, points of their balls), a few samples at a time: the clean inputs,
     attacks' examples, and random ones.
     """
-    inputs, samples = evidence.subject.dataset.inputs, certificate.rows[rows]
-    few = next(row_parts(inputs)).stop
+    inputs, samples = evidence.subject.dataset.inputs, certificate.indices[finite]
+    few = next(sample_parts(inputs)).stop
     for at in torch.arange(len(samples)).split(few):
         yield at, inputs[samples[at]]
     place = torch.full((len(evidence.ids),), -1).scatter(0, samples, torch.arange(len(samples)))
     for assessment in map(evidence.pictured, perturbing(evidence)):
         held = within(assessment.distance(ball.norm), ball.epsilon).nonzero().flatten()
-        held = held[place[assessment.rows[held]] >= 0]
+        held = held[place[assessment.indices[held]] >= 0]
         for some in held.split(few):
-            yield place[assessment.rows[some]], assessment.tensor("perturbed_inputs")[some].clamp(0, 1)
+            yield place[assessment.indices[some]], assessment.tensor("perturbed_inputs")[some].clamp(0, 1)
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "E5", certificate.name))
     drawn = torch.linspace(0, len(samples) - 1, min(AT_RANDOM, len(samples))).round().long()
     for at in drawn.split(few):
@@ -270,7 +272,7 @@ def random_point(clean: Tensor, ball: Region, generator: torch.Generator, *, cor
     source="soundness",
     remedy="One of the two is unsound, or they prove different properties: compare the ONNX graph with the model (A15).",
 )  # fmt: skip
-def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
+def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
     """What one verifier proves no other can refute in the same ball or in one inside it."""
     clash, bad, pairs = torch.zeros(len(evidence.ids), dtype=torch.bool), list[str](), 0
     certificates = balls(evidence)
@@ -283,7 +285,7 @@ def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
             clash, bad = clash | hit, [*bad, one[0].name, other[0].name]
     if not pairs:
         raise NotApplicable("no two verifications of one norm")
-    return Outcome(
+    return CheckResult(
         bool(bad),
         int(clash.sum()),
         n=pairs,
@@ -298,7 +300,7 @@ def verifiers_agree(evidence: Evidence, limit: float) -> Outcome:
     source="alpha-beta-CROWN#7",
     remedy="A verification that decides nothing says nothing: do what the reason names, a tighter method or a smaller epsilon.",
 )  # fmt: skip
-def unknown_band(evidence: Evidence, limit: float) -> Outcome:
+def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
     """Between what is verified and what is broken lies what nobody knows.
 
     The widest share of samples that are right and neither; flags a verification that left (nearly) all of them (threshold),
@@ -312,7 +314,7 @@ def unknown_band(evidence: Evidence, limit: float) -> Outcome:
             bands[certificate.name] = float(unknown[certificate.right].double().mean())
             if bands[certificate.name] >= limit:
                 why[certificate.name] = blame(evidence, certificate, ball, certificates)
-    return Outcome(
+    return CheckResult(
         bool(why),
         max(bands.values(), default=0.0),
         n=len(bands),
@@ -327,7 +329,7 @@ def unknown_band(evidence: Evidence, limit: float) -> Outcome:
     source="auto_LiRPA#86",
     remedy="Give the solver more time, or read the rates as those of the method that really ran.",
 )  # fmt: skip
-def no_fallback(evidence: Evidence, limit: float) -> Outcome:
+def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
     found = {}
     for certificate, _ in balls(evidence):
@@ -335,7 +337,7 @@ def no_fallback(evidence: Evidence, limit: float) -> Outcome:
         timeouts = int(numbers(certificate.artifacts.metrics).get("timeouts", 0))
         if codes or timeouts:
             found[certificate.name] = timeouts + len(codes)
-    return Outcome(
+    return CheckResult(
         bool(found),
         sum(found.values()),
         n=len(evidence.verifications),
@@ -349,7 +351,7 @@ def no_fallback(evidence: Evidence, limit: float) -> Outcome:
     source="Cohen et al. 2019; locuslab/smoothing",
     remedy="Use n of at least 10,000 draws; a radius above sigma x Phi^-1(alpha^(1/n)) cannot come from the method.",
 )  # fmt: skip
-def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
+def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
     """The largest radius that n draws can certify is sigma x Phi^-1(alpha^(1/n)).
 
     HARD where a radius exceeds it; WARN for fewer draws than the threshold.
@@ -359,8 +361,7 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
         raise NotApplicable("no randomised smoothing among the verifications")
     worst, bad, few = 0.0, [], []
     for certificate in found:
-        options = cast(Mapping[str, float], certificate.calls[0])
-        sigma, draws, alpha = options["sigma"], options["n"], options["alpha"]
+        sigma, draws, alpha = (number(certificate.calls[0], key) for key in ("sigma", "n", "alpha"))
         ceiling = sigma * float(normal.ppf(alpha ** (1 / draws)))
         radius = float(certificate.tensor("certified_radius").nan_to_num(0).max())
         worst = max(worst, radius / ceiling)
@@ -369,7 +370,7 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
         if draws < limit:
             few.append(certificate.name)
     if bad:
-        return Outcome(
+        return CheckResult(
             flagged=True,
             value=worst,
             n=len(found),
@@ -377,7 +378,7 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
             reason=f"radius beyond what n draws can certify in {', '.join(bad)}",
         )
     reason = f"fewer than {limit:.0f} draws in {', '.join(few)}"
-    return Outcome(
+    return CheckResult(
         bool(few), worst, n=len(found), assessments=few, reason=reason, severity=Severity.WARN if few else None
     )
 
@@ -387,7 +388,7 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> Outcome:
     source="logic",
     remedy="A stored distance that the tensors do not give is of another norm or another image.",
 )  # fmt: skip
-def distances_consistent(evidence: Evidence, limit: float) -> Outcome:
+def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
     """Distances can be measured again from the tensors, and norms bound each other.
 
     Every stored perturbation_distance against the one recomputed in the declared norm (relative, threshold), and
@@ -399,16 +400,16 @@ def distances_consistent(evidence: Evidence, limit: float) -> Outcome:
         if ball is None or not assessment.has("perturbation_distance"):
             continue
         stored = assessment.tensor("perturbation_distance").double()
-        rows = stored.isfinite() & finite_rows(assessment.tensor("perturbed_inputs"))
-        if not rows.any():
+        finite = stored.isfinite() & finite_samples(assessment.tensor("perturbed_inputs"))
+        if not finite.any():
             continue
-        off = (stored[rows] - assessment.distance(ball.norm)[rows].double()).abs() / stored[rows].clamp(min=1e-3)
+        off = (stored[finite] - assessment.distance(ball.norm)[finite].double()).abs() / stored[finite].clamp(min=1e-3)
         wrong = off > limit
         if ball.norm is Norm.L2:
             values = assessment.tensor("clean_inputs")[0].numel()
-            ceiling = math.sqrt(values) * assessment.distance(Norm.LINF)[rows].double()
-            wrong |= stored[rows] > ceiling * (1 + limit) + 1e-6
-        seen, worst = seen + int(rows.sum()), max(worst, float(off.max()))
+            ceiling = math.sqrt(values) * assessment.distance(Norm.LINF)[finite].double()
+            wrong |= stored[finite] > ceiling * (1 + limit) + 1e-6
+        seen, worst = seen + int(finite.sum()), max(worst, float(off.max()))
         if wrong.any():
             bad.append(assessment.name)
     if not seen:

@@ -13,7 +13,7 @@ from windtunnel.core.findings import counts, overall
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.sanity.table import SANITY
-from windtunnel.params.outcome import Sanity
+from windtunnel.params.results import Sanity
 
 NECESSARY = (
     "Passing these checks is necessary, not sufficient: they find evaluations that went wrong in known ways, and prove "

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.chunks import by_rows, finite_rows
+from windtunnel.core.chunks import by_samples, finite_samples
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective, Verdict
 from windtunnel.core.distances import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, within
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import need_several_answers
 
@@ -34,7 +34,7 @@ def claims(assessment: Assessment) -> Tensor:
     source="ART#507; auto-attack#86",
     remedy="Project what the attack returns, or count it as a failure.",
 )  # fmt: skip
-def budget_respected(evidence: Evidence, limit: float) -> Outcome:
+def budget_respected(evidence: Evidence, limit: float) -> CheckResult:
     """A success outside the budget is a success at another budget.
 
     Distances are recomputed from the tensors; flags where a broken sample lies beyond
@@ -56,7 +56,7 @@ def budget_respected(evidence: Evidence, limit: float) -> Outcome:
         if beyond.any():
             bad.append(assessment.name)
             ids += [assessment.named(claimed)[i] for i in beyond.nonzero().flatten().tolist()]
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=seen,
@@ -71,7 +71,7 @@ def budget_respected(evidence: Evidence, limit: float) -> Outcome:
     source="AutoAttack final check",
     remedy="Clip to [0, 1], and look for the operation that gives NaN.",
 )  # fmt: skip
-def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
+def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
     """A value outside [0, 1], NaN or infinity is no input that the deployed model can get.
 
     Every stored example; rows where a verifier has no counter-example are left out.
@@ -83,13 +83,13 @@ def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
         there, images = assessment.tensor("perturbed_predictions") >= 0, assessment.tensor("perturbed_inputs")
         seen += int(there.sum())
         if assessment.family == "sweeps" and assessment.options.get("clip") is False:
-            good = finite_rows(images)
+            good = finite_samples(images)
         else:  # NaN is inside of nothing
-            good = by_rows(lambda x: ((x >= low - limit) & (x <= high + limit)).flatten(1).all(1), images)
+            good = by_samples(lambda x: ((x >= low - limit) & (x <= high + limit)).flatten(1).all(1), images)
         if (wrong := there & ~good).any():
             bad.append(assessment.name)
             ids += assessment.named(wrong)
-    return Outcome(
+    return CheckResult(
         bool(bad),
         len(ids),
         n=seen,
@@ -104,7 +104,7 @@ def examples_are_images(evidence: Evidence, limit: float) -> Outcome:
     source="foolbox#674; RobustBench#7",
     remedy="Take success from the stored tensor as the model sees it, never from the library or from an intermediate iterate.",
 )  # fmt: skip
-def success_stands(evidence: Evidence, limit: float) -> Outcome:
+def success_stands(evidence: Evidence, limit: float) -> CheckResult:
     """What a library calls a success may be another tensor than the one it returns.
 
     In this process, which is not the attack's: the model is asked about every stored example, and its verdict (broken
@@ -129,16 +129,14 @@ def success_stands(evidence: Evidence, limit: float) -> Outcome:
 
 
 def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
-    found = evidence.once(
+    return evidence.once(
         f"again {assessment.name}", lambda: evidence.subject.classifier.predict(assessment.tensor("perturbed_inputs"))
     )
-    assert isinstance(found, Tensor)
-    return found
 
 
 def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor:
     """The model's answers to the images at `wins` (N,) as a file would hold them."""
-    rounded = scratch.rows_of(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
+    rounded = scratch.samples_at(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
     return evidence.subject.classifier.predict(rounded)
 
 
@@ -147,7 +145,7 @@ def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor
     source="ART#2256; auto-attack#64; AttackBench",
     remedy="The attack returned its input: check its parameters, and whether gradients reach the input (C1).",
 )  # fmt: skip
-def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
+def attack_did_something(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that returns its input reports the clean accuracy as robustness.
 
     Flags an attack that left more than the threshold of its samples unbroken and unchanged. Ensembles, AutoAttack's members
@@ -173,7 +171,7 @@ def attack_did_something(evidence: Evidence, limit: float) -> Outcome:
     source="foolbox#175",
     remedy="Divide successes by the samples that were right and attacked; give the rate over all samples another name.",
 )  # fmt: skip
-def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
+def misclassified_apart(evidence: Evidence, limit: float) -> CheckResult:
     """Counting samples that were wrong to begin with as successes flatters the attack, and hides a bad model.
 
     The attack success rate of the metadata against the one recomputed from the verdicts of samples that were right.
@@ -197,7 +195,7 @@ def misclassified_apart(evidence: Evidence, limit: float) -> Outcome:
     source="torchattacks#124",
     remedy="Something besides the perturbation changes the predictions: training mode, rounding, another preprocessing.",
 )  # fmt: skip
-def epsilon_zero_control(evidence: Evidence, limit: float) -> Outcome:
+def epsilon_zero_control(evidence: Evidence, limit: float) -> CheckResult:
     """A sweep's first row is the control of the experiment: nothing was perturbed, so nothing may change."""
     wrong = {}
     for assessment in evidence.of("sweeps"):
@@ -215,7 +213,7 @@ def epsilon_zero_control(evidence: Evidence, limit: float) -> Outcome:
     source="Marabou and VNN-COMP practice",
     remedy="Run the failed samples again (more time, another method), or report the interval that they leave open.",
 )  # fmt: skip
-def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
+def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     """A sample on which the tool failed is neither robust nor broken.
 
     WARN where any verdict is an error, HARD above the threshold; the reason says how far the rate would move.
@@ -223,12 +221,12 @@ def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
     shares = {
         p.name: float((p.tensor("verdicts") == Verdict.ERROR).double().mean())
         for p in evidence.assessments
-        if len(p.rows)
+        if len(p.indices)
     }
     bad = {name: share for name, share in shares.items() if share > 0}
     worst = max(shares.values(), default=0.0)
     reason = "; ".join(f"{name}: its rates could be {share:.1%} higher or lower" for name, share in bad.items())
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=len(shares),
@@ -243,7 +241,7 @@ def errors_not_robust(evidence: Evidence, limit: float) -> Outcome:
     source="logic",
     remedy="An accuracy under attack above the clean one counts other samples, or counts them otherwise.",
 )  # fmt: skip
-def robust_at_most_clean(evidence: Evidence, limit: float) -> Outcome:
+def robust_at_most_clean(evidence: Evidence, limit: float) -> CheckResult:
     """A sample that is wrong without perturbation cannot be robustly right."""
     gaps = {}
     for assessment in evidence.assessments:
@@ -261,24 +259,24 @@ def robust_at_most_clean(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019, per example; auto-attack#45",
     remedy="Take the worst case sample by sample over all attacks, never the smallest of their averages.",
 )  # fmt: skip
-def worst_case_per_sample(evidence: Evidence, limit: float) -> Outcome:
+def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
     """The smallest average over attacks overstates robustness: other attacks break other samples.
 
     The samples that any attack broke at its own budget, collected here from the verdicts, must all be broken in the
     summary's worst case at that budget.
     """
-    from windtunnel.evaluation.summary.evidence import outcome
+    from windtunnel.evaluation.summary.evidence import region_evidence
 
     everything = [p.artifacts for p in evidence.assessments]
     lost, seen = torch.zeros(len(evidence.ids), dtype=torch.bool), 0
     for region in evidence.regions:
         mine = [p for p in evidence.attacks() if p.region == region]
         broken = evidence.union(mine, lambda p: p.succeeded & p.right)
-        lost |= broken & ~outcome(region, evidence.clean, everything).broken
+        lost |= broken & ~region_evidence(region, evidence.clean, everything).broken
         seen += 1
     if not seen:
         raise NotApplicable("no attack at any budget")
-    return Outcome(
+    return CheckResult(
         bool(lost.any()),
         int(lost.sum()),
         n=seen,
@@ -292,7 +290,7 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> Outcome:
     source="practice",
     remedy="The examples live between grey levels: state that the threat is not one of image files, or attack after rounding.",
 )  # fmt: skip
-def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
+def survives_rounding(evidence: Evidence, limit: float) -> CheckResult:
     """An example that is undone by saving the image as a file is no threat to a system that reads files.
 
     Flags an attack whose success rate falls by more than the threshold after rounding to 1/255. Not applicable where
@@ -317,5 +315,5 @@ def survives_rounding(evidence: Evidence, limit: float) -> Outcome:
         drops[assessment.name] = float((~still).sum()) / int((assessment.tried & assessment.right).sum())
         seen += len(still)
     if not drops:
-        return Outcome(flagged=False, value=0.0, n=0, note="no success to round")
+        return CheckResult(flagged=False, value=0.0, n=0, note="no success to round")
     return largest(drops, limit, "rounding undoes", n=seen)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import numpy as np
 
 from windtunnel.assessments.corruptions.reference import alexnet
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.core.metadata import corruption_pairs
+from windtunnel.core.tables import table
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
 
 SAME = 1e-6  # relative: the published errors have five digits, and the corruption errors are kept to the last
 
 
-def _suites(evidence: Evidence) -> list[tuple[Assessment, list[tuple[str, int]]]]:
+def _suites(evidence: Evidence) -> list[tuple[Assessment, tuple[tuple[str, int], ...]]]:
     found = []
     for assessment in evidence.of("corruptions"):
-        pairs = assessment.options.get("corruptions")
-        if isinstance(pairs, list) and assessment.has("corruption_predictions"):
-            found.append(
-                (assessment, [(str(pair[0]), int(str(pair[1]))) for pair in cast("list[list[object]]", pairs)])
-            )
+        pairs = corruption_pairs(assessment.metadata.kwargs)
+        if pairs and assessment.has("corruption_predictions"):
+            found.append((assessment, pairs))
     if not found:
         raise NotRun("no corruption suite kept its predictions")
     return found
@@ -33,7 +32,7 @@ def _suites(evidence: Evidence) -> list[tuple[Assessment, list[tuple[str, int]]]
     source="Hendrycks and Dietterich 2019, ImageNet-C",
     remedy="Look at the images: a corruption that helps is a sign of another preprocessing than the model was trained on.",
 )  # fmt: skip
-def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
+def severity_ordered(evidence: Evidence, limit: float) -> CheckResult:
     """Severity 0 is 8-bit rounding alone; every step up makes the image worse.
 
     HARD where rounding alone changes accuracy significantly (exact McNemar, 5 %); WARN where the accuracy of a
@@ -54,7 +53,7 @@ def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
                 if significantly_more(better, worse, steps):
                     rising.append(f"{assessment.name} {name}")
     if rounded:
-        return Outcome(
+        return CheckResult(
             flagged=True,
             value=len(rounded),
             assessments=rounded,
@@ -62,7 +61,7 @@ def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
             severity=Severity.HARD,
         )
     names = sorted({r.split()[0] for r in rising})
-    return Outcome(
+    return CheckResult(
         bool(rising),
         len(rising),
         assessments=names,
@@ -75,7 +74,7 @@ def severity_ordered(evidence: Evidence, limit: float) -> Outcome:
     source="imagecorruptions PR#27",
     remedy="A corruption that ignores its seed cannot be compared between models: seed every stream it draws from.",
 )  # fmt: skip
-def corruptions_repeat(evidence: Evidence, limit: float) -> Outcome:
+def corruptions_repeat(evidence: Evidence, limit: float) -> CheckResult:
     """Two models must see the same corrupted pixels.
 
     Every corruption of the suite at its lowest severity, twice on 8 samples under the run's seed, byte by byte, and
@@ -90,7 +89,7 @@ def corruptions_repeat(evidence: Evidence, limit: float) -> Outcome:
         if wrong:
             bad.append(assessment.name)
             names += wrong
-    return Outcome(
+    return CheckResult(
         bool(bad),
         len(names),
         n=tried,
@@ -104,7 +103,7 @@ def corruptions_repeat(evidence: Evidence, limit: float) -> Outcome:
     source="CIFAR-10-C normalised by ImageNet's AlexNet, seen in public code",
     remedy="Take reference errors of the same data set and resolution: an earlier run of a baseline on these samples.",
 )  # fmt: skip
-def reference_fits(evidence: Evidence, limit: float) -> Outcome:
+def reference_fits(evidence: Evidence, limit: float) -> CheckResult:
     """MCE divides by a reference model's errors; those of another data set or resolution make a number without meaning.
 
     AlexNet's published errors are only for ImageNet: 1,000 classes, at least 224 pixels. They are known by themselves, whatever
@@ -125,7 +124,7 @@ def reference_fits(evidence: Evidence, limit: float) -> Outcome:
     )
 
 
-def _divided_by_alexnet(assessment: Assessment, pairs: list[tuple[str, int]]) -> bool:
+def _divided_by_alexnet(assessment: Assessment, pairs: tuple[tuple[str, int], ...]) -> bool:
     """Whether every corruption error of a suite, plain or relative, is its own errors over those of AlexNet.
 
     Where the model makes no error of its own any reference gives 0, so that nothing can be told.
@@ -135,8 +134,7 @@ def _divided_by_alexnet(assessment: Assessment, pairs: list[tuple[str, int]]) ->
     ours = np.array([*wrong.double().mean(1).tolist(), 1 - float(assessment.right.double().mean())])
     found = []
     for key, less in (("corruption_errors", 0.0), ("relative_corruption_errors", 1.0)):
-        ratios = assessment.artifacts.metrics.get(key)
-        for name, ratio in (numbers(ratios) if isinstance(ratios, dict) else {}).items():
+        for name, ratio in table(dict[str, float], assessment.artifacts.metrics, key).items():
             chosen = [i for i, (corruption, _) in enumerate(pairs) if corruption == name]
             divided, divisor = (float((rates[chosen] - less * rates[-1]).sum()) for rates in (ours, published))
             if abs(divided) > SAME and math.isfinite(divisor):
@@ -149,7 +147,7 @@ def _divided_by_alexnet(assessment: Assessment, pairs: list[tuple[str, int]]) ->
     source="Buzhinsky et al. 2021",
     remedy="Train better generators: robustness on images that the classifier does not recognise says little.",
 )  # fmt: skip
-def latent_meaningful(evidence: Evidence, limit: float) -> Outcome:
+def latent_meaningful(evidence: Evidence, limit: float) -> CheckResult:
     """Latent metrics are about decoded images; they speak of the data only if the classifier recognises those.
 
     Clean accuracy less the accuracy on reconstructions (lra), or on generated images (lga) where there is no other.
@@ -163,7 +161,7 @@ def latent_meaningful(evidence: Evidence, limit: float) -> Outcome:
     if not gaps:
         raise NotRun("no latent assessment states lra or lga")
     bad = [name for name, gap in gaps.items() if gap > limit]
-    return Outcome(
+    return CheckResult(
         bool(bad),
         max(gaps.values()),
         n=len(gaps),

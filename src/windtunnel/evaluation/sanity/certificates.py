@@ -6,7 +6,7 @@ from windtunnel.assessments.verification.audit import Audit, audit
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.agreement import balls
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import Region
 
@@ -15,7 +15,9 @@ ASKED = 8  # verdicts of each verification that another implementation is asked 
 
 def audited(subject: Subject, verification: Assessment, ball: Region, certified: int, asked: int = ASKED) -> Audit:
     """The audit of one verification of the run; subject: of all samples."""
-    return audit(verification.artifacts, subject.subset(verification.rows), ball.norm, ball.epsilon, certified, asked)
+    return audit(
+        verification.artifacts, subject.subset(verification.indices), ball.norm, ball.epsilon, certified, asked
+    )
 
 
 @check(
@@ -23,7 +25,7 @@ def audited(subject: Subject, verification: Assessment, ball: Region, certified:
     source="VNN-COMP penalties; Jia, Rinard 2021 (arXiv 2003.03021)",
     remedy="One of the two implementations is unsound: report the samples named, and believe no certificate of the first.",
 )  # fmt: skip
-def certificates_stand(evidence: Evidence, limit: float) -> Outcome:
+def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate is worth what somebody else finds when looking for its fault.
 
     At most `sanity.samples` certified samples of each verification are attacked in float64, at each other class in turn with
@@ -43,7 +45,7 @@ def certificates_stand(evidence: Evidence, limit: float) -> Outcome:
             ids += [*found.broken, *found.contradicted]
     if not seen and not asked:
         raise NotApplicable("no verification decided anything")
-    return Outcome(
+    return CheckResult(
         bool(bad), len(set(ids)), n=seen + asked, samples=sorted(set(ids)), assessments=bad,
         reason=f"{len(set(ids))} verdicts are contradicted",
         note=f"{seen} certified samples attacked; {agreed} of {asked} verdicts reached again by another implementation",

@@ -1,4 +1,4 @@
-"""What a sanity check is: a registry row, a small function, and one of five outcomes."""
+"""What a sanity check is: a registry row, a small function, and one of five statuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NotRun(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckResult:
     """What a check saw.
 
     `reason`, `samples`, `assessments` and `severity` (where it differs from the row's) are about what is wrong and are
@@ -55,7 +55,7 @@ class Check:
     source: str
     remedy: str
     threshold: float | None
-    look: Callable[[Evidence, float], Outcome]
+    look: Callable[[Evidence, float], CheckResult]
 
     @property
     def group(self) -> str:
@@ -77,16 +77,16 @@ def listing(
     samples: Sequence[str] = (),
     severity: Severity | None = None,
     each: Mapping[str, str] | None = None,
-) -> Outcome:
-    """The outcome of a check that finds assessments at fault: flagged where there are any, named after `words`."""
+) -> CheckResult:
+    """The result of a check that finds assessments at fault: flagged where there are any, named after `words`."""
     reason = f"{words} {', '.join(bad)}"
-    return Outcome(bool(bad), value, n, samples, bad, reason, severity=severity, each=each or {})
+    return CheckResult(bool(bad), value, n, samples, bad, reason, severity=severity, each=each or {})
 
 
 def largest(
     values: Mapping[str, float], limit: float, words: str, *, n: int | None = None, samples: Sequence[str] = ()
-) -> Outcome:
-    """The outcome of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
+) -> CheckResult:
+    """The result of a check with one number per assessment: those above `limit` are at fault, the value is the largest."""
     bad = [name for name, value in values.items() if value > limit]
     each = {name: f"{words} {name} ({values[name]:.3g})" for name in bad}
     seen = len(values) if n is None else n
@@ -115,7 +115,7 @@ def check(
     source: str,
     remedy: str,
     threshold: float | None = None,
-) -> Callable[[Callable[[Evidence, float], Outcome]], Callable[[Evidence, float], Outcome]]:
+) -> Callable[[Callable[[Evidence, float], CheckResult]], Callable[[Evidence, float], CheckResult]]:
     """Register a function as the check `id`. It is given the evidence and the threshold (0 where it has none).
 
     Raises ValueError for an id that is not a letter and a number, or is taken by a check of another module.
@@ -123,7 +123,7 @@ def check(
     if not re.fullmatch(r"[A-Z][0-9]+", id):
         raise ValueError(f"sanity check '{id}': an id is a capital letter and a number, such as X1")
 
-    def register(look: Callable[[Evidence, float], Outcome]) -> Callable[[Evidence, float], Outcome]:
+    def register(look: Callable[[Evidence, float], CheckResult]) -> Callable[[Evidence, float], CheckResult]:
         if id in CHECKS and CHECKS[id].look.__module__ != look.__module__:
             raise ValueError(f"sanity check '{id}' of {look.__module__} is taken by {CHECKS[id].look.__module__}")
         CHECKS[id] = Check(id, title, tier, severity, source, remedy, threshold, look)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from windtunnel.core.contracts import Norm, Objective, ThreatModel
 from windtunnel.core.distances import within
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.sanity.records import best_known
@@ -26,7 +26,7 @@ BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.v
     source="Athalye et al. 2018; Carlini et al. 2019; AutoAttack (square)",
     remedy="The gradients mislead: use EOT, BPDA, another loss or more steps, and trust the worst case only.",
 )  # fmt: skip
-def black_box_not_better(evidence: Evidence, limit: float) -> Outcome:
+def black_box_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """An adversary who sees less cannot do better, unless what the other one sees is misleading.
 
     At each budget, on the samples that both were tried on: flags where black-box attacks leave a robust accuracy lower
@@ -43,7 +43,7 @@ def black_box_not_better(evidence: Evidence, limit: float) -> Outcome:
     source="Athalye et al. 2018; Carlini et al. 2019",
     remedy="Check the iterative attack's step size and steps; a rough loss surface is a sign of masked gradients.",
 )  # fmt: skip
-def one_step_not_better(evidence: Evidence, limit: float) -> Outcome:
+def one_step_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """An iterative attack contains the single step.
 
     Flags where more than the threshold of the samples, and more than one, were broken by one-step attacks alone, at the
@@ -94,19 +94,19 @@ def _contests(evidence: Evidence, one: Keep, other: Keep, words: str) -> list[_C
 
 def _compare(
     evidence: Evidence, one: Keep, other: Keep, limit: float, first: str, second: str, *, exclusive: bool = False
-) -> Outcome:
+) -> CheckResult:
     """Whether attacks of the first kind break more than those of the second, at any budget that both were run at."""
-    outcomes = []
+    results = []
     for contest in _contests(evidence, one, other, f"both {first} and {second}"):
         more, less = int(contest.only_first.sum()), int(contest.only_second.sum())
         value = more / contest.n if exclusive else (more - less) / contest.n
         bad = value > limit and (more > 1 if exclusive else significantly_more(more, less))
         reason = f"{more} samples broken only by {first} attacks at {contest.where}"
         samples = evidence.named(contest.only_first)
-        outcomes.append(
-            (value, Outcome(bad, value, n=contest.n, samples=samples, assessments=contest.names, reason=reason))
+        results.append(
+            (value, CheckResult(bad, value, n=contest.n, samples=samples, assessments=contest.names, reason=reason))
         )
-    return max(outcomes, key=lambda found: (found[1].flagged, found[0]))[1]
+    return max(results, key=lambda found: (found[1].flagged, found[0]))[1]
 
 
 @check(
@@ -114,7 +114,7 @@ def _compare(
     source="Carlini et al. 2019",
     remedy="An attack that sees only the class finds what gradients do not show: they are masked.",
 )  # fmt: skip
-def hard_label_not_better(evidence: Evidence, limit: float) -> Outcome:
+def hard_label_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks that see only the predicted class must not break what attacks with gradients leave.
 
     Flags where more than the threshold of the samples, and more than one, were broken by decision-based attacks alone,
@@ -136,23 +136,23 @@ def hard_label_not_better(evidence: Evidence, limit: float) -> Outcome:
     source="Wong et al. 2020, catastrophic overfitting",
     remedy="The model learned to hide its gradient from one step: report iterative attacks, train against them.",
 )  # fmt: skip
-def more_than_fgsm(evidence: Evidence, limit: float) -> Outcome:
+def more_than_fgsm(evidence: Evidence, limit: float) -> CheckResult:
     """A model trained against single steps can be robust against them and against nothing else.
 
     Robust accuracy under one-step attacks less that under iterative ones, at one budget; flags above the threshold. Ensembles are
     left out: what targeted and black-box attacks add says nothing of the step that the gradient hides.
     """
-    outcomes = []
+    results = []
     for contest in _contests(
         evidence,
         lambda p: p.one_step,
-        lambda p: p.iterative and not p.minimum_norm and "ensemble" not in p.families,
+        lambda p: p.iterative and not p.minimum_norm and "ensemble" not in p.categories,
         "one-step and iterative",
     ):
         gap = (int(contest.only_second.sum()) - int(contest.only_first.sum())) / contest.n
         reason = f"{gap:.1%} apart at {contest.where}"
-        outcomes.append((gap, Outcome(gap > limit, gap, n=contest.n, assessments=contest.names, reason=reason)))
-    return max(outcomes, key=lambda found: found[0])[1]
+        results.append((gap, CheckResult(gap > limit, gap, n=contest.n, assessments=contest.names, reason=reason)))
+    return max(results, key=lambda found: found[0])[1]
 
 
 @check(
@@ -160,14 +160,14 @@ def more_than_fgsm(evidence: Evidence, limit: float) -> Outcome:
     source="AttackBench",
     remedy="Give the fixed-budget attack more steps or restarts, or report the minimum-norm attack's worst case.",
 )  # fmt: skip
-def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
+def fixed_budget_finds_all(evidence: Evidence, limit: float) -> CheckResult:
     """An example nearer than epsilon, found by an attack that minimises the distance, was there to be found.
 
     Every example on disk of a minimum-norm attack inside a fixed budget of an iterative attack, measured in that norm;
     flags where the lower 95 % bound of the share missed is above the threshold.
     """
     finders = [p for p in evidence.attacks(lambda p: p.minimum_norm, "minimum-norm attack")]
-    best: Outcome | None = None
+    best: CheckResult | None = None
     everyone = evidence.attacks()
     for region in evidence.regions:
         fixed = [p for p in everyone if p.region == region and p.iterative and not p.minimum_norm]
@@ -184,7 +184,7 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
         if best is None or best.value is None or value > best.value:
             bad = rate_interval(missed[covered])[1] > limit
             reason = f"{int(missed.sum())} missed at {region.norm.value} {region.epsilon:.4g}"
-            best = Outcome(
+            best = CheckResult(
                 bad,
                 value,
                 n=int(covered.sum()),
@@ -202,7 +202,7 @@ def fixed_budget_finds_all(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019; AutoAttack",
     remedy="Put a targeted attack into the worst case (APGDT, FAB targeted, profile standard).",
 )  # fmt: skip
-def targeted_adds_little(evidence: Evidence, limit: float) -> Outcome:
+def targeted_adds_little(evidence: Evidence, limit: float) -> CheckResult:
     """Aiming at each class in turn can find what the nearest class does not.
 
     Samples that only targeted attacks broke, as a share; above the threshold the headline must include them.
@@ -216,7 +216,7 @@ def targeted_adds_little(evidence: Evidence, limit: float) -> Outcome:
         raise NotApplicable("no untargeted attack at the same budget on the same samples")
     only = evidence.union(aimed, lambda p: p.succeeded) & both & ~evidence.union(untargeted, lambda p: p.succeeded)
     value = int(only.sum()) / int(both.sum())
-    return Outcome(
+    return CheckResult(
         value > limit, value, n=int(both.sum()), samples=evidence.named(only), assessments=[p.name for p in aimed]
     )
 
@@ -226,7 +226,7 @@ def targeted_adds_little(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019, diverse set of attacks",
     remedy="Add the missing kinds, or the profile `standard` and one decision-based attack (HopSkipJumpAttack).",
 )  # fmt: skip
-def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
+def diverse_attacks(evidence: Evidence, limit: float) -> CheckResult:
     """A defence against one kind of attack often falls to another.
 
     A headline needs a gradient attack, a score-based one, a decision-based one and one that minimises the distance. Where the
@@ -235,7 +235,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
 
     def kinds(assessment: Assessment) -> set[str]:
         found = set()
-        if "ensemble" in assessment.families:  # standard and AutoAttack hold APGD, FAB and Square
+        if "ensemble" in assessment.categories:  # standard and AutoAttack hold APGD, FAB and Square
             found |= (
                 {"gradient", "score-based", "minimum-norm"}
                 if assessment.metadata.algorithm in ("standard", "exhaustive", "AutoAttack")
@@ -245,7 +245,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
             found.add("gradient")
         if assessment.threat_model == BLACK_BOX[0]:
             found.add("score-based")
-        if assessment.threat_model == BLACK_BOX[1] and "noise" not in assessment.families:
+        if assessment.threat_model == BLACK_BOX[1] and "noise" not in assessment.categories:
             found.add("decision-based")
         if assessment.minimum_norm and assessment.gradient:
             found.add("minimum-norm")
@@ -254,7 +254,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
     have = set().union(*(kinds(p) for p in evidence.attacks()))
     missing = [kind for kind in ("gradient", "score-based", "decision-based", "minimum-norm") if kind not in have]
     severity = Severity.INFO if missing == ["decision-based"] else None
-    return Outcome(
+    return CheckResult(
         bool(missing), len(missing), n=len(have), severity=severity, reason=f"no {', '.join(missing)} attack"
     )
 
@@ -264,7 +264,7 @@ def diverse_attacks(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench",
     remedy="A number above the state of the art is more often a broken attack than a breakthrough: run the profile full.",
 )  # fmt: skip
-def not_too_good(evidence: Evidence, limit: float) -> Outcome:
+def not_too_good(evidence: Evidence, limit: float) -> CheckResult:
     """Robust accuracy above the best on record needs better evidence than usual.
 
     For `sanity.benchmark` cifar10, cifar100 (Linf 8/255) or imagenet (4/255): the worst case of all attacks, against the
@@ -286,7 +286,7 @@ def not_too_good(evidence: Evidence, limit: float) -> Outcome:
     robust = evidence.subject.clean_correct & ~evidence.union(mine, lambda p: p.succeeded)
     value, record = float(robust[covered].double().mean()), limit or known.accuracy
     whose = "sanity.thresholds.C21" if limit else f"{known.model}, looked up {known.read}"
-    return Outcome(value > record, value, n=int(covered.sum()), reason=f"above {record:.1%} ({whose})")
+    return CheckResult(value > record, value, n=int(covered.sum()), reason=f"above {record:.1%} ({whose})")
 
 
 @check(
@@ -294,7 +294,7 @@ def not_too_good(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench, Standard 0.0 %",
     remedy="A plainly trained model that withstands 8/255 on natural images is being attacked badly.",
 )  # fmt: skip
-def undefended_not_robust(evidence: Evidence, limit: float) -> Outcome:
+def undefended_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     """Plain training gives no robustness on natural images.
 
     Only for colour photographs of at least 32 pixels, a model trained here by the standard recipe, and Linf 8/255 or more;
@@ -314,7 +314,7 @@ def undefended_not_robust(evidence: Evidence, limit: float) -> Outcome:
     if not covered.any():
         raise NotApplicable("no attack at Linf 8/255 or more")
     value = float((~evidence.union(mine, lambda p: p.succeeded))[covered].double().mean())
-    return Outcome(value > limit, value, n=int(covered.sum()), reason=f"robust accuracy {value:.1%}")
+    return CheckResult(value > limit, value, n=int(covered.sum()), reason=f"robust accuracy {value:.1%}")
 
 
 def _drawn(inputs: Tensor) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.chunks import by_rows
+from windtunnel.core.chunks import by_samples
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
@@ -83,10 +84,10 @@ def _range(data: Dataset) -> tuple[float, float]:
     """What the samples span inside the range of their kind; all of that where they span less than a grey level."""
     low, high = data.value_range
     least = float(
-        by_rows(lambda x: x.where(x.isfinite(), torch.inf).flatten(1).amin(1), data.inputs).amin().clamp(low, high)
+        by_samples(lambda x: x.where(x.isfinite(), torch.inf).flatten(1).amin(1), data.inputs).amin().clamp(low, high)
     )
     most = float(
-        by_rows(lambda x: x.where(x.isfinite(), -torch.inf).flatten(1).amax(1), data.inputs).amax().clamp(low, high)
+        by_samples(lambda x: x.where(x.isfinite(), -torch.inf).flatten(1).amax(1), data.inputs).amax().clamp(low, high)
     )
     return (low, high) if most - least < (high - low) / 255 else (least, most)
 
@@ -171,7 +172,5 @@ def _attacked(subject: Subject, epsilon: float) -> float:
     entry = AttackEntry(
         library=CONTROL_LIBRARY, algorithm="PGD", budget=BudgetOverride(steps=40, step_size=epsilon / 10), restarts=2
     )
-    value = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject).metrics[
-        "adversarial_accuracy"
-    ]
-    return float(str(value))
+    found = assess("sanity.control", entry, Budget(norm=Norm.LINF, epsilon=epsilon), subject)
+    return number(found.metrics, "adversarial_accuracy")

@@ -23,7 +23,7 @@ def differing(evidence: Evidence, assessment: Assessment, pairs: Sequence[tuple[
 
     lowest = min(severity for _, severity in pairs)
     entry = evidence.params.corruptions[assessment.name].model_copy(update={"severities": [lowest]})
-    subject = evidence.subject.subset(evidence.pictured(assessment).rows[:SAMPLES])
+    subject = evidence.subject.subset(evidence.pictured(assessment).indices[:SAMPLES])
 
     def once() -> dict[str, str]:
         # Digests, not the images: the suite overwrites those by the next corruption.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from windtunnel.core.contracts import Norm
-from windtunnel.evaluation.sanity.check import Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 
@@ -24,7 +24,7 @@ def _curves(evidence: Evidence) -> list[tuple[Assessment, Tensor, Tensor]]:
     source="Carlini et al. 2019",
     remedy="Read the cumulative curve (broken at a smaller epsilon counts as broken); use an iterative attack.",
 )  # fmt: skip
-def monotone_in_epsilon(evidence: Evidence, limit: float) -> Outcome:
+def monotone_in_epsilon(evidence: Evidence, limit: float) -> CheckResult:
     """A larger ball contains the smaller one, so that accuracy cannot rise.
 
     Counts samples that were broken at a smaller epsilon and not at a larger; flags where accuracy rises significantly
@@ -47,7 +47,7 @@ def monotone_in_epsilon(evidence: Evidence, limit: float) -> Outcome:
     source="Athalye et al. 2018",
     remedy="An attack that gains nothing from a larger budget is stuck: use another loss, more steps or restarts.",
 )  # fmt: skip
-def no_plateau(evidence: Evidence, limit: float) -> Outcome:
+def no_plateau(evidence: Evidence, limit: float) -> CheckResult:
     """More budget must break more samples until accuracy is down to chance.
 
     Flags a sweep whose last two intervals change accuracy by less than the threshold each while its lower 95 % bound is above

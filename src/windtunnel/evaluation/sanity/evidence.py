@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,32 +16,34 @@ from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.verification.step import asks_exported_graph
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.chunks import by_rows, same_values
+from windtunnel.core.chunks import by_samples, same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.metadata import Metadata, SemanticsRecord
+from windtunnel.core.metadata import Metadata, SemanticsRecord, Value, names_in
 from windtunnel.core.plugins import libraries
 from windtunnel.core.storage import IMAGES, KEPT
 from windtunnel.core.subject import Subject
+from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
-from windtunnel.evaluation.summary.evidence import Region, region_of, rows_of
+from windtunnel.evaluation.summary.evidence import Region, indices_of, region_of
 from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
+T = TypeVar("T")
 GREY_LEVELS = 255
 FEW = 25
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """One assessment; `rows` int64 (n,) says where its n samples stand among those of the clean assessment."""
+    """One assessment; `indices` int64 (n,) says where its n samples stand among those of the clean assessment."""
 
     name: str
     family: str
     artifacts: Artifacts
-    rows: Tensor
+    indices: Tensor
     _distances: dict[Norm, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def tensor(self, key: str) -> Tensor:
@@ -53,7 +55,7 @@ class Assessment:
     @property
     def partly(self) -> str:
         """Of how many samples the images were kept, in words."""
-        return f"the images of {len(self.artifacts.kept)} of {len(self.rows)} samples are kept (storage.inputs)"
+        return f"the images of {len(self.artifacts.kept)} of {len(self.indices)} samples are kept (storage.inputs)"
 
     def has(self, key: str) -> bool:
         """Whether robustness_data.pt has `key`."""
@@ -79,8 +81,8 @@ class Assessment:
         return self.metadata.semantics
 
     @property
-    def families(self) -> frozenset[str]:
-        """The families of its algorithm, from the semantics."""
+    def categories(self) -> frozenset[str]:
+        """The categories of its algorithm, from the semantics."""
         return frozenset(self.semantics.families)
 
     @property
@@ -126,22 +128,20 @@ class Assessment:
         """The attack's registry row; None for what is no attack of the attacks table."""
         library = libraries("attacks").get(self.metadata.library)
         if library is not None and library.row_of is not None:
-            return cast(AttackRow, library.row_of()(self.metadata.algorithm))
+            row: AttackRow = library.row_of()(self.metadata.algorithm)
+            return row
         return ROWS.get((self.metadata.library, self.metadata.algorithm))
 
     @property
     def asked_exported_graph(self) -> bool:
         """Whether a step of a verification was to work on the model's ONNX graph and not on the model itself."""
-        steps = self.options.get("tolerances")
-        return isinstance(steps, dict) and any(map(asks_exported_graph, steps))
+        return any(map(asks_exported_graph, table(dict[str, Value], self.options, "tolerances")))
 
     @property
     def decided_on_exported_graph(self) -> Tensor:
         """Which samples of a verification such a step decided; (n,) bool."""
-        names = self.options.get("decided_by_names")
-        chosen = [
-            i for i, name in enumerate(names if isinstance(names, list) else []) if asks_exported_graph(str(name))
-        ]
+        names = names_in(self.metadata.kwargs, "decided_by_names")
+        chosen = [i for i, name in enumerate(names) if asks_exported_graph(name)]
         return torch.isin(self.tensor("decided_by"), torch.tensor(chosen, dtype=torch.int64))
 
     @property
@@ -188,7 +188,7 @@ class Assessment:
     @property
     def iterative(self) -> bool:
         """A gradient attack of more than one step."""
-        return self.gradient and bool(self.families & {"iterative", "optimization", "ensemble"})
+        return self.gradient and bool(self.categories & {"iterative", "optimization", "ensemble"})
 
     @property
     def gradient(self) -> bool:
@@ -198,7 +198,7 @@ class Assessment:
     @property
     def one_step(self) -> bool:
         """FGSM and its like."""
-        return self.gradient and self.families == {"gradient_sign"}
+        return self.gradient and self.categories == {"gradient_sign"}
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Evidence:
     unusable: Mapping[str, str] = field(default_factory=dict)
     foreign: Mapping[str, str] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
-    notes: dict[str, object] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)  # what each `compute` of `once` gave
     train: Dataset | None = None
     partial: dict[str, str] = field(default_factory=dict)
 
@@ -230,11 +230,12 @@ class Evidence:
         """Names of the N samples."""
         return self.subject.dataset.ids
 
-    def once(self, key: str, compute: Callable[[], object]) -> object:
+    def once(self, key: str, compute: Callable[[], T]) -> T:
         """The result of `compute`, computed at the first call under `key`."""
         if key not in self.notes:
             self.notes[key] = compute()
-        return self.notes[key]
+        found: T = self.notes[key]
+        return found
 
     def pictured(self, assessment: Assessment) -> Assessment:
         """An assessment of those samples alone whose images were kept, for a check that looks at images; itself where all were.
@@ -245,7 +246,7 @@ class Evidence:
         if seen is assessment.artifacts:
             return assessment
         self.partial[assessment.name] = assessment.partly
-        return Assessment(assessment.name, assessment.family, seen, assessment.rows[assessment.artifacts.kept])
+        return Assessment(assessment.name, assessment.family, seen, assessment.indices[assessment.artifacts.kept])
 
     def of(self, *families: str, what: str = "") -> list[Assessment]:
         """The assessments of these families. Raises NotApplicable for none asked for, NotRun for none that is usable."""
@@ -286,7 +287,7 @@ class Evidence:
             lambda p: (
                 p.region is not None
                 and not p.minimum_norm
-                and (p.row is None or bool(p.row.epsilon) or "ensemble" in p.families)
+                and (p.row is None or bool(p.row.epsilon) or "ensemble" in p.categories)
                 and keep(p)
             ),
             f"{what} with an epsilon",
@@ -295,7 +296,7 @@ class Evidence:
     def everywhere(self, assessment: Assessment, mask: Tensor) -> Tensor:
         """A mask over a piece's samples (n,) as one over all samples (N,)."""
         whole = torch.zeros(len(self.ids), dtype=torch.bool)
-        whole[assessment.rows[mask]] = True
+        whole[assessment.indices[mask]] = True
         return whole
 
     def union(self, assessments: Iterable[Assessment], choose: Callable[[Assessment], Tensor]) -> Tensor:
@@ -307,7 +308,7 @@ class Evidence:
 
     def present(self, assessments: Iterable[Assessment]) -> Tensor:
         """(N,) bool: among the samples of any of the pieces."""
-        return self.union(assessments, lambda p: torch.ones(len(p.rows), dtype=torch.bool))
+        return self.union(assessments, lambda p: torch.ones(len(p.indices), dtype=torch.bool))
 
     def covered(self, assessments: Iterable[Assessment]) -> Tensor:
         """(N,) bool: right without perturbation, and tried by any of the pieces or broken before it came to them."""
@@ -326,14 +327,14 @@ class Evidence:
     @cached_property
     def eight_bit(self) -> bool:
         """Whether the samples are images whose values are whole grey levels of 1/255."""
-        return self.subject.dataset.is_image and float(by_rows(_off_grey, self.subject.dataset.inputs).max()) < 1e-3
+        return self.subject.dataset.is_image and float(by_samples(_off_grey, self.subject.dataset.inputs).max()) < 1e-3
 
     @property
     def verifications(self) -> list[Assessment]:
         """The verifications; raises as `of` does."""
         return self.of("verification")
 
-    def probe_rows(self) -> Tensor:
+    def probe_indices(self) -> Tensor:
         """Indices of the samples on which attacks are rerun: the first `sanity.samples` the model gets right."""
         return self.subject.clean_correct.nonzero().flatten()[: self.params.sanity.samples]
 
@@ -343,26 +344,26 @@ def collect(
 ) -> Evidence:
     """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised.
 
-    train: the training split, where it is known. A Python `predict` may be asked `sanity.queries` rows from here on; a check
+    train: the training split, where it is known. A Python `predict` may get `sanity.queries` queries from here on; a check
     that needs more is not run.
     """
     if isinstance(module := subject.classifier.module, PredictFunction):
-        module.allowed = module.rows_asked + params.sanity.queries
+        module.allowed = module.queries_asked + params.sanity.queries
     assessments, unusable, foreign, families = [], {}, {}, {}
     for family, name, _ in entries(params):
         families[name] = family
         try:
             artifacts = read_artifacts(directory / name, run_times=False)
-            rows = rows_of(artifacts, subject.dataset.ids)
+            indices = indices_of(artifacts, subject.dataset.ids)
         except UserError as error:
             unusable[name] = str(error)
             if "is not in the clean assessment" in str(error):
                 foreign[name] = "has samples that the clean assessment does not have"
             continue
-        if difference := _other_samples(artifacts, subject, rows):
+        if difference := _other_samples(artifacts, subject, indices):
             unusable[name] = foreign[name] = difference
         else:
-            assessments.append(Assessment(name, family, artifacts, rows))
+            assessments.append(Assessment(name, family, artifacts, indices))
     return Evidence(subject, clean, params, tuple(assessments), unusable, foreign, families, train=train)
 
 
@@ -372,18 +373,16 @@ def _off_grey(inputs: Tensor) -> Tensor:
     return (levels - levels.round()).abs().amax(1)
 
 
-def _other_samples(artifacts: Artifacts, subject: Subject, rows: Tensor) -> str:
+def _other_samples(artifacts: Artifacts, subject: Subject, indices: Tensor) -> str:
     """In which of inputs and labels an assessment differs from the clean one; empty for in neither."""
-    seen = rows[artifacts.kept]
-    if not same_values(artifacts.tensor("clean_inputs"), scratch.rows_of(subject.dataset.inputs, seen)):
+    seen = indices[artifacts.kept]
+    if not same_values(artifacts.tensor("clean_inputs"), scratch.samples_at(subject.dataset.inputs, seen)):
         return "its clean inputs are not those of the clean assessment"
-    if not torch.equal(artifacts.tensor("targets"), subject.dataset.targets[rows]):
+    if not torch.equal(artifacts.tensor("targets"), subject.dataset.targets[indices]):
         return "its targets are not those of the clean assessment"
     return ""
 
 
 def numbers(metrics: Mapping[str, Json]) -> dict[str, float]:
     """The plain numbers among metrics."""
-    return {
-        k: float(cast(float, v)) for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)
-    }
+    return {k: float(v) for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}

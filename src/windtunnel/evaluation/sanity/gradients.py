@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
-from windtunnel.core.classifier import forward_rows
+from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.classifier import forward_samples
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import NotRun, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import (
     cross_entropy,
     input_gradients,
+    largest_linf,
     linf_ball,
     margin_loss,
     need_gradients,
@@ -23,7 +24,9 @@ from windtunnel.evaluation.sanity.probes import (
 from windtunnel.evaluation.sanity.rates import significantly_more
 
 EIGHT_255 = 8 / 255
-POINTS = 2000  # of all samples: their mean is known to a point or so
+POINTS = 600  # of all samples: their mean is known to two points or better
+HAIR = 1e-3  # of the range: small for a network, and large for float32
+TOLD = 1e-4  # of the largest logit: a smaller change drowns in rounding
 
 
 def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
@@ -34,8 +37,8 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     def compute() -> tuple[Tensor, Tensor]:
         zero, finite = [], []
         try:
-            rows = forward_rows(data.inputs)
-            for x, y in zip(data.inputs.split(rows), data.targets.split(rows), strict=True):
+            size = forward_samples(data.inputs)
+            for x, y in zip(data.inputs.split(size), data.targets.split(size), strict=True):
                 found = input_gradients(evidence.subject.classifier, x, y, functions[loss]).flatten(1)
                 zero.append((found == 0).all(1))
                 finite.append(found.isfinite().all(1))
@@ -43,7 +46,7 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
         except RuntimeError as error:
             raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
 
-    return cast(tuple[Tensor, Tensor], evidence.once(f"gradient {loss}", compute))
+    return evidence.once(f"gradient {loss}", compute)
 
 
 @check(
@@ -51,7 +54,7 @@ def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     source="AutoAttack; Pintor et al. 2022 (unavailable gradients)",
     remedy="Where cross entropy saturates attack the margin (DLR, CW); where both are zero use BPDA or black-box attacks.",
 )  # fmt: skip
-def no_zero_gradients(evidence: Evidence, limit: float) -> Outcome:
+def no_zero_gradients(evidence: Evidence, limit: float) -> CheckResult:
     """Where the gradient of the loss by the input is exactly zero, a gradient attack stands still.
 
     The gradient of cross entropy at every clean input; flags for any sample without one, and says whether the margin
@@ -59,11 +62,11 @@ def no_zero_gradients(evidence: Evidence, limit: float) -> Outcome:
     """
     zero, _ = _gradients(evidence, "cross entropy")
     if not zero.any():
-        return Outcome(flagged=False, value=0.0, n=len(zero))
+        return CheckResult(flagged=False, value=0.0, n=len(zero))
     both = zero & _gradients(evidence, "margin")[0]
     kind = "also of the margin" if both.any() else "not of the margin: the loss saturates, so use DLR"
     reason = f"cross entropy has no gradient for {int(zero.sum())} samples, {kind}"
-    return Outcome(
+    return CheckResult(
         flagged=True, value=float(zero.double().mean()), n=len(zero), samples=evidence.named(zero), reason=reason
     )
 
@@ -73,10 +76,10 @@ def no_zero_gradients(evidence: Evidence, limit: float) -> Outcome:
     source="practice",
     remedy="Find the operation whose derivative overflows (sqrt or log at 0, division); attacks turn NaN into noise.",
 )  # fmt: skip
-def finite_gradients(evidence: Evidence, limit: float) -> Outcome:
+def finite_gradients(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient of NaN or infinity makes an attack return NaN or its input. Any sample flags."""
     bad = ~(_gradients(evidence, "cross entropy")[1] & _gradients(evidence, "margin")[1])
-    return Outcome(
+    return CheckResult(
         bool(bad.any()),
         int(bad.sum()),
         n=len(bad),
@@ -90,28 +93,88 @@ def finite_gradients(evidence: Evidence, limit: float) -> Outcome:
     source="Pintor et al. 2022, unstable predictions (100 points for each sample, range 8/255)",
     remedy="Gradients point nowhere on a rough surface: average them (EOT), smooth the loss, or attack black-box.",
 )  # fmt: skip
-def stable_loss(evidence: Evidence, limit: float) -> Outcome:
+def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     """Where the loss jumps from one point to the next, a gradient tells nothing of the way ahead.
 
-    Random points within 4/255 of each of up to 100 samples, 2,000 in all: mean change of the margin relative to its size (at
+    Random points within 4/255 of each of up to 100 samples, 600 in all: mean change of the margin relative to its size (at
     least the median size, so that samples at the boundary do not count for more), clipped to 1.
     """
-    data, rows = evidence.subject.dataset, torch.arange(min(len(evidence.ids), evidence.params.sanity.samples))
-    x, y = data.inputs[rows], data.targets[rows]
+    data, indices = evidence.subject.dataset, torch.arange(min(len(evidence.ids), evidence.params.sanity.samples))
+    x, y = data.inputs[indices], data.targets[indices]
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C13"))
     here = margin_loss(evidence.subject.classifier.logits(x), y)
     scale = torch.maximum(here.abs(), here.abs().median()).clamp(min=1e-12)
-    change, draws = torch.zeros(len(rows)), max(1, POINTS // len(rows))
+    change, draws = torch.zeros(len(indices)), max(1, POINTS // len(indices))
     for _ in range(draws):
         there = margin_loss(evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y)
         change += ((there - here).abs() / scale).clamp(max=1)
     value = float((change / draws).mean())
-    return Outcome(
+    return CheckResult(
         value > limit,
         value,
-        n=len(rows),
+        n=len(indices),
         reason=f"the margin changes by {value:.0%} on average",
     )
+
+
+@check(
+    "C24", "Gradients say how the output changes", Tier.PASSES, Severity.WARN, threshold=0.1,
+    source="numerical differentiation (as torch.autograd.gradcheck); Athalye et al. 2018",
+    remedy="The backward pass is not that of the forward pass: attack black-box, by transfer or BPDA (windtunnel strengthen).",
+)  # fmt: skip
+def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
+    """A gradient with another sign or of another function sends every gradient attack the wrong way, at images of any size.
+
+    The change of the margin between two points a thousandth of the range either side, along the sign of its gradient, over
+    what the gradient says: 1 where it is the derivative. Two random points near each of 25 samples, half of the largest Linf
+    budget inside the range. Flags where the lower 95 % bound of the share outside [0.5, 2] is above the threshold; HARD where the
+    margin falls for more than half: such a gradient points down.
+    """
+    need_gradients(evidence)
+    if is_random(evidence):
+        raise NotApplicable("the forward pass is random (A2)")
+    ratios = _rise_over_gradient(evidence)
+    told = ~ratios.isnan()
+    n = int(told.sum())
+    if not n:
+        raise NotApplicable("no gradient is large enough to be compared (C1)")
+    off, down = told & ~((ratios >= 0.5) & (ratios <= 2)), ratios < 0
+    low, low_down = (binomial_interval(int(mask.sum()), n)[0] for mask in (off, down))
+    samples = evidence.named(
+        torch.zeros(len(evidence.ids), dtype=torch.bool).index_fill(0, off.any(0).nonzero().flatten(), True)
+    )
+    return CheckResult(
+        low > limit,
+        int(off.sum()) / n,
+        n=n,
+        samples=samples,
+        reason=f"at {int(off.sum())} of {n} points the margin changes by less than half or more than twice what its gradient says"
+        + (f", at {int(down.sum())} it falls where the gradient says that it rises" if down.any() else ""),
+        severity=Severity.HARD if low_down > 0.5 else Severity.WARN,
+    )
+
+
+def _rise_over_gradient(evidence: Evidence) -> Tensor:
+    """(2, n): the margin's change over what its gradient says; NaN where float32 cannot tell."""
+    data, classifier = evidence.subject.dataset, evidence.subject.classifier
+    (low, high), labels = data.value_range, data.targets[: evidence.few]
+    hair = HAIR * (high - low)
+    generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C24"))
+    found = []
+    for share in (0.2, 1.0):
+        # In the midst of the ball and the range: at a clipped value a model that clips is not differentiable.
+        away = min(max(share * largest_linf(evidence) / 2, 2 * hair), 0.45 * (high - low))
+        inside = data.inputs[: len(labels)].clamp(low + away, high - away)
+        points = uniform_in_ball(inside, away - hair, generator)
+        try:
+            gradients = input_gradients(classifier, points, labels, margin_loss)
+        except RuntimeError as error:
+            raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
+        up, down = (classifier.logits(points + sign * hair * gradients.sign()) for sign in (1, -1))
+        said = 2 * hair * gradients.flatten(1).abs().sum(1)
+        ratio = (margin_loss(up, labels) - margin_loss(down, labels)) / said
+        found.append(ratio.where(said > TOLD * up.abs().amax(1), torch.nan))
+    return torch.stack(found)
 
 
 @check(
@@ -119,7 +182,7 @@ def stable_loss(evidence: Evidence, limit: float) -> Outcome:
     source="AutoAttack documentation",
     remedy="Report the worst case over both losses; cross entropy that is much weaker has saturated.",
 )  # fmt: skip
-def losses_agree(evidence: Evidence, limit: float) -> Outcome:
+def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
     """Cross entropy and a loss that cannot saturate must find about the same examples.
 
     PGD under cross entropy and under the margin on the same samples, 40 steps in the largest Linf budget; flags where
@@ -127,14 +190,14 @@ def losses_agree(evidence: Evidence, limit: float) -> Outcome:
     """
     need_gradients(evidence)
     region, _ = linf_ball(evidence)
-    data, rows = evidence.subject.dataset, evidence.probe_rows()
+    data, indices = evidence.subject.dataset, evidence.probe_indices()
     seed = derive_seed(evidence.subject.seed, "C14")
     broken = [
-        pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=40,
+        pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=40,
             step_size=region.epsilon / 10, seed=seed, loss=loss).broken
         for loss in (cross_entropy, margin_loss)
     ]  # fmt: skip
     one, other = int((broken[0] & ~broken[1]).sum()), int((broken[1] & ~broken[0]).sum())
-    gap = abs(one - other) / max(1, len(rows))
+    gap = abs(one - other) / max(1, len(indices))
     flagged = gap > limit and significantly_more(max(one, other), min(one, other))
-    return Outcome(flagged, gap, n=len(rows), reason=f"only cross entropy breaks {one}, only the margin {other}")
+    return CheckResult(flagged, gap, n=len(indices), reason=f"only cross entropy breaks {one}, only the margin {other}")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import linf_ball, need_gradients, pgd, random_search, sign_steps
 from windtunnel.evaluation.sanity.student import surrogate_of
@@ -21,13 +21,13 @@ WRONG = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Survivors of the run's iterative attacks at its largest Linf budget: `rows` of them are tried, standing for `weight`.
+    """Survivors of the run's iterative attacks at its largest Linf budget: `indices` of them are tried, standing for `weight`.
 
     weight: the share of the attacked samples that all survivors are.
     """
 
     region: Region
-    rows: Tensor
+    indices: Tensor
     weight: float
     attacks: tuple[str, ...]
 
@@ -38,21 +38,21 @@ def target_of(evidence: Evidence) -> Target:
     mine = [p for p in evidence.attacks() if p.region == region]
     if not any(p.iterative and not p.minimum_norm for p in mine):
         raise NotApplicable("no iterative gradient attack with an epsilon: nobody would call its survivors robust")
-    rows = survivors.nonzero().flatten()[: evidence.few]
+    indices = survivors.nonzero().flatten()[: evidence.few]
     weight = int(survivors.sum()) / max(1, int(evidence.covered(mine).sum()))
-    return Target(region, rows, weight, tuple(p.name for p in mine))
+    return Target(region, indices, weight, tuple(p.name for p in mine))
 
 
-def missed(evidence: Evidence, target: Target, broken: Tensor, words: str, limit: float) -> Outcome:
-    """The outcome of a probe that broke these (n,) of the target's rows.
+def missed(evidence: Evidence, target: Target, broken: Tensor, words: str, limit: float) -> CheckResult:
+    """The result of a probe that broke these (n,) of the target's rows.
 
     The value is the share of all attacked samples; it flags where the lower 95 % bound is above `limit`, and is HARD where
     that is above a tenth.
     """
     found, n = int(broken.sum()), len(broken)
     low = binomial_interval(found, n)[0] * target.weight
-    ids = [evidence.ids[i] for i in target.rows[broken].tolist()]
-    return Outcome(
+    ids = [evidence.ids[i] for i in target.indices[broken].tolist()]
+    return CheckResult(
         low > limit and found > 2,
         found / n * target.weight,
         n=n,
@@ -63,7 +63,7 @@ def missed(evidence: Evidence, target: Target, broken: Tensor, words: str, limit
     )
 
 
-NOBODY_LEFT = Outcome(flagged=False, value=0.0, n=0, note="every sample was broken")
+NOBODY_LEFT = CheckResult(flagged=False, value=0.0, n=0, note="every sample was broken")
 
 
 @check(
@@ -71,7 +71,7 @@ NOBODY_LEFT = Outcome(flagged=False, value=0.0, n=0, note="every sample was brok
     source="Carlini et al. 2019; Papernot et al. 2017",
     remedy="The model's gradients mislead where another model's do not: they are masked. windtunnel strengthen attacks by transfer.",
 )  # fmt: skip
-def transfer_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
+def transfer_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """Examples made on another model must not break what attacks on the model itself left.
 
     The surrogate is the directory `sanity.surrogate` (an earlier reports/model), or a small student trained on the model's
@@ -79,10 +79,10 @@ def transfer_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
     lower 95 % bound of the share missed is above the threshold; HARD above 10 %.
     """
     target = target_of(evidence)
-    if not len(target.rows):
+    if not len(target.indices):
         return NOBODY_LEFT
     data = evidence.subject.dataset
-    x, y = data.inputs[target.rows], data.targets[target.rows]
+    x, y = data.inputs[target.indices], data.targets[target.indices]
     examples = sign_steps(surrogate_of(evidence, target.region.epsilon), x, y, target.region.epsilon)
     broken = evidence.subject.classifier.predict(examples) != y
     return missed(evidence, target, broken, "examples made on another model", limit)
@@ -93,18 +93,18 @@ def transfer_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
     source="Athalye et al. 2018; Andriushchenko et al. 2020 (Square)",
     remedy="An adversary without gradients finds what gradients hide: they are masked. windtunnel strengthen adds Square, BPDA and EOT.",
 )  # fmt: skip
-def random_search_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
+def random_search_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """An adversary who sees the scores alone cannot do better than one with gradients, unless these mislead.
 
     150 queries of a random search over squares at the corners of the largest Linf budget, on survivors of the run's
     iterative attacks. Flags where the lower 95 % bound of the share missed is above the threshold; HARD above 10 %.
     """
     target = target_of(evidence)
-    if not len(target.rows):
+    if not len(target.indices):
         return NOBODY_LEFT
     data = evidence.subject.dataset
     broken = random_search(
-        evidence.subject.classifier, data.inputs[target.rows], data.targets[target.rows], target.region.epsilon,
+        evidence.subject.classifier, data.inputs[target.indices], data.targets[target.indices], target.region.epsilon,
         queries=QUERIES, seed=derive_seed(evidence.subject.seed, "C23"),
     )  # fmt: skip
     return missed(evidence, target, broken, f"{QUERIES} queries of random search", limit)
@@ -115,7 +115,7 @@ def random_search_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019; Madry et al. 2018",
     remedy="The run's attacks are weak or broken: more steps and restarts, another loss, or the profile `standard`.",
 )  # fmt: skip
-def independent_pgd_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
+def independent_pgd_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """A plain PGD that shares no code with the libraries must not break what they left.
 
     40 steps of epsilon/10 on the margin from a random start, on survivors of the run's iterative attacks in the largest Linf
@@ -123,12 +123,12 @@ def independent_pgd_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
     """
     need_gradients(evidence)
     target = target_of(evidence)
-    if not len(target.rows):
+    if not len(target.indices):
         return NOBODY_LEFT
     data, epsilon = evidence.subject.dataset, target.region.epsilon
     try:
         found = pgd(
-            evidence.subject.classifier, data.inputs[target.rows], data.targets[target.rows], epsilon,
+            evidence.subject.classifier, data.inputs[target.indices], data.targets[target.indices], epsilon,
             steps=40, step_size=epsilon / 10, seed=derive_seed(evidence.subject.seed, "D14"), until_broken=True,
         )  # fmt: skip
     except RuntimeError as error:

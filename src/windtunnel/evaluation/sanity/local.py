@@ -7,12 +7,11 @@ import copy
 import torch
 from torch import Tensor
 
-from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, is_random
-from windtunnel.evaluation.sanity.probes import margin_loss, uniform_in_ball
+from windtunnel.evaluation.sanity.probes import largest_linf, margin_loss, uniform_in_ball
 from windtunnel.inputs.models.backends import PredictFunction
 
 HAIR = 1e-6  # far above what float32 resolves near 1 (6e-8), far below what any sensor does
@@ -24,7 +23,7 @@ MOVED = 0.01  # of the median margin
     source="practice: stateful defences (Chen et al. 2019, arXiv 1907.05587)",
     remedy="A model with a memory is no classifier: assess the function without its cache, or each query in a fresh process.",
 )  # fmt: skip
-def no_memory(evidence: Evidence, limit: float) -> Outcome:
+def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     """A model that remembers queries gives an attack the answer to another question.
 
     Two copies of the model are asked about the same mirrored images, and about points near them, one in this order and
@@ -40,7 +39,7 @@ def no_memory(evidence: Evidence, limit: float) -> Outcome:
     except Exception as error:  # sessions and handles of other runtimes cannot be copied
         raise NotRun(f"the model cannot be copied ({type(error).__name__})") from error
     images = data.inputs[:BATCH].flip(-1)
-    near = uniform_in_ball(images, _radius(evidence), torch.Generator().manual_seed(derive_seed(0, "A23")))
+    near = uniform_in_ball(images, largest_linf(evidence), torch.Generator().manual_seed(derive_seed(0, "A23")))
     device = evidence.subject.classifier.device
     with torch.no_grad():
         first = [copies[0](x.to(device)).float().cpu() for x in (images, near)]
@@ -49,12 +48,7 @@ def no_memory(evidence: Evidence, limit: float) -> Outcome:
     scale = float(torch.cat(first).abs().amax().clamp(min=1e-12))
     differ = apart > 1e-4 * scale
     reason = f"{int(differ.sum())} of {len(differ)} answers depend on what was asked before"
-    return Outcome(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
-
-
-def _radius(evidence: Evidence) -> float:
-    """The largest Linf budget of the run; 8/255 where there is none."""
-    return max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
+    return CheckResult(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
 
 
 @check(
@@ -62,7 +56,7 @@ def _radius(evidence: Evidence) -> float:
     source="Athalye et al. 2018 (shattered gradients); Xiao et al. 2020 (k-winners-take-all)",
     remedy="The output jumps where nothing changed, so that gradients say nothing: attack black-box or a smooth stand-in (BPDA).",
 )  # fmt: skip
-def continuous(evidence: Evidence, limit: float) -> Outcome:
+def continuous(evidence: Evidence, limit: float) -> CheckResult:
     """A network is continuous; a hash of the input, a grid or a switch in the forward pass is not.
 
     The share of samples whose margin moves by more than 1 % of the median margin when every value changes by 1e-6, at
@@ -74,11 +68,11 @@ def continuous(evidence: Evidence, limit: float) -> Outcome:
     x, y = data.inputs[:BATCH], data.targets[:BATCH]
     generator = torch.Generator().manual_seed(derive_seed(0, "A24"))
     shares: list[Tensor] = []
-    for points in (x, uniform_in_ball(x, _radius(evidence), generator)):
+    for points in (x, uniform_in_ball(x, largest_linf(evidence), generator)):
         signs = torch.randint(0, 2, points.shape, generator=generator) * 2 - 1
         here, there = (margin_loss(classifier.logits(p), y) for p in (points, points + HAIR * signs))
         shares.append((there - here).abs() > MOVED * here.abs().median().clamp(min=1e-12))
     jumps = torch.stack(shares).any(0)
     value = float(jumps.double().mean())
     reason = f"the margins of {int(jumps.sum())} of {len(jumps)} samples jump when every value moves by {HAIR:g}"
-    return Outcome(value > limit, value, n=len(jumps), reason=reason)
+    return CheckResult(value > limit, value, n=len(jumps), reason=reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import (
     linf_ball,
@@ -24,25 +24,25 @@ NOISE_DRAWS = 1000
     source="Carlini et al. 2019; Athalye et al. 2018",
     remedy="Attacks that miss what chance finds are broken or blind: look at C1, C13 and D1.",
 )  # fmt: skip
-def noise_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
+def noise_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks search a ball; drawing from it blindly must not find what they missed.
 
     1,000 uniform draws in the Linf ball around samples that no attack broke; flags for any sample that noise breaks.
     """
     region, survivors = linf_ball(evidence)
-    rows = survivors.nonzero().flatten()[: evidence.params.sanity.samples]
-    if not len(rows):
-        return Outcome(flagged=False, value=0, n=0, note="every sample was broken")
+    indices = survivors.nonzero().flatten()[: evidence.params.sanity.samples]
+    if not len(indices):
+        return CheckResult(flagged=False, value=0, n=0, note="every sample was broken")
     data, generator = evidence.subject.dataset, torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C5"))
-    found = torch.zeros(len(rows), dtype=torch.bool)
+    found = torch.zeros(len(indices), dtype=torch.bool)
     for _ in range(NOISE_DRAWS):
-        drawn = uniform_in_ball(data.inputs[rows], region.epsilon, generator)
-        found |= evidence.subject.classifier.predict(drawn) != data.targets[rows]
-    ids = [evidence.ids[i] for i in rows[found].tolist()]
-    return Outcome(
+        drawn = uniform_in_ball(data.inputs[indices], region.epsilon, generator)
+        found |= evidence.subject.classifier.predict(drawn) != data.targets[indices]
+    ids = [evidence.ids[i] for i in indices[found].tolist()]
+    return CheckResult(
         bool(ids),
         len(ids),
-        n=len(rows),
+        n=len(indices),
         samples=ids,
         reason=f"{NOISE_DRAWS} draws broke {len(ids)} samples",
     )
@@ -53,7 +53,7 @@ def noise_finds_nothing(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019; Athalye et al. 2018; Pintor et al. 2022 (unconstrained failure)",
     remedy="An attack that fails with no bound is broken, or blinded by masked gradients.",
 )  # fmt: skip
-def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> Outcome:
+def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> CheckResult:
     """With epsilon 1 every image can be made any other: an attack with gradients that then fails is not working.
 
     PGD on the margin at epsilon 1, 100 steps of each of three sizes; any sample that survives flags. 25 samples, or
@@ -67,7 +67,7 @@ def unbounded_attack_succeeds(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019",
     remedy="Above half the value range no classifier can be better than chance: the attack is not working.",
 )  # fmt: skip
-def theoretical_ceiling(evidence: Evidence, limit: float) -> Outcome:
+def theoretical_ceiling(evidence: Evidence, limit: float) -> CheckResult:
     """At Linf 0.5 every image can be made the same grey, so that robust accuracy above 1/K is impossible.
 
     PGD on the margin at epsilon 0.5, and what the sweeps measured at 0.5 and above with iterative attacks; flags above
@@ -77,21 +77,21 @@ def theoretical_ceiling(evidence: Evidence, limit: float) -> Outcome:
     return _survivors_at(evidence, 0.5, samples, allowed=1 / evidence.subject.dataset.num_classes)
 
 
-def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: float) -> Outcome:
+def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: float) -> CheckResult:
     need_gradients(evidence)
     need_several_answers(evidence)
-    data, rows = evidence.subject.dataset, evidence.subject.clean_correct.nonzero().flatten()[:samples]
+    data, indices = evidence.subject.dataset, evidence.subject.clean_correct.nonzero().flatten()[:samples]
     if not data.is_image:
         raise NotApplicable("tabular data has no grey")
-    if not len(rows):
+    if not len(indices):
         raise NotApplicable("the model gets no sample right")
     seed = derive_seed(evidence.subject.seed, "ceiling", str(epsilon))
     try:
-        alive = torch.ones(len(rows), dtype=torch.bool)
+        alive = torch.ones(len(indices), dtype=torch.bool)
         for step in (epsilon / 10, epsilon / 4, epsilon):
             left = alive.nonzero().flatten()
             if len(left):
-                found = pgd(evidence.subject.classifier, data.inputs[rows[left]], data.targets[rows[left]], epsilon,
+                found = pgd(evidence.subject.classifier, data.inputs[indices[left]], data.targets[indices[left]], epsilon,
                             steps=100, step_size=step, seed=seed, until_broken=True)  # fmt: skip
                 alive[left[found.broken]] = False
     except RuntimeError as error:
@@ -99,11 +99,11 @@ def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: flo
     # Of all assessed samples the misclassified ones are broken anyway; the bound is on those attacked here.
     rate, low, _ = rate_interval(alive)
     flagged = bool(alive.any()) if allowed == 0 else low > allowed
-    ids = [evidence.ids[i] for i in rows[alive].tolist()]
-    return Outcome(
+    ids = [evidence.ids[i] for i in indices[alive].tolist()]
+    return CheckResult(
         flagged,
         rate,
-        n=len(rows),
+        n=len(indices),
         samples=ids if flagged else (),
-        reason=f"{int(alive.sum())} of {len(rows)} survive Linf {epsilon:g}",
+        reason=f"{int(alive.sum())} of {len(indices)} survive Linf {epsilon:g}",
     )

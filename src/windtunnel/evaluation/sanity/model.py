@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from windtunnel.core import scratch
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.core.chunks import by_rows, finite_rows, row_parts
+from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.probes import (
     cross_entropy,
@@ -37,7 +37,7 @@ RANDOMNESS = 1e-4  # of L2-normalised logits; AutoAttack's check_randomized
     source="RobustBench eval.py; torchattacks#124",
     remedy="Call model.eval() and keep train() from switching modules back; dropout and batch statistics must be off.",
 )  # fmt: skip
-def evaluation_mode(evidence: Evidence, limit: float) -> Outcome:
+def evaluation_mode(evidence: Evidence, limit: float) -> CheckResult:
     """A module in training mode drops units at random or normalises by the batch: another model than the one deployed.
 
     Flags when any submodule has `.training` set, or an operation of a torch.export program was exported as in training.
@@ -46,7 +46,7 @@ def evaluation_mode(evidence: Evidence, limit: float) -> Outcome:
     training = [name or type(part).__name__ for name, part in module.named_modules() if part.training]
     if isinstance(module, Program):
         training += module.training_operations()
-    return Outcome(bool(training), len(training), reason=f"in training mode: {', '.join(training[:5])}")
+    return CheckResult(bool(training), len(training), reason=f"in training mode: {', '.join(training[:5])}")
 
 
 @check(
@@ -54,7 +54,7 @@ def evaluation_mode(evidence: Evidence, limit: float) -> Outcome:
     source="AutoAttack check_randomized; RobustBench",
     remedy="Attack the expectation over the model's randomness (EOTPGD, or APGD with eot_iter), or fix the randomness.",
 )  # fmt: skip
-def deterministic_forward(evidence: Evidence, limit: float) -> Outcome:
+def deterministic_forward(evidence: Evidence, limit: float) -> CheckResult:
     """Randomness at inference hides gradients: an attack follows one draw and is evaluated by another.
 
     Five passes over one batch; flags when the number of correct predictions differs, or L2-normalised logits differ by
@@ -62,7 +62,7 @@ def deterministic_forward(evidence: Evidence, limit: float) -> Outcome:
     """
     value, counts = randomness(evidence)
     flagged = value > limit or len(set(counts)) > 1
-    return Outcome(flagged, value, n=BATCH, reason=f"correct in five passes: {', '.join(map(str, counts))}")
+    return CheckResult(flagged, value, n=BATCH, reason=f"correct in five passes: {', '.join(map(str, counts))}")
 
 
 def randomness(evidence: Evidence) -> tuple[float, list[int]]:
@@ -75,9 +75,7 @@ def randomness(evidence: Evidence) -> tuple[float, list[int]]:
         unit = [nn.functional.normalize(p, dim=1) for p in passes]
         return max(float((u - unit[0]).abs().max()) for u in unit), [int((p.argmax(1) == y).sum()) for p in passes]
 
-    found = evidence.once("randomness", compute)
-    assert isinstance(found, tuple)
-    return found
+    return evidence.once("randomness", compute)
 
 
 def is_random(evidence: Evidence) -> bool:
@@ -91,7 +89,7 @@ def is_random(evidence: Evidence) -> bool:
     source="RobustBench#7; auto-attack#74",
     remedy="Use running statistics at inference (BatchNorm with track_running_stats and eval mode).",
 )  # fmt: skip
-def batch_invariance(evidence: Evidence, limit: float) -> Outcome:
+def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     """A model that normalises by the batch gives a sample another class in other company; attacks then attack the batch.
 
     64 samples one at a time against all at once: HARD where an argmax differs by more than rounding, WARN where logits
@@ -108,7 +106,9 @@ def batch_invariance(evidence: Evidence, limit: float) -> Outcome:
     ids = [evidence.ids[i] for i in differ.nonzero().flatten().tolist()]
     severity = Severity.HARD if differ.any() else Severity.WARN
     reason = f"{len(ids)} predictions change with the batch size"
-    return Outcome(bool(differ.any()) or worst > limit, worst, n=len(x), samples=ids, reason=reason, severity=severity)
+    return CheckResult(
+        bool(differ.any()) or worst > limit, worst, n=len(x), samples=ids, reason=reason, severity=severity
+    )
 
 
 @check(
@@ -116,7 +116,7 @@ def batch_invariance(evidence: Evidence, limit: float) -> Outcome:
     source="AutoAttack check_range_output",
     remedy="Return the logits: a softmax inside the model flattens the gradients of every loss that takes logits.",
 )  # fmt: skip
-def logits_not_probabilities(evidence: Evidence, limit: float) -> Outcome:
+def logits_not_probabilities(evidence: Evidence, limit: float) -> CheckResult:
     """A second softmax, in the loss, squeezes the gradient.
 
     Flags when all outputs lie in [0, 1] and every row sums to 1, within the threshold.
@@ -124,7 +124,7 @@ def logits_not_probabilities(evidence: Evidence, limit: float) -> Outcome:
     logits = evidence.subject.clean_logits
     off = float((logits.sum(1) - 1).abs().max())
     flagged = bool(logits.min() > -limit and logits.max() < 1 + limit and off <= limit)
-    return Outcome(flagged, off, n=len(logits), reason="every row of outputs sums to 1")
+    return CheckResult(flagged, off, n=len(logits), reason="every row of outputs sums to 1")
 
 
 @check(
@@ -132,7 +132,7 @@ def logits_not_probabilities(evidence: Evidence, limit: float) -> Outcome:
     source="torchattacks#136; auto-attack#86",
     remedy="Give the images in [0, 1] and put the normalisation inside the model (nn.Sequential(Normalize, model)).",
 )  # fmt: skip
-def inputs_in_range(evidence: Evidence, limit: float) -> Outcome:
+def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks clip to [0, 1] and measure budgets there: normalised inputs are cut to another image, under another budget.
 
     The largest distance of an input value from [0, 1]; not applicable to tabular data, which has a range of its own.
@@ -140,11 +140,11 @@ def inputs_in_range(evidence: Evidence, limit: float) -> Outcome:
     data = evidence.subject.dataset
     if not data.is_image:
         raise NotApplicable("tabular data has a range of its own")
-    outside = by_rows(lambda x: (x - x.clamp(0, 1)).flatten(1).abs().amax(1), data.inputs)
-    bad = (outside > limit) | ~finite_rows(data.inputs)
+    outside = by_samples(lambda x: (x - x.clamp(0, 1)).flatten(1).abs().amax(1), data.inputs)
+    bad = (outside > limit) | ~finite_samples(data.inputs)
     value = float(outside.nan_to_num(torch.inf).max())
     reason = f"values from {float(data.inputs.min()):.4g} to {float(data.inputs.max()):.4g}"
-    return Outcome(bool(bad.any()), value, n=len(data), samples=evidence.named(bad), reason=reason)
+    return CheckResult(bool(bad.any()), value, n=len(data), samples=evidence.named(bad), reason=reason)
 
 
 @check(
@@ -152,7 +152,7 @@ def inputs_in_range(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench footnotes; auto-attack#54",
     remedy="Give epsilon on [0, 1] pixels, as a fraction (8/255) where the images have 8 bits.",
 )  # fmt: skip
-def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
+def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     """An epsilon in 0..255, in units of the standard deviation, or rounded (0.031 for 8/255) is another budget.
 
     HARD for a Linf epsilon above 1. WARN where the images have 8 bits and an epsilon is within 0.1 of a whole number
@@ -164,7 +164,7 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
     large = [name for name, ball in balls if ball.epsilon > 1]
     if large:
         worst = max(ball.epsilon for _, ball in balls)
-        return Outcome(
+        return CheckResult(
             flagged=True,
             value=worst,
             assessments=large,
@@ -177,7 +177,7 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
         if evidence.eight_bit and limit < abs(ball.epsilon * GREY_LEVELS - round(ball.epsilon * GREY_LEVELS)) < 0.1
     ]
     if rounded:
-        return Outcome(
+        return CheckResult(
             flagged=True, assessments=rounded, reason="an epsilon is nearly, but not, a whole number of grey levels"
         )
     ratios = {}
@@ -196,10 +196,10 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
             distances = assessment.distance(Norm.LINF)[shown]
             ratios[assessment.name] = float(distances.max()) / ball.epsilon
     if not ratios:
-        return Outcome(flagged=False, note="no attack used its whole budget by design")
+        return CheckResult(flagged=False, note="no attack used its whole budget by design")
     best = max(ratios.values())
     reason = f"the largest change is {best:.3g} epsilon: were the images rescaled on the way?"
-    return Outcome(best < 0.9, best, assessments=list(ratios) if best < 0.9 else (), reason=reason)
+    return CheckResult(best < 0.9, best, assessments=list(ratios) if best < 0.9 else (), reason=reason)
 
 
 @check(
@@ -207,13 +207,13 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> Outcome:
     source="auto-attack#74",
     remedy="Run dvc repro: an assessment is of another model, or the model is not deterministic.",
 )  # fmt: skip
-def clean_predictions_equal(evidence: Evidence, limit: float) -> Outcome:
+def clean_predictions_equal(evidence: Evidence, limit: float) -> CheckResult:
     """Accuracies of two stages can only be compared if both saw the same model do the same on clean inputs.
 
     Every assessment's clean predictions against those of the clean assessment, sample by sample.
     """
     wrong = {
-        p.name: int((p.tensor("clean_predictions") != evidence.subject.clean_predictions[p.rows]).sum())
+        p.name: int((p.tensor("clean_predictions") != evidence.subject.clean_predictions[p.indices]).sum())
         for p in evidence.assessments
     }
     bad = [name for name, count in wrong.items() if count]
@@ -225,7 +225,7 @@ def clean_predictions_equal(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench#105",
     remedy="Check preprocessing, labels and the weights file, or correct sanity.expected_clean_accuracy.",
 )  # fmt: skip
-def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> Outcome:
+def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     """A model that is less accurate here than where it was published is fed something else than it was trained on.
 
     Flags when `sanity.expected_clean_accuracy` is outside the 95 % Wilson interval of the clean accuracy.
@@ -236,7 +236,7 @@ def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> Outcome:
     right, n = int(evidence.subject.clean_correct.sum()), len(evidence.ids)
     low, high = binomial_interval(right, n)
     reason = f"{right / n:.1%} [{low:.1%}, {high:.1%}] instead of {expected:.1%}"
-    return Outcome(not low <= expected <= high, right / n, n=n, reason=reason)
+    return CheckResult(not low <= expected <= high, right / n, n=n, reason=reason)
 
 
 @check(
@@ -244,13 +244,13 @@ def clean_accuracy_as_registered(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench#104",
     remedy="Run dvc repro, so that every assessment is of the samples that prepare chose.",
 )  # fmt: skip
-def same_samples(evidence: Evidence, limit: float) -> Outcome:
+def same_samples(evidence: Evidence, limit: float) -> CheckResult:
     """Ids, inputs and labels of every assessment against those of the clean one, bit by bit.
 
     An assessment of other samples is left out of every other check.
     """
     reason = "; ".join(f"{name}: {why}" for name, why in evidence.foreign.items())
-    return Outcome(
+    return CheckResult(
         bool(evidence.foreign),
         len(evidence.foreign),
         n=len(evidence.families),
@@ -264,10 +264,10 @@ def same_samples(evidence: Evidence, limit: float) -> Outcome:
     source="RAITAP documentation",
     remedy="Give labels (data.labels): accuracies now measure agreement with the unperturbed model.",
 )  # fmt: skip
-def true_labels(evidence: Evidence, limit: float) -> Outcome:
+def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     """Without labels the model's own predictions are the reference, and clean accuracy is 100 % by construction."""
     pseudo = not evidence.subject.dataset.labelled
-    return Outcome(pseudo, float(pseudo), reason="the model's predictions stand in for labels")
+    return CheckResult(pseudo, float(pseudo), reason="the model's predictions stand in for labels")
 
 
 @check(
@@ -275,7 +275,7 @@ def true_labels(evidence: Evidence, limit: float) -> Outcome:
     source="AutoAttack check_n_classes; torchattacks#188",
     remedy="Use a loss or attack for this number of classes (DLR needs 3, targeted DLR 4).",
 )  # fmt: skip
-def class_count_fits(evidence: Evidence, limit: float) -> Outcome:
+def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
     """Some losses divide by a third or fourth logit, and some libraries assume ten classes unless told.
 
     Flags an attack whose loss needs more classes than there are, or that was told another number than there is.
@@ -287,7 +287,7 @@ def class_count_fits(evidence: Evidence, limit: float) -> Outcome:
         told = [call["n_classes"] for call in assessment.calls if isinstance(call.get("n_classes"), int)]
         if needed > k or any(count != k for count in told):
             wrong.append(assessment.name)
-    return Outcome(
+    return CheckResult(
         bool(wrong),
         len(wrong),
         n=k,
@@ -301,7 +301,7 @@ def class_count_fits(evidence: Evidence, limit: float) -> Outcome:
     source="AutoAttack check_dynamic; RobustBench",
     remedy="A model that optimises at inference needs an adaptive attack through the optimisation.",
 )  # fmt: skip
-def no_optimisation_at_inference(evidence: Evidence, limit: float) -> Outcome:
+def no_optimisation_at_inference(evidence: Evidence, limit: float) -> CheckResult:
     """A defence that runs gradient steps in its forward pass cannot be attacked as if it were a function.
 
     Counts the calls of autograd during one forward pass. A profiler would see them too, but CPython 3.11 never returns from one
@@ -318,7 +318,7 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> Outcome:
     # Both torch.autograd.grad and backward go through it.
     with mock.patch.object(torch.autograd, "_make_grads", counted), torch.enable_grad():
         classifier.module(evidence.subject.dataset.inputs[:2].to(classifier.device))
-    return Outcome(calls > 0, calls, reason=f"{calls} calls of autograd in one forward pass")
+    return CheckResult(calls > 0, calls, reason=f"{calls} calls of autograd in one forward pass")
 
 
 @check(
@@ -326,7 +326,7 @@ def no_optimisation_at_inference(evidence: Evidence, limit: float) -> Outcome:
     source="Pintor et al. 2022 (interrupted computational graph)",
     remedy="Use BPDA for the step that interrupts the graph, or black-box attacks only.",
 )  # fmt: skip
-def differentiable(evidence: Evidence, limit: float) -> Outcome:
+def differentiable(evidence: Evidence, limit: float) -> CheckResult:
     """Where the graph is interrupted a white-box attack has nothing to follow.
 
     Flags when the gradient of the loss by the input is unavailable.
@@ -336,8 +336,8 @@ def differentiable(evidence: Evidence, limit: float) -> Outcome:
     try:
         input_gradients(evidence.subject.classifier, data.inputs[:2], data.targets[:2], cross_entropy)
     except RuntimeError as error:
-        return Outcome(flagged=True, value=1, reason=" ".join(str(error).split())[:200])
-    return Outcome(flagged=False, value=0)
+        return CheckResult(flagged=True, value=1, reason=" ".join(str(error).split())[:200])
+    return CheckResult(flagged=False, value=0)
 
 
 @check(
@@ -345,7 +345,7 @@ def differentiable(evidence: Evidence, limit: float) -> Outcome:
     source="auto-attack#44",
     remedy="Attack through the quantisation (straight-through gradients), or state it as part of the threat model.",
 )  # fmt: skip
-def no_hidden_quantisation(evidence: Evidence, limit: float) -> Outcome:
+def no_hidden_quantisation(evidence: Evidence, limit: float) -> CheckResult:
     """A model that rounds its inputs is flat almost everywhere: small steps do nothing, and gradients are zero.
 
     Flags when noise of +-0.4/255 leaves the logits of every sample exactly as they were.
@@ -357,14 +357,13 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> Outcome:
     def compute() -> Tensor:
         generator = torch.Generator().manual_seed(derive_seed(0, "A14"))
         moved = scratch.empty(data.inputs.shape)
-        for part in row_parts(moved):
+        for part in sample_parts(moved):
             signs = torch.randint(0, 2, moved[part].shape, generator=generator) * 2 - 1
             moved[part] = data.inputs[part] + signs * limit
         return (classifier.logits(moved) == classifier.logits(data.inputs)).all(1)
 
     same = evidence.once(f"unmoved by {limit}", compute)  # D12 asks too
-    assert isinstance(same, Tensor)
-    return Outcome(bool(same.all()), float(same.double().mean()), n=len(data), reason="no logit moved")
+    return CheckResult(bool(same.all()), float(same.double().mean()), n=len(data), reason="no logit moved")
 
 
 @check(
@@ -372,7 +371,7 @@ def no_hidden_quantisation(evidence: Evidence, limit: float) -> Outcome:
     source="RAITAP documentation; Marabou#882",
     remedy="Export again in eval mode; the property that Marabou proves is about the ONNX graph.",
 )  # fmt: skip
-def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
+def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
     """What is verified of the exported graph holds for the model only if both are the same function.
 
     The largest difference of logits on the assessed samples, relative to the largest logit (at least 1).
@@ -386,7 +385,7 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
         min=1
     )
     value = float(apart.max())
-    return Outcome(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
+    return CheckResult(value > limit, value, n=len(apart), samples=evidence.named(apart > limit))
 
 
 @check(
@@ -394,7 +393,7 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019; RobustBench Standard",
     remedy="The attack stack is broken: check library versions and the attack's parameters.",
 )  # fmt: skip
-def positive_control(evidence: Evidence, limit: float) -> Outcome:
+def positive_control(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that cannot break an undefended model says nothing about a defended one.
 
     The run's strongest kind of attack, PGD in Linf, against controls trained here on images made of random prototypes, of the
@@ -413,7 +412,7 @@ def positive_control(evidence: Evidence, limit: float) -> Outcome:
     undefended, exact, linear = attack_controls(evidence.subject.dataset, n)
     wrong = undefended > limit or linear < exact - 1e-9 or linear > exact + 0.02
     note = f"undefended {undefended:.1%}; linear {linear:.1%}, exactly {exact:.1%}"
-    return Outcome(wrong, undefended, n=n, note=note)
+    return CheckResult(wrong, undefended, n=n, note=note)
 
 
 @check(
@@ -421,7 +420,7 @@ def positive_control(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019, precise threat model",
     remedy="Rerun the assessment with this version: its metadata lack what a claim needs.",
 )  # fmt: skip
-def threat_model_declared(evidence: Evidence, limit: float) -> Outcome:
+def threat_model_declared(evidence: Evidence, limit: float) -> CheckResult:
     """A number without norm, size, objective and the adversary's knowledge is no claim.
 
     Flags an assessment whose metadata lack the perturbation region, the data or the choice of samples; without threat model

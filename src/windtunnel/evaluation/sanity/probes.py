@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from windtunnel.core.artifacts import Tensors, tensor_in
-from windtunnel.core.classifier import Classifier, forward_rows
+from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import NotApplicable
@@ -46,8 +45,8 @@ def need_gradients(evidence: Evidence) -> None:
 
 def input_gradients(classifier: Classifier, inputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Gradient of `loss` at each input, float32 (n, ...) on the CPU. Raises RuntimeError where the graph is interrupted."""
-    found, rows = [], forward_rows(inputs)
-    for x, y in zip(inputs.split(rows), labels.split(rows), strict=True):
+    found, size = [], forward_samples(inputs)
+    for x, y in zip(inputs.split(size), labels.split(size), strict=True):
         point = x.to(classifier.device).clone().requires_grad_()
         value = loss(classifier.module(point), y.to(classifier.device)).sum()
         (gradient,) = torch.autograd.grad(value, point)
@@ -124,25 +123,25 @@ def random_search(
     def signs(*shape: int) -> Tensor:
         return (torch.randint(0, 2, shape, generator=generator) * 2 - 1).float() * epsilon
 
-    def margin(change: Tensor, rows: Tensor) -> Tensor:
-        moved = (clean[rows] + change).clamp(0, 1).reshape(-1, *inputs.shape[1:])
-        return margin_loss(classifier.logits(moved), labels[rows])
+    def margin(change: Tensor, indices: Tensor) -> Tensor:
+        moved = (clean[indices] + change).clamp(0, 1).reshape(-1, *inputs.shape[1:])
+        return margin_loss(classifier.logits(moved), labels[indices])
 
     change = signs(n, channels, 1, width).expand(clean.shape).clone()
     best = margin(change, torch.arange(n))
     for step in range(1, queries):
-        rows = (best <= 0).nonzero().flatten()  # what is broken is asked about no more
-        if not len(rows):
+        indices = (best <= 0).nonzero().flatten()  # what is broken is asked about no more
+        if not len(indices):
             break
         share = 0.5 / 2 ** (5 * step // queries)
         high, wide = (max(1, round(side * share**0.5)) for side in (height, width))
         top = int(torch.randint(0, height - high + 1, (1,), generator=generator))
         left = int(torch.randint(0, width - wide + 1, (1,), generator=generator))
-        tried = change[rows]
-        tried[:, :, top : top + high, left : left + wide] = signs(len(rows), channels, 1, 1)
-        found = margin(tried, rows)
-        better = found > best[rows]
-        change[rows[better]], best[rows[better]] = tried[better], found[better]
+        tried = change[indices]
+        tried[:, :, top : top + high, left : left + wide] = signs(len(indices), channels, 1, 1)
+        found = margin(tried, indices)
+        better = found > best[indices]
+        change[indices[better]], best[indices[better]] = tried[better], found[better]
     return best > 0
 
 
@@ -155,29 +154,44 @@ def sign_steps(classifier: Classifier, inputs: Tensor, labels: Tensor, epsilon: 
     return moved
 
 
-def rerun(evidence: Evidence, assessment: Assessment, **changes: object) -> tuple[Tensor, Tensor]:
-    """The attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded).
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a rerun of an attack changes of its entry, and of the run's seed; None leaves it as it is."""
 
-    `changes` are fields of the entry; `steps`, `step_size` and `epsilon` go into its budget, `seed` replaces the run's.
-    """
+    steps: int | None = None
+    step_size: float | None = None
+    restarts: int | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+
+    def of(self, entry: AttackEntry) -> AttackEntry:
+        """The entry with the changes, on all samples and without figures."""
+        own = {"restarts": self.restarts, "batch_size": self.batch_size}
+        budget = entry.budget.model_copy(update=_given({"steps": self.steps, "step_size": self.step_size}))
+        return entry.model_copy(update={**_given(own), "on": None, "visualisers": None, "budget": budget})
+
+
+AS_IT_IS = Changes()
+
+
+def _given(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def rerun(evidence: Evidence, assessment: Assessment, changes: Changes) -> tuple[Tensor, Tensor]:
+    """The attack of `assessment` rerun on at most `sanity.samples` of the samples it tried: (local indices, succeeded)."""
     local = assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]
-    data = rerun_attack(evidence, assessment, assessment.rows[local], **changes)
+    data = rerun_attack(evidence, assessment, assessment.indices[local], changes)
     return local, tensor_in(data, "verdicts") == 1
 
 
-def rerun_attack(evidence: Evidence, assessment: Assessment, rows: Tensor, **changes: object) -> Tensors:
-    """The tensors of the attack of `assessment`, changed as `rerun` says, on the samples at `rows`."""
-    from dataclasses import replace
-
+def rerun_attack(evidence: Evidence, assessment: Assessment, indices: Tensor, changes: Changes = AS_IT_IS) -> Tensors:
+    """The tensors of the attack of `assessment` with `changes`, on the samples at `indices`."""
     from windtunnel.assessments.attacks.assess import assess
 
-    entry = evidence.params.attacks[assessment.name]
-    seed = cast(int, changes.pop("seed", evidence.subject.seed))
-    budget: dict[str, object] = {k: changes.pop(k) for k in ("steps", "step_size", "epsilon") if k in changes}
-    changed: AttackEntry = entry.model_copy(
-        update={**changes, "on": None, "visualisers": None, "budget": entry.budget.model_copy(update=budget)}
-    )
-    subject = replace(evidence.subject.subset(rows), seed=seed)
+    changed = changes.of(evidence.params.attacks[assessment.name])
+    seed = evidence.subject.seed if changes.seed is None else changes.seed
+    subject = replace(evidence.subject.subset(indices), seed=seed)
     name = f"sanity.{assessment.name}.{derive_seed(seed, str(changed))}"
     return assess(name, changed, _budget(evidence), subject).data
 
@@ -195,6 +209,11 @@ def several_passes(classifier: Classifier, inputs: Tensor, times: int) -> list[T
     """Logits of the same inputs, `times` over, on the model's own random stream."""
     with seeded(derive_seed(0, "sanity.passes")):
         return [classifier.logits(inputs) for _ in range(times)]
+
+
+def largest_linf(evidence: Evidence) -> float:
+    """The largest Linf budget of the run; 8/255 where there is none."""
+    return max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
 
 
 def linf_ball(evidence: Evidence) -> tuple[Region, Tensor]:
@@ -238,6 +257,5 @@ def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:
             return OnnxModule(classifier.onnx_path or export_onnx(classifier, Path(folder) / "model.onnx"))
 
     graph = evidence.once("onnx graph", read)
-    assert isinstance(graph, OnnxModule)
     with torch.no_grad():
-        return torch.cat([graph(part) for part in inputs.split(forward_rows(inputs))])
+        return torch.cat([graph(part) for part in inputs.split(forward_samples(inputs))])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from windtunnel.core.artifacts import package_version, tensor_in
-from windtunnel.core.contracts import Json, Randomness
+from windtunnel.core.contracts import Randomness
 from windtunnel.core.files import DATA_FILE, file_digest
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.core.tables import table
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.probes import rerun_attack
 
@@ -26,17 +25,12 @@ KNOWN_BAD = (
 )
 
 
-def _provenance(assessment: Assessment) -> dict[str, Json]:
-    facts: dict[str, Json] = assessment.metadata.provenance.model_dump(mode="json")
-    return facts
-
-
 @check(
     "G1", "Environment recorded", Tier.STORED, Severity.HARD,
     source="reproducibility practice",
     remedy="Rerun the assessment with this version, which records python, packages, device, seed and digests.",
 )  # fmt: skip
-def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
+def environment_recorded(evidence: Evidence, limit: float) -> CheckResult:
     """A number whose environment is unknown cannot be made again.
 
     Every assessment's provenance: python, package versions with the attack's own library, seed, device, determinism
@@ -44,10 +38,10 @@ def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
     """
     bad = []
     for assessment in evidence.assessments:
-        facts = _provenance(assessment)
-        wanted = [*FINGERPRINT, *(("accelerator",) if str(facts.get("device", "cpu")) != "cpu" else ())]
-        packages = facts.get("packages")
-        if any(key not in facts for key in wanted) or not isinstance(packages, dict) or "torch" not in packages:
+        recorded = assessment.metadata.provenance
+        facts = recorded.model_dump(mode="json")  # without what is empty
+        wanted = [*FINGERPRINT, *(("accelerator",) if (recorded.device or "cpu") != "cpu" else ())]
+        if any(key not in facts for key in wanted) or "torch" not in recorded.packages:
             bad.append(assessment.name)
     return listing(bad, "lacking in", value=len(bad), n=len(evidence.assessments))
 
@@ -57,7 +51,7 @@ def environment_recorded(evidence: Evidence, limit: float) -> Outcome:
     source="DVC practice",
     remedy="Another environment: make setup, then dvc repro. Another result: dvc repro -f of the stage that used it.",
 )  # fmt: skip
-def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
+def no_stale_cache(evidence: Evidence, limit: float) -> CheckResult:
     """A cached result of other library versions is not what this environment would give.
 
     Nor is one that began with the examples of another assessment (`survivors_of`, `examples_from`) which have changed
@@ -65,24 +59,21 @@ def no_stale_cache(evidence: Evidence, limit: float) -> Outcome:
     """
     stale = {}
     for assessment in evidence.assessments:
-        packages = _provenance(assessment).get("packages")
-        versions = packages.items() if isinstance(packages, dict) else ()
+        versions = assessment.metadata.provenance.packages.items()
         other = [name for name, version in versions if package_version(name) not in (None, version)]
         if other := other + _changed_since(assessment):
             stale[assessment.name] = other
     reason = "; ".join(f"{name}: {', '.join(packages)}" for name, packages in stale.items())
-    return Outcome(bool(stale), len(stale), n=len(evidence.assessments), assessments=list(stale), reason=reason)
-
-
-def _digests(value: Json) -> dict[str, str]:
-    return {name: str(digest) for name, digest in value.items()} if isinstance(value, Mapping) else {}
+    return CheckResult(bool(stale), len(stale), n=len(evidence.assessments), assessments=list(stale), reason=reason)
 
 
 def _changed_since(assessment: Assessment) -> list[str]:
     """The assessments whose examples this one used, and whose robustness_data.pt is another now."""
     options, root = assessment.options, assessment.artifacts.directory.parent
     used = {
-        name: digest for key in ("survivors_of", "examples_from") for name, digest in _digests(options.get(key)).items()
+        name: digest
+        for key in ("survivors_of", "examples_from")
+        for name, digest in table(dict[str, str], options, key).items()
     }
     files = {name: root / name / DATA_FILE for name in used}
     return [name for name, digest in used.items() if files[name].is_file() and file_digest(files[name]) != digest]
@@ -93,7 +84,7 @@ def _changed_since(assessment: Assessment) -> list[str]:
     source="torchattacks: seed=None takes the time",
     remedy="Give the attack's own seed, which a global seed does not reach.",
 )  # fmt: skip
-def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
+def seeds_explicit(evidence: Evidence, limit: float) -> CheckResult:
     """A method that seeds itself from the clock differs from run to run, whatever the run's seed."""
     assessments = evidence.of("attacks")
     bad = [
@@ -112,7 +103,7 @@ def seeds_explicit(evidence: Evidence, limit: float) -> Outcome:
     source="reproducibility practice",
     remedy="Look for randomness in the model (A2) or in the device; fix it, or report the spread.",
 )  # fmt: skip
-def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
+def verdicts_repeat(evidence: Evidence, limit: float) -> CheckResult:
     """A deterministic attack on the same samples must give the same verdicts.
 
     The cheapest deterministic attack of the rerun on its first 32 samples; any verdict that flips flags.
@@ -121,7 +112,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
         lambda p: (
             p.name in evidence.params.attacks
             and not p.stochastic
-            and "ensemble" not in p.families
+            and "ensemble" not in p.categories
             and bool(p.tried.any())
         ),
         "deterministic attack",
@@ -132,10 +123,10 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
 
     assessment = min(steady, key=cost)
     local = assessment.tried.nonzero().flatten()[:AGAIN]
-    repeated = tensor_in(rerun_attack(evidence, assessment, assessment.rows[local]), "verdicts") == 1
+    repeated = tensor_in(rerun_attack(evidence, assessment, assessment.indices[local]), "verdicts") == 1
     flips = repeated != assessment.succeeded[local]
     ids = [assessment.ids[i] for i in local[flips].tolist()]
-    return Outcome(
+    return CheckResult(
         bool(ids),
         len(ids),
         n=len(local),
@@ -150,7 +141,7 @@ def verdicts_repeat(evidence: Evidence, limit: float) -> Outcome:
     source="pipeline practice",
     remedy="Run windtunnel track; a number in the UI that no file holds must not be quoted.",
 )  # fmt: skip
-def mlflow_equals_dvc(evidence: Evidence, limit: float) -> Outcome:
+def mlflow_equals_dvc(evidence: Evidence, limit: float) -> CheckResult:
     """What the UI shows must be what the files hold: asked by `windtunnel sanity`, once the run is tracked."""
     raise NotRun("the run is tracked after this stage; windtunnel sanity asks the tracking store")
 
@@ -160,7 +151,7 @@ def mlflow_equals_dvc(evidence: Evidence, limit: float) -> Outcome:
     source="pipeline practice",
     remedy="Commit params.yaml, the code and dvc.lock, so that the number has a revision.",
 )  # fmt: skip
-def code_committed(evidence: Evidence, limit: float) -> Outcome:
+def code_committed(evidence: Evidence, limit: float) -> CheckResult:
     """A number from an uncommitted tree belongs to no revision: asked by `windtunnel sanity`, of git, when it is called."""
     raise NotRun("the state of git is no input of a cached stage; windtunnel sanity asks git")
 
@@ -170,13 +161,13 @@ def code_committed(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench model zoo",
     remedy="Fetch the weights again, or correct model.sha256.",
 )  # fmt: skip
-def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
+def weights_as_registered(evidence: Evidence, limit: float) -> CheckResult:
     """Every assessment must be of the model that is here now: its recorded digest against the model's own.
 
     `model.sha256` is checked when the model is imported, and refused there.
     """
     digest = evidence.subject.classifier.digest
-    bad = [p.name for p in evidence.assessments if _provenance(p).get("model_digest") != digest]
+    bad = [p.name for p in evidence.assessments if p.metadata.provenance.model_digest != digest]
     return listing(bad, "of other weights:", value=len(bad), n=len(evidence.assessments))
 
 
@@ -185,16 +176,15 @@ def weights_as_registered(evidence: Evidence, limit: float) -> Outcome:
     source="imagecorruptions with scikit-image 0.19; Marabou on newer ONNX opsets",
     remedy="Install the pinned versions (make setup).",
 )  # fmt: skip
-def no_bad_library(evidence: Evidence, limit: float) -> Outcome:
+def no_bad_library(evidence: Evidence, limit: float) -> CheckResult:
     """Versions with faults that change results, among the packages that the assessments recorded.
 
     Faults that windtunnel's shims fix (three corruptions that crash, removed names) are named and do not flag.
     """
     used: dict[str, set[str]] = {}
     for assessment in evidence.assessments:
-        packages = _provenance(assessment).get("packages")
-        for name, version in (packages if isinstance(packages, dict) else {}).items():
-            used.setdefault(name.lower(), set()).add(str(version))
+        for name, version in assessment.metadata.provenance.packages.items():
+            used.setdefault(name.lower(), set()).add(version)
     bad: list[str] = []
     fixed: list[str] = []
     for name, versions, fault, shimmed in KNOWN_BAD:
@@ -202,6 +192,6 @@ def no_bad_library(evidence: Evidence, limit: float) -> Outcome:
             (fixed if shimmed else bad).append(f"{name} {versions}: {fault}")
     if not used:
         raise NotApplicable("no assessment recorded its packages")
-    return Outcome(
+    return CheckResult(
         bool(bad), len(bad), n=len(used), reason="; ".join(bad), note="; ".join(f"fixed here: {m}" for m in fixed)
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core.seeds import seeded
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import (
@@ -30,7 +30,7 @@ def _only_random(evidence: Evidence) -> None:
     source="AutoAttack `rand`; auto-attack#15; Athalye et al. 2018",
     remedy="Attack with EOT (EOTPGD, or APGD with eot_iter: 20).",
 )  # fmt: skip
-def eot_adds_nothing(evidence: Evidence, limit: float) -> Outcome:
+def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     """For a random model the gradient of one draw is noise, and an attack that follows it is weak.
 
     Only where A2 finds randomness: PGD with one gradient a step against PGD with the mean of 20, both evaluated by the mean
@@ -38,8 +38,8 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> Outcome:
     """
     _only_random(evidence)
     region, _ = linf_ball(evidence)
-    data, rows = evidence.subject.dataset, evidence.probe_rows()[:50]
-    x, y = data.inputs[rows], data.targets[rows]
+    data, indices = evidence.subject.dataset, evidence.probe_indices()[:50]
+    x, y = data.inputs[indices], data.targets[indices]
 
     def broken(passes: int) -> float:
         found = pgd(
@@ -56,7 +56,7 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> Outcome:
         return float((mean.argmax(1) != y).double().mean())
 
     gap = broken(EOT_PASSES) - broken(1)
-    return Outcome(gap > limit, gap, n=len(rows), reason=f"EOT breaks {gap:.1%} more")
+    return CheckResult(gap > limit, gap, n=len(indices), reason=f"EOT breaks {gap:.1%} more")
 
 
 @check(
@@ -64,14 +64,14 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019",
     remedy="An attack that fails even against one fixed draw is broken apart from the randomness.",
 )  # fmt: skip
-def works_when_frozen(evidence: Evidence, limit: float) -> Outcome:
+def works_when_frozen(evidence: Evidence, limit: float) -> CheckResult:
     """With its random stream fixed a random model is deterministic, and an attack must break it at a large budget.
 
     Only where A2 finds randomness: every pass is seeded alike, PGD at epsilon 0.5; flags where more than the threshold
     of the samples survive.
     """
     _only_random(evidence)
-    classifier, data, rows = evidence.subject.classifier, evidence.subject.dataset, evidence.probe_rows()[:50]
+    classifier, data, indices = evidence.subject.classifier, evidence.subject.dataset, evidence.probe_indices()[:50]
 
     class Frozen(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -80,9 +80,9 @@ def works_when_frozen(evidence: Evidence, limit: float) -> Outcome:
             return logits
 
     frozen = replace(classifier, module=Frozen())
-    found = pgd(frozen, data.inputs[rows], data.targets[rows], 0.5, steps=50, step_size=0.05, seed=0)
+    found = pgd(frozen, data.inputs[indices], data.targets[indices], 0.5, steps=50, step_size=0.05, seed=0)
     alive = float((~found.broken).double().mean())
-    return Outcome(alive > limit, alive, n=len(rows), reason=f"{alive:.0%} survive Linf 0.5")
+    return CheckResult(alive > limit, alive, n=len(indices), reason=f"{alive:.0%} survive Linf 0.5")
 
 
 @check(
@@ -90,7 +90,7 @@ def works_when_frozen(evidence: Evidence, limit: float) -> Outcome:
     source="auto-attack PR#104, #105",
     remedy="Judge each example by several draws of the model, and report mean and deviation.",
 )  # fmt: skip
-def success_over_draws(evidence: Evidence, limit: float) -> Outcome:
+def success_over_draws(evidence: Evidence, limit: float) -> CheckResult:
     """A random model evaluated by one draw gives a number that the next draw does not confirm.
 
     Only where A2 finds randomness: the stored examples of each attack are evaluated five times; flags where the standard
@@ -109,7 +109,7 @@ def success_over_draws(evidence: Evidence, limit: float) -> Outcome:
         worst = max(worst, off)
         if off > limit:
             bad.append(assessment.name)
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=5,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.findings import FindingRecord
@@ -10,10 +11,24 @@ from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
 STANDINS = "windtunnel.assessments.attacks.standins"
-Make = Callable[[str, float], dict[str, Json]]
 
 
-def _pgd(norm: str, epsilon: float, steps: int = 100) -> dict[str, Json]:
+class Remedy(TypedDict, total=False):
+    """An entry of `attacks` as it is written into params.yaml."""
+
+    library: str
+    algorithm: str
+    params: dict[str, Json]
+    budget: dict[str, Json]
+    invoker: str
+    eot: int
+    on: dict[str, list[str]]
+
+
+Make = Callable[[str, float], Remedy]
+
+
+def _pgd(norm: str, epsilon: float, steps: int = 100) -> Remedy:
     return {
         "library": "torchattacks",
         "algorithm": "PGD" if norm == "Linf" else "PGDL2",
@@ -36,7 +51,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "A2": ("eot",), "A12": MASKED, "A13": MASKED, "A14": MASKED, "A24": MASKED,
     "C1": ("other_loss", *MASKED), "C3": MASKED, "C4": ("more_steps",), "C5": MASKED, "C6": MASKED, "C7": MASKED, "C8": MASKED,
     "C9": MASKED, "C11": MASKED, "C12": ("more_steps",), "C13": ("eot", "black_box"), "C14": ("other_loss",), "C15": ("eot",),
-    "C18": ("more_steps",), "C20": ("black_box",), "C23": MASKED,
+    "C18": ("more_steps",), "C20": ("black_box",), "C23": MASKED, "C24": MASKED,
     "D1": ("more_steps",), "D2": ("more_steps",), "D3": ("more_steps",), "D4": ("more_steps",), "D5": ("more_steps",),
     "D6": ("more_steps",), "D13": ("more_steps",),
     "D12": MASKED, "D14": ("more_steps", "black_box"),
@@ -45,12 +60,12 @@ REMEDIES: dict[str, tuple[str, ...]] = {
 
 def stronger(
     findings: Iterable[FindingRecord], attacks: Mapping[str, AttackEntry], budget: Budget
-) -> dict[str, dict[str, Json]]:
+) -> dict[str, Remedy]:
     """Entries of `attacks` by name that answer the flagged checks, each on what the flagged attacks left at their budget.
 
     A check that names no attack is about all of them. A kind is there once for a budget, and not where it is in params already.
     """
-    made: dict[str, dict[str, Json]] = {}
+    made: dict[str, Remedy] = {}
     left: dict[str, dict[str, None]] = {}  # whose survivors each entry is run on, in order
     for row in findings:
         if not row.flagged:
@@ -78,11 +93,10 @@ def _by_budget(
     return groups
 
 
-def _entry(kind: str, region: tuple[str, float], budget: Budget) -> dict[str, Json]:
+def _entry(kind: str, region: tuple[str, float], budget: Budget) -> Remedy:
     norm, epsilon = region
     made = KINDS[kind](norm, epsilon)
-    own = made.get("budget")
     differs: dict[str, Json] = (
         {} if (norm, epsilon) == (budget.norm.value, budget.epsilon) else {"norm": norm, "epsilon": epsilon}
     )
-    return {**made, "budget": {**differs, **(own if isinstance(own, dict) else {})}}
+    return {**made, "budget": {**differs, **made["budget"]}}

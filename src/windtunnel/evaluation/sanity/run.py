@@ -18,10 +18,10 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.findings import FindingRecord
 from windtunnel.core.plugins import load_modules
 from windtunnel.core.subject import Subject
-from windtunnel.evaluation.sanity.check import CHECKS, Check, NotApplicable, NotRun, Outcome, Severity, Status, Tier
+from windtunnel.evaluation.sanity.check import CHECKS, Check, CheckResult, NotApplicable, NotRun, Severity, Status, Tier
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, DRAWS
-from windtunnel.params.outcome import Sanity
+from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
 
 PROFILES: dict[str, frozenset[Tier]] = {
@@ -111,17 +111,17 @@ def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None 
 BEFORE_ANY_ASSESSMENT = ("A1", "A2", "A3", "A4", "A5", "A10", "A12", "A13", "A14")
 
 
-def rows_before_any_assessment(n: int) -> int:
-    """How many rows `before_any_assessment` asks a model without gradients about `n` samples; fewer of a random model."""
+def queries_before_any_assessment(n: int) -> int:
+    """How many queries `before_any_assessment` makes of a model without gradients for `n` samples; fewer of a random model."""
     batch = min(BATCH, n)
     clean, repeated, alone_and_together, traced, noisy = n, DRAWS * batch, 2 * batch, min(2, n), 2 * n
     return clean + repeated + alone_and_together + traced + noisy
 
 
 def affordable(dataset: Dataset, queries: int | None) -> Dataset:
-    """The first samples, as many as `before_any_assessment` can ask about within `queries` rows; all where that is None."""
+    """The first samples, as many as `before_any_assessment` can ask about within `queries`; all where that is None."""
     n = len(dataset)
-    while n and queries is not None and rows_before_any_assessment(n) > queries:
+    while n and queries is not None and queries_before_any_assessment(n) > queries:
         n -= 1
     return dataset.subset(torch.arange(n))
 
@@ -181,7 +181,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
     )
 
 
-def _status(found: Outcome, severity: Severity) -> Status:
+def _status(found: CheckResult, severity: Severity) -> Status:
     if not found.flagged:
         return Status.PASS
     return Status.FAIL if severity is Severity.HARD else Status.WARN

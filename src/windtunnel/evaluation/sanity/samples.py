@@ -8,10 +8,10 @@ import torch
 from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
-from windtunnel.core.chunks import row_parts
+from windtunnel.core.chunks import sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.storage import evenly
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.probes import margin_loss
 from windtunnel.evaluation.sanity.rates import significantly_more
@@ -26,23 +26,23 @@ def _groups(inputs: Tensor) -> Tensor:
     """For each input (n, ...) the number of its group of equal inputs, in the order of their first; int64 (n,)."""
     known: dict[bytes, int] = {}
     found = []
-    for part in row_parts(inputs):
+    for part in sample_parts(inputs):
         # -0 is 0, but has other bits.
         for row in (inputs[part] + 0.0).flatten(1).contiguous().numpy():
             found.append(known.setdefault(hashlib.sha256(row.data).digest(), len(known)))
     return torch.tensor(found, dtype=torch.int64)
 
 
-def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, rows: Tensor) -> Tensor:
-    """Labels of the nearest samples of other groups of equal ones (n, NEIGHBOURS) for those at `rows` (n,); -1 where there are fewer."""
-    own = inputs[rows].flatten(1)
-    nearest = torch.full((len(rows), NEIGHBOURS), torch.inf)
-    found = torch.full((len(rows), NEIGHBOURS), -1)
-    for some in row_parts(inputs, NEAR):
+def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, indices: Tensor) -> Tensor:
+    """Labels of the nearest samples of other groups of equal ones (n, NEIGHBOURS) for those at `indices` (n,); -1 where there are fewer."""
+    own = inputs[indices].flatten(1)
+    nearest = torch.full((len(indices), NEIGHBOURS), torch.inf)
+    found = torch.full((len(indices), NEIGHBOURS), -1)
+    for some in sample_parts(inputs, NEAR):
         distances = torch.cdist(own, inputs[some].flatten(1))
-        distances[groups[rows, None] == groups[some]] = torch.inf  # itself and its copies
+        distances[groups[indices, None] == groups[some]] = torch.inf  # itself and its copies
         known = torch.cat([nearest, distances], 1)
-        names = torch.cat([found, labels[some].expand(len(rows), -1)], 1)
+        names = torch.cat([found, labels[some].expand(len(indices), -1)], 1)
         nearest, places = known.topk(NEIGHBOURS, largest=False)
         found = names.gather(1, places).where(nearest.isfinite(), -1)
     return found
@@ -53,7 +53,7 @@ def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, rows: Tensor)
     source="statistical practice",
     remedy="Remove the copies: an interval of n samples is only as narrow as n different samples make it.",
 )  # fmt: skip
-def no_sample_twice(evidence: Evidence, limit: float) -> Outcome:
+def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
     """Ten copies of an image are one observation; an interval that counts ten is too narrow by a factor of three.
 
     The share of samples whose input, bit by bit, another sample before it has.
@@ -65,7 +65,7 @@ def no_sample_twice(evidence: Evidence, limit: float) -> Outcome:
     copies = first[groups] != torch.arange(len(groups))
     value, distinct = float(copies.double().mean()), len(first)
     reason = f"only {distinct} of {len(groups)} samples are different: intervals are too narrow"
-    return Outcome(value > limit, value, n=len(groups), samples=evidence.named(copies), reason=reason)
+    return CheckResult(value > limit, value, n=len(groups), samples=evidence.named(copies), reason=reason)
 
 
 @check(
@@ -73,7 +73,7 @@ def no_sample_twice(evidence: Evidence, limit: float) -> Outcome:
     source="statistical practice",
     remedy="Correct or remove them: no classifier can be right on both.",
 )  # fmt: skip
-def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> Outcome:
+def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> CheckResult:
     """One image under two labels bounds the accuracy of every model. Counts samples whose equal has another label."""
     data = evidence.subject.dataset
     groups = _groups(data.inputs)
@@ -85,7 +85,7 @@ def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> Outcome:
     )
     bad = (lowest != highest)[groups]
     reason = f"{int(bad.sum())} samples have an equal with another label"
-    return Outcome(bool(bad.any()), int(bad.sum()), n=len(bad), samples=evidence.named(bad), reason=reason)
+    return CheckResult(bool(bad.any()), int(bad.sum()), n=len(bad), samples=evidence.named(bad), reason=reason)
 
 
 @check(
@@ -93,7 +93,7 @@ def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> Outcome:
     source="Barz, Denzler 2020 (ciFAIR: near-duplicates between training and test)",
     remedy="Assess samples that training did not see: on these accuracy and robustness are those of memory.",
 )  # fmt: skip
-def not_trained_on(evidence: Evidence, limit: float) -> Outcome:
+def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
     """A sample of the training split tells nothing of others.
 
     The share of the first 500 samples whose nearest training sample is equal to them, or differs by less than one grey level
@@ -106,14 +106,14 @@ def not_trained_on(evidence: Evidence, limit: float) -> Outcome:
         raise NotApplicable("the training split has another shape")
     low, high = evidence.subject.dataset.value_range
     near = torch.cat(
-        [torch.cdist(assessed, known[p]).amin(1, keepdim=True) for p in row_parts(known, NEAR)], dim=1
+        [torch.cdist(assessed, known[p]).amin(1, keepdim=True) for p in sample_parts(known, NEAR)], dim=1
     ).amin(1)
     seen = near <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
     whole = torch.zeros(len(evidence.ids), dtype=torch.bool)
     whole[: len(seen)] = seen
     value = float(seen.double().mean())
     reason = f"{int(seen.sum())} of {len(seen)} samples are in the training split"
-    return Outcome(value > limit, value, n=len(seen), samples=evidence.named(whole), reason=reason)
+    return CheckResult(value > limit, value, n=len(seen), samples=evidence.named(whole), reason=reason)
 
 
 @check(
@@ -121,7 +121,7 @@ def not_trained_on(evidence: Evidence, limit: float) -> Outcome:
     source="Northcutt et al. 2021 (confident learning), doi:10.1613/jair.1.12125",
     remedy="Look at the samples named: where model and neighbours agree on another class, the label is more often wrong than both.",
 )  # fmt: skip
-def labels_are_right(evidence: Evidence, limit: float) -> Outcome:
+def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
     """A wrong label counts as an error of the model, or as a success of it.
 
     Confident learning estimates how many labels are wrong: samples whose probability of another class is at least the mean
@@ -146,7 +146,7 @@ def labels_are_right(evidence: Evidence, limit: float) -> Outcome:
     # Of more suspects the rest count as those that were looked at.
     value = float(wrong.double().mean()) * len(suspects) / max(1, len(looked_at))
     estimate = float(confident.double().mean())
-    return Outcome(
+    return CheckResult(
         value > limit,
         value,
         n=len(labels),
@@ -166,7 +166,7 @@ def labels_are_right(evidence: Evidence, limit: float) -> Outcome:
     source="Feldman, Zhang 2020 (memorisation); Recht et al. 2019",
     remedy="The model knows these images and not their kind, or they were picked: assess it on fresh samples, drawn at random.",
 )  # fmt: skip
-def not_only_these_images(evidence: Evidence, limit: float) -> Outcome:
+def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
     """A model that learned the assessed images by heart is right on them and nowhere else.
 
     Accuracy on the first 500 samples, and on the same with every value one grey level higher or lower (clipped): flags where
@@ -202,4 +202,4 @@ def not_only_these_images(evidence: Evidence, limit: float) -> Outcome:
             reasons.append(
                 f"the samples are easier than the training split: their margin is larger in {share:.0%} of pairs"
             )
-    return Outcome(bool(reasons), max(drops), n=len(right), reason="; ".join(reasons))
+    return CheckResult(bool(reasons), max(drops), n=len(right), reason="; ".join(reasons))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from windtunnel.core.binomial import binomial_interval
-from windtunnel.evaluation.sanity.check import NotApplicable, NotRun, Outcome, Severity, Tier, check, listing
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import rate_interval
 
@@ -29,12 +29,12 @@ def _rates(assessment: Assessment) -> dict[str, tuple[float, bool]]:
     source="statistical practice",
     remedy="Report <name>_ci_low and <name>_ci_high beside every accuracy and rate.",
 )  # fmt: skip
-def every_rate_has_interval(evidence: Evidence, limit: float) -> Outcome:
+def every_rate_has_interval(evidence: Evidence, limit: float) -> CheckResult:
     """A rate without an interval looks exact. Every `*_accuracy` and `*_rate` of every assessment."""
     lacking = {p.name: [k for k, (_, there) in _rates(p).items() if not there] for p in evidence.assessments}
     bad = {name: keys for name, keys in lacking.items() if keys}
     each = {name: ", ".join(keys) for name, keys in bad.items()}
-    return Outcome(
+    return CheckResult(
         bool(bad), sum(map(len, bad.values())), n=len(lacking), assessments=list(bad), reason=_together(each), each=each
     )
 
@@ -44,17 +44,17 @@ def every_rate_has_interval(evidence: Evidence, limit: float) -> Outcome:
     source="Wilson intervals: +-6.9 points at 200 samples, 3.1 at 1,000, 1.0 at 10,000",
     remedy="Assess more samples (data.samples.n), and call the numbers indicative until then.",
 )  # fmt: skip
-def enough_samples(evidence: Evidence, limit: float) -> Outcome:
+def enough_samples(evidence: Evidence, limit: float) -> CheckResult:
     """The largest half width of a 95 % Wilson interval among the clean accuracy and the attacks' and certificates' rates."""
     widest = {"clean": _half_width(int(evidence.subject.clean_correct.sum()), len(evidence.ids))}
     for assessment in evidence.assessments:
         for key in ("adversarial_accuracy", "certified_accuracy"):
             value = numbers(assessment.artifacts.metrics).get(key)
-            if value is not None and len(assessment.rows):
-                widest[assessment.name] = _half_width(round(value * len(assessment.rows)), len(assessment.rows))
+            if value is not None and len(assessment.indices):
+                widest[assessment.name] = _half_width(round(value * len(assessment.indices)), len(assessment.indices))
     bad = [name for name, width in widest.items() if width > limit]
     widest_name, worst = max(widest.items(), key=lambda item: item[1])
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=len(evidence.ids),
@@ -74,7 +74,7 @@ def _half_width(successes: int, n: int) -> float:
     source="McNemar 1947; Dietterich 1998",
     remedy="Run windtunnel champion --reassess, which assesses the champion on these samples under these settings.",
 )  # fmt: skip
-def comparisons_paired(evidence: Evidence, limit: float) -> Outcome:
+def comparisons_paired(evidence: Evidence, limit: float) -> CheckResult:
     """Two models on the same samples differ by their discordant samples, not by two independent intervals.
 
     Asked by `windtunnel sanity`: every metric of `gate.maximum_regression` must have been assessed on the same samples
@@ -88,7 +88,7 @@ def comparisons_paired(evidence: Evidence, limit: float) -> Outcome:
     source="Brown, Cai, DasGupta 2001",
     remedy="Report the bound: 0 of 100 still allows 3.7 %.",
 )  # fmt: skip
-def extremes_bounded(evidence: Evidence, limit: float) -> Outcome:
+def extremes_bounded(evidence: Evidence, limit: float) -> CheckResult:
     """0 % and 100 % of a few samples are not never and always.
 
     Flags a rate of exactly 0 or 1 whose interval is missing or has no width.
@@ -105,7 +105,9 @@ def extremes_bounded(evidence: Evidence, limit: float) -> Outcome:
                 bad.setdefault(assessment.name, []).append(key)
     each = {name: ", ".join(keys) for name, keys in bad.items()}
     n = len(evidence.assessments)
-    return Outcome(bool(bad), sum(map(len, bad.values())), n, assessments=list(bad), reason=_together(each), each=each)
+    return CheckResult(
+        bool(bad), sum(map(len, bad.values())), n, assessments=list(bad), reason=_together(each), each=each
+    )
 
 
 def _together(each: Mapping[str, str]) -> str:
@@ -117,7 +119,7 @@ def _together(each: Mapping[str, str]) -> str:
     source="Carlini et al. 2019",
     remedy="Extend the epsilon grid until accuracy is at chance; until then the area under the curve is cut off.",
 )  # fmt: skip
-def curves_come_down(evidence: Evidence, limit: float) -> Outcome:
+def curves_come_down(evidence: Evidence, limit: float) -> CheckResult:
     """The area under a curve that ends above chance depends on where it was cut. Lower 95 % bound at the last epsilon."""
     chance, bad, ends = 1 / evidence.subject.dataset.num_classes, [], []
     for assessment in evidence.of("sweeps"):
@@ -134,7 +136,7 @@ def curves_come_down(evidence: Evidence, limit: float) -> Outcome:
     source="statistical practice (censoring)",
     remedy="Count a sample without an example as infinitely far; means over successes alone flatter the model.",
 )  # fmt: skip
-def median_censored(evidence: Evidence, limit: float) -> Outcome:
+def median_censored(evidence: Evidence, limit: float) -> CheckResult:
     """The median over successes alone moves the wrong way: the harder samples drop out.
 
     `censored_median_distance` of every minimum-norm attack against the one recomputed, with infinity for not found.
@@ -158,7 +160,7 @@ def median_censored(evidence: Evidence, limit: float) -> Outcome:
     source="multiple comparisons",
     remedy="Let the gate read worst_case/accuracy or certified/accuracy, or a held-out set.",
 )  # fmt: skip
-def no_best_of_many(evidence: Evidence, limit: float) -> Outcome:
+def no_best_of_many(evidence: Evidence, limit: float) -> CheckResult:
     """A gate on one attack among several is passed by the attack that happens to be weakest.
 
     Flags a floor of `gate.minimum` on one attack while another attack at the same budget is left out.
@@ -177,7 +179,7 @@ def no_best_of_many(evidence: Evidence, limit: float) -> Outcome:
     ]
     if "worst_case" in floors:
         bad = []
-    return Outcome(
+    return CheckResult(
         bool(bad),
         len(bad),
         n=len(floors),
@@ -191,7 +193,7 @@ def no_best_of_many(evidence: Evidence, limit: float) -> Outcome:
     source="Tian et al. 2021, class-wise robustness",
     remedy="Look at the class: an average hides a class without any robustness.",
 )  # fmt: skip
-def worst_class(evidence: Evidence, limit: float) -> Outcome:
+def worst_class(evidence: Evidence, limit: float) -> CheckResult:
     """Robust accuracy of the worst class under all attacks together, and how far it lies under the mean (threshold)."""
     attacks = evidence.attacks()
     robust = evidence.subject.clean_correct & ~evidence.union(attacks, lambda p: p.succeeded)
@@ -204,7 +206,7 @@ def worst_class(evidence: Evidence, limit: float) -> Outcome:
     }
     name, (rate, low, high) = min(rates.items(), key=lambda item: item[1][0])
     mean = float(robust[covered].double().mean())
-    return Outcome(
+    return CheckResult(
         mean - rate > limit,
         rate,
         n=len(rates),

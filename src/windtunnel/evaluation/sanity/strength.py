@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,10 @@ from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.sanity.check import NotApplicable, Outcome, Severity, Tier, check, largest, listing
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, largest, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.model import differentiable, no_hidden_quantisation, no_optimisation_at_inference
-from windtunnel.evaluation.sanity.probes import need_gradients, pgd, rerun, rerun_attack
+from windtunnel.evaluation.sanity.probes import Changes, need_gradients, pgd, rerun, rerun_attack
 from windtunnel.evaluation.sanity.rates import rate_interval, significantly_more
 from windtunnel.evaluation.summary.evidence import Region
 
@@ -54,12 +54,12 @@ def _iterative(evidence: Evidence) -> list[Assessment]:
 
 
 def _stronger(
-    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Mapping[str, object]]], words: str
-) -> Outcome:
+    evidence: Evidence, limit: float, changes: Callable[[Assessment], list[Changes]], words: str
+) -> CheckResult:
     """Run each iterative attack with more effort on the same samples; flags where it breaks significantly more."""
     worst, bad, ids, most = 0.0, [], [], 0
     for assessment in _iterative(evidence):
-        attempts = [rerun(evidence, assessment, **change) for change in changes(assessment)]
+        attempts = [rerun(evidence, assessment, change) for change in changes(assessment)]
         if not attempts or not len(attempts[0][0]):
             continue
         local, broken = max(attempts, key=lambda attempt: int((attempt[1] & ~assessment.succeeded[attempt[0]]).sum()))
@@ -78,13 +78,13 @@ def _stronger(
     source="Carlini et al. 2019",
     remedy="The attack had not converged: raise budget.steps until the number stands still.",
 )  # fmt: skip
-def twice_the_steps(evidence: Evidence, limit: float) -> Outcome:
+def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that is still gaining when it stops measures its own patience.
 
     Each iterative gradient attack with twice its steps on at most 100 samples; flags where robust accuracy falls by more
     than the threshold and the exact McNemar test says so at 5 %.
     """
-    return _stronger(evidence, limit, lambda p: [{"steps": 2 * (_steps(p) or 1)}], "twice the steps")
+    return _stronger(evidence, limit, lambda p: [Changes(steps=2 * (_steps(p) or 1))], "twice the steps")
 
 
 @check(
@@ -92,9 +92,9 @@ def twice_the_steps(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019",
     remedy="Set restarts: 5 or more.",
 )  # fmt: skip
-def more_restarts(evidence: Evidence, limit: float) -> Outcome:
+def more_restarts(evidence: Evidence, limit: float) -> CheckResult:
     """Each start sees another part of the loss surface. Five restarts against the attack's own, evaluated as in D1."""
-    return _stronger(evidence, limit, lambda _: [{"restarts": 5}], "five restarts")
+    return _stronger(evidence, limit, lambda _: [Changes(restarts=5)], "five restarts")
 
 
 @check(
@@ -102,17 +102,17 @@ def more_restarts(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019",
     remedy="Use the step size named, or an attack that chooses its own (APGD).",
 )  # fmt: skip
-def step_size_well_chosen(evidence: Evidence, limit: float) -> Outcome:
+def step_size_well_chosen(evidence: Evidence, limit: float) -> CheckResult:
     """Steps too large jump over, steps too small never arrive.
 
     The attack with epsilon/10, epsilon/4 and 2.5 epsilon/steps; flags where the best of them breaks more, as in D1.
     """
 
-    def sizes(assessment: Assessment) -> list[Mapping[str, object]]:
+    def sizes(assessment: Assessment) -> list[Changes]:
         region = assessment.ball
         if assessment.row is None or assessment.row.step is None:
             return []
-        return [{"step_size": s * region.epsilon} for s in (0.1, 0.25, 2.5 / (_steps(assessment) or 1))]
+        return [Changes(step_size=s * region.epsilon) for s in (0.1, 0.25, 2.5 / (_steps(assessment) or 1))]
 
     if not any(sizes(p) for p in _iterative(evidence)):
         raise NotApplicable("no attack takes a step size")
@@ -124,7 +124,7 @@ def step_size_well_chosen(evidence: Evidence, limit: float) -> Outcome:
     source="Pintor et al. 2022, incomplete optimisation (last 10 steps of hundreds, 0.05)",
     remedy="The loss was still rising at the last step: more steps.",
 )  # fmt: skip
-def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
+def optimisation_finished(evidence: Evidence, limit: float) -> CheckResult:
     """A loss that still moves in the last steps has not arrived.
 
     PGD on the margin with the attack's epsilon, step size and steps, its loss kept at every step: per sample rescaled to
@@ -133,12 +133,12 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
     """
     need_gradients(evidence)
     worst, bad, n = 0.0, [], 0
-    data, rows = evidence.subject.dataset, evidence.probe_rows()
+    data, indices = evidence.subject.dataset, evidence.probe_indices()
     for assessment in _iterative(evidence):
         region, steps, size = assessment.ball, _steps(assessment) or 1, _step_size(assessment)
         if region.norm is not Norm.LINF or size is None:
             continue
-        found = pgd(evidence.subject.classifier, data.inputs[rows], data.targets[rows], region.epsilon, steps=steps, step_size=size,
+        found = pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=steps, step_size=size,
                     seed=derive_seed(evidence.subject.seed, "D4", assessment.name))  # fmt: skip
         alive = ~found.broken
         if not alive.any():
@@ -152,7 +152,7 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
         if low > limit:
             bad.append(assessment.name)
     if not n:
-        return Outcome(flagged=False, value=0.0, n=0, note="every sample was broken")
+        return CheckResult(flagged=False, value=0.0, n=0, note="every sample was broken")
     return listing(bad, "still rising at the end:", value=worst, n=n)
 
 
@@ -161,7 +161,7 @@ def optimisation_finished(evidence: Evidence, limit: float) -> Outcome:
     source="Pintor et al. 2022, silent success",
     remedy="Keep the best iterate, or add an attack that does (APGD): the worst case misses examples that were seen.",
 )  # fmt: skip
-def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
+def no_silent_success(evidence: Evidence, limit: float) -> CheckResult:
     """An attack passed through an adversarial example and returned something else.
 
     Each iterative attack is rerun, and every iterate inside its ball that the model misclassifies is noted; flagged
@@ -173,21 +173,21 @@ def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
     bad, seen, worst, hard = [], 0, 0.0, False
     for assessment in _iterative(evidence):
         region = assessment.ball
-        rows = assessment.rows[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
-        if not len(rows):
+        indices = assessment.indices[assessment.tried.nonzero().flatten()[: evidence.params.sanity.samples]]
+        if not len(indices):
             continue
-        spy = Spy(evidence, rows, region)
-        rerun_attack(spy.evidence, assessment, rows, batch_size=len(rows))
+        spy = Spy(evidence, indices, region)
+        rerun_attack(spy.evidence, assessment, indices, Changes(batch_size=len(indices)))
         mine = [p for p in evidence.attacks() if p.region == region]
         lost = torch.zeros_like(missed)
-        lost[rows[spy.seen]] = True
+        lost[indices[spy.seen]] = True
         lost &= ~evidence.union(mine, lambda p: p.succeeded)
-        share, low, _ = rate_interval(lost[rows])
-        seen, worst, hard = max(seen, len(rows)), max(worst, share), hard or low > limit
+        share, low, _ = rate_interval(lost[indices])
+        seen, worst, hard = max(seen, len(indices)), max(worst, share), hard or low > limit
         if lost.any():
             bad.append(assessment.name)
             missed |= lost
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=seen,
@@ -201,11 +201,11 @@ def no_silent_success(evidence: Evidence, limit: float) -> Outcome:
 class Spy:
     """The evidence with a model that notes which samples any forward pass showed misclassified inside the ball."""
 
-    def __init__(self, evidence: Evidence, rows: Tensor, region: Region) -> None:
+    def __init__(self, evidence: Evidence, indices: Tensor, region: Region) -> None:
         from dataclasses import replace
 
-        clean, labels = evidence.subject.dataset.inputs[rows], evidence.subject.dataset.targets[rows]
-        self.seen = seen = torch.zeros(len(rows), dtype=torch.bool)
+        clean, labels = evidence.subject.dataset.inputs[indices], evidence.subject.dataset.targets[indices]
+        self.seen = seen = torch.zeros(len(indices), dtype=torch.bool)
         inner = evidence.subject.classifier.module
 
         class Watching(nn.Module):
@@ -232,7 +232,7 @@ class Spy:
     source="logic",
     remedy="Raise steps or step_size until steps x step_size exceeds epsilon.",
 )  # fmt: skip
-def budget_used(evidence: Evidence, limit: float) -> Outcome:
+def budget_used(evidence: Evidence, limit: float) -> CheckResult:
     """An attack whose steps cannot reach the edge of the ball was never given the budget.
 
     HARD where steps x step size < epsilon. WARN where more than the threshold of the unbroken samples ended nearer than
@@ -258,7 +258,7 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
             if share > limit:
                 lazy.append(assessment.name)
     if short:
-        return Outcome(
+        return CheckResult(
             flagged=True,
             value=worst,
             n=len(assessments),
@@ -266,7 +266,7 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
             reason=f"steps x step size is below epsilon in {', '.join(short)}",
         )
     reason = f"budget unused in {', '.join(lazy)}"
-    return Outcome(
+    return CheckResult(
         bool(lazy), worst, n=len(assessments), assessments=lazy, reason=reason, severity=Severity.WARN if lazy else None
     )
 
@@ -276,7 +276,7 @@ def budget_used(evidence: Evidence, limit: float) -> Outcome:
     source="auto-attack#54",
     remedy="Report the union over seeds (restarts), or the spread.",
 )  # fmt: skip
-def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
+def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
     """A number that moves with the seed is a draw, not a measurement.
 
     Each random bounded attack under three seeds; flags where robust accuracy ranges over more than the width of its 95 %
@@ -288,14 +288,14 @@ def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
         "random attack",
     )
     for assessment in assessments:
-        broken = [rerun(evidence, assessment, seed=evidence.subject.seed + k)[1] for k in (1, 2, 3)]
+        broken = [rerun(evidence, assessment, Changes(seed=evidence.subject.seed + k))[1] for k in (1, 2, 3)]
         rates = [float((~b).double().mean()) for b in broken]
         _, low, high = rate_interval(~broken[0])
         spread, n = max(rates) - min(rates), len(broken[0])
         worst = max(worst, spread)
         if spread > high - low:
             bad.append(assessment.name)
-    return Outcome(
+    return CheckResult(
         bool(bad),
         worst,
         n=n,
@@ -309,7 +309,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019",
     remedy="Give the attack more queries: it was still breaking samples when it had to stop.",
 )  # fmt: skip
-def query_curve_flat(evidence: Evidence, limit: float) -> Outcome:
+def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
     """A query attack that is cut off while it still succeeds measures the budget of queries.
 
     Successes that needed more than 90 % of the largest number of queries spent on any sample, as a share of the samples.
@@ -321,7 +321,7 @@ def query_curve_flat(evidence: Evidence, limit: float) -> Outcome:
             late = assessment.succeeded & (queries > 0.9 * queries[tried].max()) & tried
             shares[assessment.name] = int(late.sum()) / int(tried.sum())
     if not shares:
-        return Outcome(flagged=False, value=0.0, note="no sample was cut off")
+        return CheckResult(flagged=False, value=0.0, note="no sample was cut off")
     return largest(shares, limit, "cut off while succeeding:")
 
 
@@ -330,7 +330,7 @@ def query_curve_flat(evidence: Evidence, limit: float) -> Outcome:
     source="AttackBench; torchattacks#188",
     remedy="Compare their defaults (docs/algorithms.md); the weaker one is mis-set or wrong.",
 )  # fmt: skip
-def implementations_agree(evidence: Evidence, limit: float) -> Outcome:
+def implementations_agree(evidence: Evidence, limit: float) -> CheckResult:
     """The same method from two libraries must find about the same.
 
     Twins at the same budget on the same samples: flags where robust accuracies differ by more than the threshold and the
@@ -351,7 +351,7 @@ def implementations_agree(evidence: Evidence, limit: float) -> Outcome:
             reason = f"{one.name} and {other.name} differ by {abs(a - b) / size:.1%}"
     if not n:
         raise NotApplicable("no method was run from two libraries at the same budget")
-    return Outcome(bool(bad), worst, n=n, assessments=bad, reason=reason)
+    return CheckResult(bool(bad), worst, n=n, assessments=bad, reason=reason)
 
 
 @check(
@@ -359,7 +359,7 @@ def implementations_agree(evidence: Evidence, limit: float) -> Outcome:
     source="foolbox#353",
     remedy="Samples without any example have no distance: more steps, another start, a larger search constant.",
 )  # fmt: skip
-def search_finished(evidence: Evidence, limit: float) -> Outcome:
+def search_finished(evidence: Evidence, limit: float) -> CheckResult:
     """A minimum-norm attack can reach any sample; where it reached none it failed, and the sample is not thereby robust.
 
     The share of attacked samples for which no example was found at any distance; flags where its lower 95 % bound is above
@@ -380,7 +380,9 @@ def search_finished(evidence: Evidence, limit: float) -> Outcome:
     if not shares:
         raise NotApplicable("no minimum-norm attack was tried on any sample")
     reason = "; ".join(each.values())
-    return Outcome(bool(each), max(shares), len(shares), samples=ids, assessments=list(each), reason=reason, each=each)
+    return CheckResult(
+        bool(each), max(shares), len(shares), samples=ids, assessments=list(each), reason=reason, each=each
+    )
 
 
 @check(
@@ -388,13 +390,13 @@ def search_finished(evidence: Evidence, limit: float) -> Outcome:
     source="RobustBench",
     remedy="Call the result a screening; a claim needs at least 1,000 samples and the profile `standard`.",
 )  # fmt: skip
-def standard_protocol(evidence: Evidence, limit: float) -> Outcome:
+def standard_protocol(evidence: Evidence, limit: float) -> CheckResult:
     """A cheap protocol is good for screening, and its number must carry that name.
 
     Flags fewer samples than the threshold.
     """
     n = len(evidence.ids)
-    return Outcome(n < limit, n, n=n, reason=f"screening: {n} samples, not {limit:.0f}")
+    return CheckResult(n < limit, n, n=n, reason=f"screening: {n} samples, not {limit:.0f}")
 
 
 @check(
@@ -402,7 +404,7 @@ def standard_protocol(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019; RobustBench",
     remedy="Write an attack that goes through the defence (BPDA, EOT), and set sanity.adaptive: true.",
 )  # fmt: skip
-def adaptive_evaluation(evidence: Evidence, limit: float) -> Outcome:
+def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
     """Standard attacks know nothing of a purifier, a detector or a quantiser.
 
     Flags where A12, A13 or A14 flag and params do not say that the attacks are adaptive (`sanity.adaptive: true`).
@@ -419,7 +421,7 @@ def adaptive_evaluation(evidence: Evidence, limit: float) -> Outcome:
         except NotApplicable:
             continue
     flagged = bool(signs) and not evidence.params.sanity.adaptive
-    return Outcome(flagged, len(signs), reason=f"signs of a defence: {', '.join(signs)}")
+    return CheckResult(flagged, len(signs), reason=f"signs of a defence: {', '.join(signs)}")
 
 
 @check(
@@ -427,7 +429,7 @@ def adaptive_evaluation(evidence: Evidence, limit: float) -> Outcome:
     source="Carlini et al. 2019; AttackBench",
     remedy="More steps or another step size; where that does not help the method does not fit the data: leave it out.",
 )  # fmt: skip
-def none_far_from_the_strongest(evidence: Evidence, limit: float) -> Outcome:
+def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient attack that leaves much more than another one at the same budget says little, and its row misleads.
 
     Iterative gradient attacks against the strongest of all attacks at their budget, on the samples that both were tried
@@ -454,7 +456,7 @@ def none_far_from_the_strongest(evidence: Evidence, limit: float) -> Outcome:
                 )
     if not worst:
         raise NotApplicable("no budget at which two attacks, one of them iterative, were run on the same samples")
-    return Outcome(
+    return CheckResult(
         bool(each), max(worst.values()), len(worst), assessments=list(each), reason="; ".join(each.values()), each=each
     )
 

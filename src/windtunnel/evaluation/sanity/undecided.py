@@ -65,7 +65,7 @@ def _try(certificate: Assessment) -> str:
     """What decides more than the method of `certificate`."""
     name = certificate.metadata.algorithm
     method, suffix = (name[:-3], name[-3:]) if name.endswith(("-l1", "-l2")) else (name, "")
-    if "complete" in certificate.families:
+    if "complete" in certificate.categories:
         return "give the search more time, or take a smaller epsilon"
     if method == "alpha-crown":
         return f"try branch-and-bound{suffix}, or a smaller epsilon"
@@ -101,16 +101,16 @@ def _looseness(
     evidence: Evidence, certificate: Assessment, ball: Region, attacks: Sequence[Assessment], unknown: Tensor
 ) -> float | None:
     """How much the bounds let a logit move over how much an attack inside the ball moved one; the median, None for no pair."""
-    bounds = certificate.artifacts.data.get("output_bounds")
-    if not isinstance(bounds, dict):
+    if not certificate.has("output_bounds"):
         return None
+    bounds = certificate.artifacts.tensors("output_bounds")
     moved = torch.zeros(len(evidence.ids))
     for attack in attacks:
         if attack.has("perturbed_logits"):
-            change = (attack.tensor("perturbed_logits") - evidence.subject.clean_logits[attack.rows]).abs().amax(1)
+            change = (attack.tensor("perturbed_logits") - evidence.subject.clean_logits[attack.indices]).abs().amax(1)
             change = change.where(within(attack.distance(ball.norm), ball.epsilon), torch.zeros(()))
-            moved[attack.rows] = torch.maximum(moved[attack.rows], change)
-    moved, clean = moved[certificate.rows], evidence.subject.clean_logits[certificate.rows]
+            moved[attack.indices] = torch.maximum(moved[attack.indices], change)
+    moved, clean = moved[certificate.indices], evidence.subject.clean_logits[certificate.indices]
     allowed = torch.maximum(bounds["upper"] - clean, clean - bounds["lower"]).amax(1)
-    rows = unknown & (moved > 0) & allowed.isfinite()
-    return float((allowed[rows] / moved[rows]).median()) if rows.any() else None
+    near = unknown & (moved > 0) & allowed.isfinite()
+    return float((allowed[near] / moved[near]).median()) if near.any() else None

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from windtunnel.core.rows import Row, interval, rows_in
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from windtunnel.core.metadata import Rate, Value, limits, number
+from windtunnel.core.tables import ClassShare, table
 
 MOST_CLASSES = 20  # in a table; metadata.json has all of them
 ENDS = {"worst_case": "worst case", "certified": "certified"}  # the prefix of the metrics: in words
 
 
-def weakest_first(metrics: Row) -> tuple[list[str], list[tuple[Row, ...]]]:
-    """The ends that a summary states per class, and of each class with samples its row of each; lowest at the first end first."""
+@dataclass(frozen=True, slots=True)
+class OneClass:
+    """A class with samples: its name, how many, and its rate at each of the ends."""
+
+    name: str
+    n: int
+    rates: tuple[Rate, ...]
+
+
+def weakest_first(metrics: Mapping[str, Value]) -> tuple[list[str], list[OneClass]]:
+    """The ends that a summary states per class, and the classes with samples; lowest at the first end first."""
     ends = [end for end in ENDS if f"{end}_class_gap" in metrics]
-    rows = [[row for row in rows_in(metrics, f"{end}_per_class") if "accuracy" in row] for end in ends]
-    return ends, sorted(zip(*rows, strict=True), key=lambda row: float(str(row[0]["accuracy"])))
+    lines = [table(tuple[ClassShare, ...], metrics, f"{end}_per_class") for end in ends]
+    classes = [
+        OneClass(at_ends[0].label, at_ends[0].n, rates)
+        for at_ends in zip(*lines, strict=True)
+        if len(rates := tuple(line.rate for line in at_ends if line.rate)) == len(ends)
+    ]
+    return ends, sorted(classes, key=lambda one: one.rates[0].value)
 
 
-def gap_words(metrics: Row, end: str) -> str:
+def gap_words(metrics: Mapping[str, Value], end: str) -> str:
     """`30.0 points [0.0, 61.2], which may be chance`."""
-    gap, limits = float(str(metrics[f"{end}_class_gap"])), interval(metrics, f"{end}_class_gap")
-    if limits is None:  # a summary of an older version
+    gap, ends = number(metrics, f"{end}_class_gap"), limits(metrics, f"{end}_class_gap")
+    if ends is None:  # a summary of an older version
         return f"{100 * gap:.1f} points"
-    low, high = limits
+    low, high = ends
     chance = ", which may be chance" if gap and not low else ""
     return f"{100 * gap:.1f} points [{100 * low:.1f}, {100 * high:.1f}]{chance}"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from windtunnel.core.binomial import IntervalMethod, Rate, binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json
+from windtunnel.core.tables import ClassShare, written
 
 LEVEL = 0.95
 
@@ -26,11 +27,8 @@ def class_metrics(
     for label in range(len(class_names)):
         mine = targets == label
         rates.append(binomial_rate(int(held[mine].sum()), int(mine.sum()), LEVEL, method))
-    rows: list[Json] = [
-        {"class": word, "n": rate.n, **(rate.metrics("accuracy") if rate.n else {})}
-        for word, rate in zip(class_names, rates, strict=True)
-    ]
-    metrics: dict[str, Json] = {f"{name}_per_class": rows}
+    lines = [ClassShare.of(rate, **{"class": word}) for word, rate in zip(class_names, rates, strict=True)]
+    metrics: dict[str, Json] = {f"{name}_per_class": written(lines)}
     present = [rate for rate in rates if rate.n]
     if len(present) > 1:
         weakest = min(present, key=lambda rate: rate.value)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.chunks import finite_rows, put_rows
+from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
@@ -69,7 +69,7 @@ def in_latent_space(artifacts: Artifacts) -> bool:
     return artifacts.metadata.semantics.norm is Norm.LATENT_L2
 
 
-def rows_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
+def indices_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
     """Where the samples of an assessment stand among `ids`; int64 (n,). Raises UserError for a sample not there."""
     place = {name: i for i, name in enumerate(ids)}
     try:
@@ -88,7 +88,7 @@ def examples_of(artifacts: Artifacts) -> Tensor:
     images = torch.ones_like(
         predictions, dtype=torch.bool
     )  # of what was not kept, the prediction says whether there was one
-    images[artifacts.kept] = finite_rows(artifacts.tensor("perturbed_inputs"))
+    images[artifacts.kept] = finite_samples(artifacts.tensor("perturbed_inputs"))
     return (predictions >= 0) & images & (predictions != artifacts.tensor("targets"))
 
 
@@ -100,7 +100,7 @@ def _aimed_at(artifacts: Artifacts) -> Tensor:
     return artifacts.tensor("target_classes") != targets
 
 
-def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
+def region_evidence(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
     """All that `assessments` know of the samples of `clean` inside `region`."""
     targets, ids = clean.tensor("targets"), clean.sample_names
     n = len(targets)
@@ -113,23 +113,23 @@ def outcome(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) 
         ball = region_of(artifacts)
         if kind == AssessmentKind.STATISTICAL_SAMPLING or of_a_smoothed_model(artifacts) or in_latent_space(artifacts):
             continue
-        rows = rows_of(artifacts, ids)
+        indices = indices_of(artifacts, ids)
         same_norm = ball is not None and ball.norm is region.norm
         if same_norm and kind == AssessmentKind.EMPIRICAL_ATTACK:
-            attacked[rows[_aimed_at(artifacts)]] = True
+            attacked[indices[_aimed_at(artifacts)]] = True
         if (
             same_norm
             and ball is not None
             and kind == AssessmentKind.FORMAL_VERIFICATION
             and ball.epsilon >= region.epsilon
         ):
-            examined[rows] = True
+            examined[indices] = True
             verified = artifacts.tensor("verdicts") == Verdict.VERIFIED
-            first = verified & (certified_by[rows] == NOBODY)
-            certified_by[rows[first]] = index
+            first = verified & (certified_by[indices] == NOBODY)
+            certified_by[indices[first]] = index
         found = examples_of(artifacts)
         if found.any():
-            chosen = rows[found]
+            chosen = indices[found]
             measured = artifacts.distances(region.norm)[found]
             nearer = measured < distances[chosen]
             distances[chosen[nearer]] = measured[nearer]
@@ -160,12 +160,12 @@ def nearest_examples(
         mine = result.broken_by == index
         if not mine.any():
             continue
-        rows = rows_of(artifacts, subject.dataset.ids)
-        local = mine[rows]
-        predictions[rows[local]] = artifacts.tensor("perturbed_predictions")[local]
-        pictured[rows[local]] = False
-        shown, images = rows[artifacts.kept], local[artifacts.kept].nonzero().flatten()
-        put_rows(inputs, shown[images], artifacts.tensor("perturbed_inputs"), images)
+        indices = indices_of(artifacts, subject.dataset.ids)
+        local = mine[indices]
+        predictions[indices[local]] = artifacts.tensor("perturbed_predictions")[local]
+        pictured[indices[local]] = False
+        shown, images = indices[artifacts.kept], local[artifacts.kept].nonzero().flatten()
+        put_samples(inputs, shown[images], artifacts.tensor("perturbed_inputs"), images)
         pictured[shown[images]] = True
     inputs[~pictured] = torch.nan
     return inputs, predictions, pictured
@@ -177,7 +177,7 @@ def nearest_distances(result: RegionEvidence, subject: Subject, assessments: Seq
     for index, artifacts in enumerate(assessments):
         mine = result.broken_by == index
         if mine.any():
-            local = mine[(rows := rows_of(artifacts, subject.dataset.ids))]
+            local = mine[(indices := indices_of(artifacts, subject.dataset.ids))]
             for norm, sizes in found.items():
-                sizes[rows[local]] = artifacts.distances(norm)[local]
+                sizes[indices[local]] = artifacts.distances(norm)[local]
     return {norm.value: sizes for norm, sizes in found.items()}

@@ -13,7 +13,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record, Shares
-from windtunnel.evaluation.summary.evidence import rows_of
+from windtunnel.evaluation.summary.evidence import indices_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
@@ -46,7 +46,7 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue
-        places, name = rows_of(artifacts, clean.sample_names).tolist(), f"{artifacts.name}/{metric}"
+        places, name = indices_of(artifacts, clean.sample_names).tolist(), f"{artifacts.name}/{metric}"
         if artifacts.kind in _HELD:
             # An attack on what others left depends on the settings of those others too.
             scope = settings if blocks[artifacts.name].get("on") else own[artifacts.name]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Caveat, Json, Randomness
 from windtunnel.core.findings import FindingRecord
+from windtunnel.core.metadata import number
 
 RANDOM_MODEL = "A2"  # the sanity check that asks the model twice
 
@@ -24,7 +25,7 @@ def reproducibility(
     for artifacts in assessments:
         names[_draws(artifacts)].append(artifacts.name)
     loose: list[Json] = []
-    if late := [a.name for a in assessments if int(str(a.metrics.get("timeouts", 0)))]:
+    if late := [a.name for a in assessments if number({"timeouts": 0, **a.metrics}, "timeouts")]:
         loose.append(f"{', '.join(late)} ran out of time for some samples, which a faster or idle machine may decide")
     if not device.startswith("cpu"):
         loose.append(f"sums on {device} may be rounded in another order, and a sample at the boundary may turn")

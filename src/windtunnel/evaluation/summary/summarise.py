@@ -20,7 +20,7 @@ from windtunnel.evaluation.summary.evidence import (
     nearest_distances,
     nearest_examples,
     of_a_smoothed_model,
-    outcome,
+    region_evidence,
     region_of,
 )
 from windtunnel.evaluation.summary.reproducibility import reproducibility, reproducibility_caveat
@@ -43,11 +43,11 @@ def summarise(
     assert budget.epsilon is not None  # the global budget always has one
     headline = Region(budget.norm, budget.epsilon)
     regions = [headline, *sorted(_regions(assessments) - {headline}, key=lambda r: (r.norm, r.epsilon))]
-    outcomes = [outcome(region, clean, assessments) for region in regions]
-    first = outcomes[0]
+    by_region = [region_evidence(region, clean, assessments) for region in regions]
+    first = by_region[0]
     names = [a.name for a in assessments]
     facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), findings)
-    failures = [*_contradictions(outcomes, clean, names), *_sanity_failures(findings)]
+    failures = [*_contradictions(by_region, clean, names), *_sanity_failures(findings)]
     inputs, predictions, pictured = nearest_examples(first, subject, assessments)
     data: Tensors = {
         **base_data(subject, torch.where(first.broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
@@ -57,13 +57,13 @@ def summarise(
         "worst_by": first.broken_by,
         "certified_verdicts": torch.where(first.certified, int(Verdict.VERIFIED), int(Verdict.UNKNOWN)),
         "certified_by": first.certified_by,
-        "sandwich_broken": torch.stack([o.broken for o in outcomes]),
-        "sandwich_certified": torch.stack([o.certified for o in outcomes]),
+        "sandwich_broken": torch.stack([o.broken for o in by_region]),
+        "sandwich_certified": torch.stack([o.certified for o in by_region]),
     }
     if not pictured.all():
         data[DISTANCES] = nearest_distances(first, subject, assessments)
     correct, n = int(subject.clean_correct.sum()), len(subject.dataset)
-    sandwich: list[Json] = [_layer(o, names) for o in outcomes]
+    sandwich: list[Json] = [_layer(o, names) for o in by_region]
     metrics: dict[str, Json] = {
         **binomial_rate(correct, n).metrics("clean_accuracy"),
         **_layer_rates(first),
@@ -133,10 +133,10 @@ def _layer(result: RegionEvidence, names: Sequence[str]) -> dict[str, Json]:
     }
 
 
-def _contradictions(outcomes: Sequence[RegionEvidence], clean: Artifacts, names: Sequence[str]) -> list[str]:
+def _contradictions(by_region: Sequence[RegionEvidence], clean: Artifacts, names: Sequence[str]) -> list[str]:
     """A line for each sample that is certified and broken in one region: an unsound verifier or another property."""
     lines = []
-    for result in outcomes:
+    for result in by_region:
         for i in (result.certified & result.broken).nonzero().flatten().tolist():
             breaker = int(result.broken_by[i])
             by = names[breaker] if breaker != NOBODY else "its clean prediction"

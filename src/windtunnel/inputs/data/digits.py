@@ -45,9 +45,9 @@ def stratified_split(
     for_train = _apportioned(counts, n_train, random)
     for_test = _apportioned(counts - for_train, n_test, random)
     members = np.split(np.argsort(of_class, kind="stable"), np.cumsum(counts)[:-1])
-    shuffled = [rows[random.permutation(len(rows))] for rows in members]
-    train = [rows[:n] for rows, n in zip(shuffled, for_train, strict=True)]
-    test = [rows[n : n + m] for rows, n, m in zip(shuffled, for_train, for_test, strict=True)]
+    shuffled = [indices[random.permutation(len(indices))] for indices in members]
+    train = [indices[:n] for indices, n in zip(shuffled, for_train, strict=True)]
+    test = [indices[n : n + m] for indices, n, m in zip(shuffled, for_train, for_test, strict=True)]
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import load_tensors, save_tensors, tensor_in
-from windtunnel.core.chunks import AT_A_TIME, finite_rows
+from windtunnel.core.chunks import AT_A_TIME, finite_samples
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
@@ -115,29 +115,31 @@ def _read(path: Path, record: DatasetRecord, ids: tuple[str, ...]) -> Dataset:
     )
 
 
-def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tensor, view: View | None = None) -> Dataset:
-    """The samples at `rows` as the model sees them. Values are checked after the choice: files are read only then."""
+def _convert(
+    raw: Raw | Dataset, data: Data, names: tuple[str, ...], indices: Tensor, view: View | None = None
+) -> Dataset:
+    """The samples at `indices` as the model sees them. Values are checked after the choice: files are read only then."""
     if isinstance(raw, Dataset):
-        return _checked(raw).subset(rows)
+        return _checked(raw).subset(indices)
     targets = _targets(raw, names)
     if len(raw.ids) != len(raw.inputs) or len(set(raw.ids)) != len(raw.ids):
         raise UserError(f"data: {len(set(raw.ids))} different ids for {len(raw.inputs)} samples; one of its own each")
     if view is not None and data.resize is None and data.crop is None:
-        seen = _viewed(raw, data, rows, view)
+        seen = _viewed(raw, data, indices, view)
         facts: dict[str, Json] = {"source": data.source, "channels": view.channels, "prepared_by": view.said}
         return Dataset(
             seen,
-            targets[rows],
-            tuple(raw.ids[i] for i in rows.tolist()),
+            targets[indices],
+            tuple(raw.ids[i] for i in indices.tolist()),
             names,
             raw.labels is not None,
             (0.0, 1.0),
             facts,
         )
-    ids = tuple(raw.ids[i] for i in rows.tolist())
+    ids = tuple(raw.ids[i] for i in indices.tolist())
     if isinstance(raw.inputs, np.ndarray):
         _require_numbers(raw.inputs)
-    first = raw.inputs[rows[:1].numpy()]
+    first = raw.inputs[indices[:1].numpy()]
     is_image = first.ndim in {3, 4}
     low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
     if high <= low:
@@ -145,16 +147,16 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
     steps: dict[str, Json] = {"source": data.source, "value_range_of_source": [low, high]}
     inputs: Tensor | None = None
     few = max(1, AT_A_TIME // max(1, first.size))
-    for start in range(0, len(rows), few):
+    for start in range(0, len(indices), few):
         part = slice(start, start + few)
-        some = _floats(_alike(raw.inputs, rows, part))
+        some = _floats(_alike(raw.inputs, indices, part))
         _check_finite(some, ids[part])
         some = _as_image(some, data, low, high) if is_image else some
         if not is_image:
             _check_values(some, (low, high), "of data.value_range")
         if inputs is None:
-            _check_space(len(rows), some.shape[1:])
-            inputs = scratch.empty((len(rows), *some.shape[1:]))
+            _check_space(len(indices), some.shape[1:])
+            inputs = scratch.empty((len(indices), *some.shape[1:]))
         inputs[part] = some
     assert inputs is not None  # a source without samples was refused
     if is_image:
@@ -163,14 +165,14 @@ def _convert(raw: Raw | Dataset, data: Data, names: tuple[str, ...], rows: Tenso
         if data.size:
             steps |= {"resize": list(data.size), "resize_method": "bilinear, antialiased"}
         low, high = 0.0, 1.0
-    return Dataset(inputs, targets[rows], ids, names, raw.labels is not None, (low, high), steps)
+    return Dataset(inputs, targets[indices], ids, names, raw.labels is not None, (low, high), steps)
 
 
-def _alike(inputs: np.ndarray | ImageFiles, rows: Tensor, part: slice) -> np.ndarray:
-    """The raw inputs of a part of `rows`; of files, held to the size of the first."""
+def _alike(inputs: np.ndarray | ImageFiles, indices: Tensor, part: slice) -> np.ndarray:
+    """The raw inputs of a part of `indices`; of files, held to the size of the first."""
     if isinstance(inputs, ImageFiles):
-        return inputs.like(int(rows[0]), rows[part].numpy())
-    found: np.ndarray = inputs[rows[part].numpy()]
+        return inputs.like(int(indices[0]), indices[part].numpy())
+    found: np.ndarray = inputs[indices[part].numpy()]
     return found
 
 
@@ -190,33 +192,33 @@ def _with_channels(data: Data, view: View) -> Data:
     return data.model_copy(update={"channels": view.channels})
 
 
-def _viewed(raw: Raw, data: Data, rows: Tensor, view: View) -> Tensor:
-    """The samples at `rows` by the library's own transforms, float32 (n, C, H, W); they take pictures of 8 bits a channel."""
+def _viewed(raw: Raw, data: Data, indices: Tensor, view: View) -> Tensor:
+    """The samples at `indices` by the library's own transforms, float32 (n, C, H, W); they take pictures of 8 bits a channel."""
     if isinstance(raw.inputs, ImageFiles):
-        pictures = replace(raw.inputs, channels=view.channels).pictures(rows.numpy())
+        pictures = replace(raw.inputs, channels=view.channels).pictures(indices.numpy())
     else:
-        pictures = _pictures(raw, data, rows, view)
+        pictures = _pictures(raw, data, indices, view)
     seen: Tensor | None = None
     for i, picture in enumerate(pictures):
         image = view.image(picture)
         if seen is None:
-            _check_space(len(rows), image.shape)
-            seen = scratch.empty((len(rows), *image.shape))
+            _check_space(len(indices), image.shape)
+            seen = scratch.empty((len(indices), *image.shape))
         seen[i] = image
     assert seen is not None
     _check_values(seen, (0.0, 1.0), "after the model's own transforms")
     return seen.clamp_(0, 1)
 
 
-def _pictures(raw: Raw, data: Data, rows: Tensor, view: View) -> Iterator[Image.Image]:
+def _pictures(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Image.Image]:
     assert isinstance(raw.inputs, np.ndarray)  # files are pictures already
     _require_numbers(raw.inputs)
-    inputs = _floats(raw.inputs[rows.numpy()])
+    inputs = _floats(raw.inputs[indices.numpy()])
     if inputs.ndim not in {3, 4}:
         raise UserError(
             f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take"
         )
-    _check_finite(inputs, tuple(raw.ids[i] for i in rows.tolist()))
+    _check_finite(inputs, tuple(raw.ids[i] for i in indices.tolist()))
     low, high = data.value_range or raw.value_range
     inputs = (inputs - low) / (high - low)
     _check_values(
@@ -264,7 +266,7 @@ def _span(array: np.ndarray | ImageFiles) -> tuple[float, float]:
 
 
 def _check_finite(inputs: Tensor, ids: tuple[str, ...]) -> None:
-    bad = ~finite_rows(inputs)
+    bad = ~finite_samples(inputs)
     if bad.any():
         first = int(bad.nonzero()[0])
         what = "NaN" if inputs[first].isnan().any() else "infinity"

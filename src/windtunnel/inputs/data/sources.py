@@ -49,23 +49,23 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def pictures(self, rows: np.ndarray) -> Iterator[Image.Image]:
-        """The pictures at `rows` (int64), in grey or in colour as `channels` says. UserError where one cannot be read."""
-        return (_picture(self.files[row], self.channels) for row in rows.tolist())
+    def pictures(self, indices: np.ndarray) -> Iterator[Image.Image]:
+        """The pictures at `indices` (int64), in grey or in colour as `channels` says. UserError where one cannot be read."""
+        return (_picture(self.files[i], self.channels) for i in indices.tolist())
 
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """The images at `rows` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
-        return self.like(int(rows[0]), rows)
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        """The images at `indices` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
+        return self.like(int(indices[0]), indices)
 
-    def like(self, first: int, rows: np.ndarray) -> np.ndarray:
+    def like(self, first: int, indices: np.ndarray) -> np.ndarray:
         """As `[rows]`, held to the size of the image at `first`."""
         wanted = _image(self.files[first], self.channels, self.resize, crop=self.crop)
-        found = np.empty((len(rows), *wanted.shape), np.uint8)
-        for place, row in enumerate(rows.tolist()):
-            image = wanted if row == first else _image(self.files[row], self.channels, self.resize, crop=self.crop)
+        found = np.empty((len(indices), *wanted.shape), np.uint8)
+        for place, index in enumerate(indices.tolist()):
+            image = wanted if index == first else _image(self.files[index], self.channels, self.resize, crop=self.crop)
             if image.shape != wanted.shape:
                 raise UserError(
-                    f"{self.key}: {self.files[first].name} is {_size(wanted)}, {self.files[row].name} is {_size(image)}; "
+                    f"{self.key}: {self.files[first].name} is {_size(wanted)}, {self.files[index].name} is {_size(image)}; "
                     f"set data.resize (and data.channels) to make them alike"
                 )
             found[place] = image
@@ -112,9 +112,9 @@ def load_digits(data: Data, seed: int) -> tuple[Raw, Raw | None]:
             f"data.test_fraction: {data.test_fraction:g} leaves a class without a sample ({error})"
         ) from error
 
-    def part(rows: np.ndarray) -> Raw:
-        names = [f"digit-{row:04d}" for row in rows]
-        return Raw(images[rows], labels[rows], names, (0.0, 16.0), [str(i) for i in range(10)])
+    def part(indices: np.ndarray) -> Raw:
+        names = [f"digit-{i:04d}" for i in indices]
+        return Raw(images[indices], labels[indices], names, (0.0, 16.0), [str(i) for i in range(10)])
 
     return part(test), part(train)
 

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.files import file_digest, replacing, write_json
+from windtunnel.core.metadata import Value, fitting
 from windtunnel.core.references import FOREIGN, first_line, resolve, users_code
 from windtunnel.inputs.generators.builtin import BUILTIN
 from windtunnel.inputs.generators.interface import TIME_LIMIT, GenerativeModel, Generators
@@ -66,8 +66,8 @@ def make_generators(block: GeneratorsBlock, train: Dataset | None, seed: int, de
 
 def generators_in(resolved: Json) -> GeneratorsBlock:
     """The block as it was resolved, with how long its model may take, which decides no result."""
-    assert isinstance(resolved, dict)
-    return GeneratorsBlock.model_validate({**resolved, **configured_time_limit("generators")})
+    block = fitting(dict[str, Value], resolved, "generators", "a resolved block")
+    return GeneratorsBlock.model_validate({**block, **configured_time_limit("generators")})
 
 
 def load_generators(
@@ -166,7 +166,7 @@ def fit(
     Raises IncompatibleError, in one line that says both sides.
     """
     if isinstance(model, nn.Module):
-        model = cast(GenerativeModel, model.requires_grad_(False).eval().to(device))
+        model = model.requires_grad_(False).eval().to(device)
     low, high = span if span is not None else getattr(model, "value_range", (0.0, 1.0))
     digest = module_digest(model) if isinstance(model, nn.Module) else source
     found = Generators(

@@ -42,7 +42,7 @@ def train_generators(recipe: GeneratorRecipe, data: Dataset, seed: int, device: 
 
 def _members(data: Dataset) -> list[Tensor]:
     members = [(data.targets == label).nonzero().flatten() for label in range(data.num_classes)]
-    if empty := [data.class_names[i] for i, rows in enumerate(members) if not len(rows)]:
+    if empty := [data.class_names[i] for i, indices in enumerate(members) if not len(indices)]:
         raise UserError(
             f"generators.source: train needs training samples of every class; there are none of {', '.join(empty[:5])}"
         )
@@ -52,7 +52,7 @@ def _members(data: Dataset) -> list[Tensor]:
 def _draw(members: list[Tensor], n: int, generator: torch.Generator) -> Tensor:
     """Indices (K, n) of samples of each class, drawn with replacement."""
     uniform = torch.rand(len(members), n, generator=generator)
-    return torch.stack([rows[(u * len(rows)).long()] for rows, u in zip(members, uniform, strict=True)])
+    return torch.stack([indices[(u * len(indices)).long()] for indices, u in zip(members, uniform, strict=True)])
 
 
 def _vae_step(recipe: GeneratorRecipe, model: Generator, shape: tuple[int, ...], generator: torch.Generator) -> Step:
@@ -116,8 +116,8 @@ def _wgan_step(recipe: GeneratorRecipe, model: Generator, shape: tuple[int, ...]
     ]
     done = 0
 
-    def generate(rows: int) -> Tensor:
-        codes = torch.randn(k, rows, recipe.latent_dim, generator=generator).to(device)
+    def generate(n: int) -> Tensor:
+        codes = torch.randn(k, n, recipe.latent_dim, generator=generator).to(device)
         images: Tensor = model.decoder(codes)
         return images
 

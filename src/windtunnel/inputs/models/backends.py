@@ -123,11 +123,11 @@ class OnnxModule(nn.Module):
         return torch.cat([self._run(batch) for batch in batches]).to(x.device)
 
     def _run(self, x: Tensor) -> Tensor:
-        rows, size = len(x), self.fixed_batch or len(x)
+        n, size = len(x), self.fixed_batch or len(x)
         x = in_shape(x, self.shape)
-        padded = torch.cat([x, x[-1:].expand(size - rows, *x.shape[1:])]) if rows < size else x
+        padded = torch.cat([x, x[-1:].expand(size - n, *x.shape[1:])]) if n < size else x
         (logits,) = self.session.run(None, {self.input_name: padded.detach().cpu().numpy().astype(self.input_type)})
-        return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:rows]
+        return torch.from_numpy(np.asarray(logits, dtype=np.float32))[:n]
 
 
 def declared_shape(dimensions: Sequence[int | str | None]) -> tuple[int, ...] | None:
@@ -179,14 +179,15 @@ def copy_graph(path: Path, target: Path) -> None:
 class PredictFunction(nn.Module):
     """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs.
 
-    Its calls may cost money, so every row is counted: `rows_asked` in `calls_made`. `allowed` rows may be asked, any number
-    where it is None. num_classes: K, once it is known. time_limit: seconds for an answer, in `windtunnel check`.
+    Its calls may cost money, so every query (a sample that it is asked about) is counted: `queries_asked` in `calls_made`.
+    `allowed` queries may be made, any number where it is None. num_classes: K, once it is known. time_limit: seconds for an
+    answer, in `windtunnel check`.
     """
 
     def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
         self.predict, self.name = predict, name
-        self.rows_asked = self.calls_made = 0
+        self.queries_asked = self.calls_made = 0
         self.allowed: int | None = None
         self.num_classes: int | None = None
         self.time_limit = 60.0
@@ -197,9 +198,9 @@ class PredictFunction(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Log of the probabilities, clipped away from 0 so that every logit is finite. Raises UserError beyond `allowed`."""
-        if self.allowed is not None and self.rows_asked + len(x) > self.allowed:
-            raise UserError(f"{self.name}: {len(x)} rows more would exceed the {self.allowed} that may be asked here")
-        self.rows_asked, self.calls_made = self.rows_asked + len(x), self.calls_made + 1
+        if self.allowed is not None and self.queries_asked + len(x) > self.allowed:
+            raise UserError(f"{self.name}: {len(x)} queries more would exceed the {self.allowed} that may be made here")
+        self.queries_asked, self.calls_made = self.queries_asked + len(x), self.calls_made + 1
         with users_code(self.name), limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
             given = np.asarray(self.predict(x.detach().cpu().numpy().copy()))
         if given.dtype.kind not in "fiub":

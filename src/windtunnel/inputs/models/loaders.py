@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -127,8 +125,7 @@ def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     """The user's predict(batch) -> probabilities."""
     name = trust.required("function", "the model is a predict function")
     function = resolve(name, f"{trust.key}.function")
-    predict = cast(Callable[[np.ndarray], object], functools.partial(function, **trust.kwargs))
-    module = PredictFunction(predict, f"{trust.key}.function: {name}")
+    module = PredictFunction(functools.partial(function, **trust.kwargs), f"{trust.key}.function: {name}")
     return Loaded(module, FUNCTION, _source_digest(function), f"function {name}")
 
 
@@ -182,8 +179,8 @@ def loader_of(source: str, trust: Trust) -> Loader:
             f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
             f"{trust.key}.allow_pickle: true lets it, if you trust them"
         )
-    load = model_source(source).load()
-    return lambda record, directory, trust: cast(Loaded, load(record.facts, directory, trust))
+    load: Callable[[Mapping[str, object], Path, Trust], Loaded] = model_source(source).load()
+    return lambda record, directory, trust: load(record.facts, directory, trust)
 
 
 def load_weights(module: nn.Module, path: Path, original: str) -> None:

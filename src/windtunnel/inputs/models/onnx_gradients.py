@@ -42,10 +42,10 @@ class Converted(nn.Module):
         inputs = in_shape(inputs, self.shape)
         if self.batch is None:
             return self._of(inputs)
-        rows = len(inputs)
-        lacking = -rows % self.batch
+        n = len(inputs)
+        lacking = -n % self.batch
         whole = torch.cat([inputs, inputs[-1:].expand(lacking, *inputs.shape[1:])]) if lacking else inputs
-        return torch.cat([self._of(part) for part in whole.split(self.batch)])[:rows]
+        return torch.cat([self._of(part) for part in whole.split(self.batch)])[:n]
 
     def _of(self, inputs: Tensor) -> Tensor:
         if self.dtype is torch.float32:  # a cast to what it is would stand in a verifier's trace

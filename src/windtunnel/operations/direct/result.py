@@ -99,7 +99,7 @@ class Result(Mapping[str, Artifacts]):
         front = self._report.front
         tiles = [f"  {tile.label}: {tile.value} {tile.interval}".rstrip() for tile in front.tiles]
         limits = [f"  - {finding.text}" for finding in (*front.alarms, *front.caveats)]
-        return "\n".join([front.verdict, *tiles, *(["Limits:", *limits] if limits else [])])
+        return "\n".join([front.statement, *tiles, *(["Limits:", *limits] if limits else [])])
 
     def save(self, directory: Path | str) -> Path:
         """Keep it: the artifacts and figures that `dvc repro` leaves in reports/, below `directory`/reports.
@@ -135,7 +135,7 @@ class Result(Mapping[str, Artifacts]):
         front = self._report.front
         limits = "".join(f"<li>{html.escape(caveat.text)}</li>" for caveat in (*front.alarms, *front.caveats))
         picture = base64.b64encode((self.place.summary / "SandwichVisualiser_0.png").read_bytes()).decode()
-        words = html.escape(front.verdict)
+        words = html.escape(front.statement)
         image = f'<img alt="{words}" style="max-width: 44rem" src="data:image/png;base64,{picture}">'
         return f"<p><b>{words}</b></p>{image}<ul>{limits}</ul>"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from windtunnel.inputs.models.load import fit, pick_device
 from windtunnel.inputs.models.loaders import FUNCTION, TORCH, Loaded
 from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
 from windtunnel.operations.direct.result import Result
-from windtunnel.operations.direct.words import Given, budget_block, entries_of, epsilon_of
+from windtunnel.operations.direct.words import Given, budget_block, entries_of, entry_of, epsilon_of
 from windtunnel.params.data import Data
 
 # Images (n, C, H, W) or (n, H, W) in [0, 1], or uint8; tabular (n, F). Labels (n,).
@@ -130,9 +130,9 @@ def _one(
     y: Array | None,
     budget: str | Mapping[str, object],
 ) -> Artifacts:
-    ((name, entry),) = entries_of(family, algorithm, epsilon_of(budget_block(budget))).items()
+    name, entry = entry_of(family, algorithm, epsilon_of(budget_block(budget)))
     words = {"attacks": "attacks", "verification": "verify", "corruptions": "corrupt"}
-    given: dict[str, Any] = {"attacks": None, words[family]: {name: {**cast("dict[str, object]", entry), **more}}}
+    given: dict[str, Any] = {"attacks": None, words[family]: {name: {**entry, **more}}}
     return assess(model, x, y, budget=budget, sanity=None, **given)[name]
 
 

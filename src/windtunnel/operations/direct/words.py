@@ -47,10 +47,11 @@ def entries_of(family: str, given: Given, epsilon: float | None = None) -> dict[
     if isinstance(given, Mapping):
         return dict(given)
     several = [given] if isinstance(given, str) or callable(given) else list(given)
-    return dict(_entry(family, item, epsilon) for item in several)
+    return dict(entry_of(family, item, epsilon) for item in several)
 
 
-def _entry(family: str, item: str | Callable[..., object], epsilon: float | None) -> tuple[str, dict[str, object]]:
+def entry_of(family: str, item: str | Callable[..., object], epsilon: float | None) -> tuple[str, dict[str, object]]:
+    """The name and the entry of one word or function; see `entries_of`."""
     if callable(item):
         name = getattr(item, "__name__", type(item).__name__)
         if getattr(sys.modules.get(item.__module__), name, None) is not item:

@@ -117,7 +117,7 @@ def _ending() -> dict[str, Stage]:
             ["report"], ["reports/report.pdf", "reports/report.html", "reports/report"],
         ),
         "gate": _stage(
-            "gate", "The verdict on the conditions of `gate`; never breaks the graph",
+            "gate", "The decision on the conditions of `gate`; never breaks the graph",
             ["champion", "reports/metrics.json", "reports/summary/metadata.json", "reports/summary/outcomes.json"],
             ["gate"], ["reports/gate.json"],
         ),

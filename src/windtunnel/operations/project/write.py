@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel, Field, ValidationError
+
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.files import replacing
 from windtunnel.core.repository import dvc_root, repository
@@ -74,8 +76,7 @@ def plan(folder: Path, params: str, graph: str) -> Plan:
         raise UserError(
             f"init: {folder.name} is there already, and was not made by windtunnel init; --folder names another"
         )
-    written = record.get("files", {})
-    assert isinstance(written, dict)
+    written = record.files if record else {}
     files = {PARAMS: params, GRAPH: graph, **_FIXED}
     kept = [
         name for name, digest in written.items()
@@ -92,32 +93,35 @@ def apply(wanted: Plan, root: Path) -> None:
         _run("git", "init", "--quiet", cwd=root)
     if "dvc" in wanted.makes:
         _run(sys.executable, "-m", "dvc", "init", "--quiet", cwd=repository(root) or root)
-    record = read_record(wanted.folder)
-    before, made = record.get("files", {}), record.get("makes", [])
-    assert isinstance(before, dict)
-    assert isinstance(made, list)
+    before = read_record(wanted.folder) or InitRecord()
     for name in wanted.changes():
         with replacing(wanted.folder / name) as temporary:
             temporary.write_text(wanted.files[name], encoding="utf-8")
-    files = {**before, **{name: _digest(text) for name, text in wanted.files.items()}}
-    content = json.dumps({"files": files, "makes": sorted({*made, *wanted.makes})}, indent=2) + "\n"
+    files = {**before.files, **{name: _digest(text) for name, text in wanted.files.items()}}
+    record = InitRecord(files=files, makes=tuple(sorted({*before.makes, *wanted.makes})))
+    content = json.dumps(record.model_dump(mode="json"), indent=2) + "\n"
     if _read(wanted.folder / RECORD) != content:
         with replacing(wanted.folder / RECORD) as temporary:
             temporary.write_text(content, encoding="utf-8")
 
 
-def read_record(folder: Path) -> dict[str, object]:
-    """What an earlier init wrote down of itself; empty where there was none. Raises UserError for a damaged record."""
+class InitRecord(BaseModel):
+    """What init notes of itself: digests of the files that it wrote, by name, and which of `git` and `dvc` it made."""
+
+    files: dict[str, str] = Field(default_factory=dict)
+    makes: tuple[str, ...] = ()
+
+
+def read_record(folder: Path) -> InitRecord | None:
+    """What an earlier init wrote down of itself; None where there was none. Raises UserError for a damaged record."""
     text = _read(folder / RECORD)
     if text is None:
-        return {}
+        return None
     try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{folder / RECORD}: is damaged ({error}); git checkout brings it back") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{folder / RECORD}: is damaged; git checkout brings it back")
-    return content
+        return InitRecord.model_validate_json(text)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].lower()
+        raise UserError(f"{folder / RECORD}: is damaged ({why}); git checkout brings it back") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +143,15 @@ def removal(folder: Path) -> Removal:
     record = read_record(folder)
     if not record:
         raise UserError(f"init --remove: {folder.name} was not made by windtunnel init; there is nothing to take back")
-    written = record["files"]
-    assert isinstance(written, dict)
+    written = record.files
     tops = {*(name.split("/")[0] for name in written), *_OF_RUNS, RECORD}
     inside = sorted(folder.iterdir())
     own = tuple(path for path in inside if any(path.match(top) for top in tops))
     changed = [
         n for n, digest in written.items() if (text := _read(folder / n)) is not None and _digest(text) != digest
     ]
-    makes = record.get("makes", [])
-    assert isinstance(makes, list)
     return Removal(
-        folder, own, tuple(changed), tuple(_own_dvc(folder)) if "dvc" in makes else (),
+        folder, own, tuple(changed), tuple(_own_dvc(folder)) if "dvc" in record.makes else (),
         tuple(path for path in inside if path not in own),
     )  # fmt: skip
 

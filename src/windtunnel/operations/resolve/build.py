@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from pydantic import JsonValue
 
@@ -25,6 +24,7 @@ from windtunnel.operations.stages.run import ENTRY
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.load import entries
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
+from windtunnel.params.results import ReportEntry
 from windtunnel.params.schema import Params
 
 
@@ -63,12 +63,12 @@ class Resolver:
         )
         for stage, name in self.entries:
             yield self.entry(stage, name)
-        whole = {
+        whole: dict[str, JsonValue] = {
             "budget": _plain(p.budget),
             **self._storage(),
             **{f: {n: _plain(e, "visualisers") for g, n, e in entries(p) if g == f} for f in families()},
         }
-        checks = {
+        checks: dict[str, JsonValue] = {
             **whole,
             "sanity": _plain(p.sanity),
             "data": _plain(p.data),
@@ -79,17 +79,15 @@ class Resolver:
         reached = self._checked_by(p.sanity.profile)
         yield self._stage(
             "sanity",
-            cast("dict[str, JsonValue]", checks),
+            checks,
             reached,
             of_checks,
             other_models(dict(zip(["sanity.surrogate"], surrogates, strict=False))),
         )
+        yield self._stage("summary", whole, self.model_options, (*self.model_code, *_TABLES), draws=True)
+        shown = ReportEntry(report=p.report, assessments=tuple(name for _, name, _ in entries(p)))
         yield self._stage(
-            "summary", cast("dict[str, JsonValue]", whole), self.model_options, (*self.model_code, *_TABLES), draws=True
-        )
-        names = [name for _, name, _ in entries(p)]
-        yield self._stage(
-            "report", {"report": _plain(p.report), "assessments": cast("list[JsonValue]", names)}, frozenset({"image files"}),
+            "report", _plain(shown), frozenset({"image files"}),
             _TABLES, computes=False, draws=True,
         )  # fmt: skip
         yield self._stage("gate", {"gate": _plain(p.gate)}, frozenset(), computes=False)
@@ -279,4 +277,4 @@ def _figures(family: str, name: str, entry: Entry) -> list[FigureSpec]:
 
 
 def _plain(block: Block, *without: str) -> dict[str, JsonValue]:
-    return cast("dict[str, JsonValue]", block.model_dump(mode="json", exclude=set(without)))
+    return block.model_dump(mode="json", exclude=set(without))

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import BaseModel, ValidationError
+
 from windtunnel.core.files import file_digest, write_json
 
 MEMORY = Path(".cache/windtunnel/resolve.json")
@@ -19,6 +21,13 @@ SETTLED = 2.0
 Finding = TypeVar("Finding")
 
 
+class _Kept(BaseModel):
+    """The file. files: size, time, inode and finding, by what it is and of which file."""
+
+    form: int
+    files: dict[str, list[object]]
+
+
 class Memory:
     """Findings about files, kept between runs in `path`; a damaged or older file only costs time."""
 
@@ -27,11 +36,11 @@ class Memory:
         self._known: dict[str, list[object]] = {}
         self._changed = False
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            kept = _Kept.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
             return
-        if isinstance(content, dict) and content.get("form") == FORM:
-            self._known = content["files"]
+        if kept.form == FORM:
+            self._known = kept.files
 
     def of(self, what: str, path: Path, find: Callable[[Path], Finding]) -> Finding:
         """What `find`, known as `what`, gives for a file; a list, a text or a number. Raises OSError where it is missing."""
@@ -57,7 +66,7 @@ class Memory:
     def keep(self) -> None:
         """Write what is new, for the next run."""
         if self._changed:
-            write_json({"form": FORM, "files": self._known}, self._path)
+            write_json(_Kept(form=FORM, files=self._known).model_dump(), self._path)
 
 
 def combined(digests: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json
 from windtunnel.core.kept import KEPT, set_aside
 from windtunnel.core.layout import LOCK, ROBUSTNESS
-from windtunnel.operations.resolve.lock import read_lock
+from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.params.resolved import Resolved, resolved_file
 
 
@@ -27,7 +27,7 @@ def keep_for_redrawing(stages: Iterable[Resolved], root: Path) -> None:
     lock = read_lock(LOCK)
     for one in chosen:
         file = resolved_file(one.stage, one.name, root)
-        ran_with = lock[one.label].deps.get(file.as_posix()) if one.label in lock else None
+        ran_with = lock[one.label].md5_of_deps.get(file.as_posix()) if one.label in lock else None
         if ran_with == hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() and _whole(one.name):
             set_aside(ROBUSTNESS / one.name, one.digest)
 

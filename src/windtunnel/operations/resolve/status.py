@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import HERE, LOCK, RESOLVED, ROBUSTNESS
+from windtunnel.core.metadata import fitting
 from windtunnel.core.run_times import read_runtime
+from windtunnel.operations.dvc_lock import LockedStage, read_lock
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
-from windtunnel.operations.resolve.lock import Ran, read_lock
 from windtunnel.params.resolved import Resolved, resolved_file
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ class Pending:
     after: tuple[str, ...] = ()
     seconds: float | None = None
     redraws: bool = False
+
+
+class _Change(BaseModel):
+    """One item of a stage in `dvc status`: states by path, of params.yaml by key."""
+
+    deps: dict[str, str | dict[str, object]] = Field(default_factory=dict, alias="changed deps")
+    outs: dict[str, object] = Field(default_factory=dict, alias="changed outs")
 
 
 def pending_stages() -> list[Pending]:
@@ -70,8 +78,12 @@ def _in_order(
             yield Pending(label, reasons, after, _seconds(found.get(label)), redraws)
 
 
-def _reasons(repo: Repo, found: Mapping[str, Resolved], lock: Mapping[str, Ran]) -> Iterator[tuple[str, list[str]]]:
-    status = cast("Mapping[str, list[object]]", repo.status())
+def _reasons(
+    repo: Repo, found: Mapping[str, Resolved], lock: Mapping[str, LockedStage]
+) -> Iterator[tuple[str, list[str]]]:
+    status = fitting(
+        dict[str, list[str | _Change]], repo.status(), "dvc status", "what this version of windtunnel reads"
+    )
     labels = {stage.addressing for stage in repo.index.stages}
     for label in [*found, *(label for label in status if label not in found)]:
         if label in ALWAYS or label not in labels:
@@ -91,9 +103,9 @@ def _reasons(repo: Repo, found: Mapping[str, Resolved], lock: Mapping[str, Ran])
             yield label, reasons
 
 
-def _resolved_before(repo: Repo, now: Resolved, ran: Ran) -> Resolved | None:
+def _resolved_before(repo: Repo, now: Resolved, ran: LockedStage) -> Resolved | None:
     """What a stage ran with the last time, from DVC's cache; None where it is not there, as after `dvc gc`."""
-    md5 = ran.deps.get(resolved_file(now.stage, now.name).as_posix())
+    md5 = ran.md5_of_deps.get(resolved_file(now.stage, now.name).as_posix())
     try:
         path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
         return Resolved.model_validate(json.loads(path.read_bytes())) if path else None
@@ -101,19 +113,18 @@ def _resolved_before(repo: Repo, now: Resolved, ran: Ran) -> Resolved | None:
         return None
 
 
-def _dvc_words(changes: list[object]) -> Iterator[str]:
+def _dvc_words(changes: Sequence[str | _Change]) -> Iterator[str]:
     """What DVC finds changed beside what was resolved: files of other stages, params, outputs that are not there."""
     for change in changes:
-        if change == "changed command":
-            yield "its command changed"
-        if not isinstance(change, Mapping):
+        if isinstance(change, str):
+            yield from ["its command changed"] if change == "changed command" else []
             continue
-        for path, state in cast("Mapping[str, object]", change.get("changed deps", {})).items():
-            if isinstance(state, Mapping):
+        for path, state in change.deps.items():
+            if not isinstance(state, str):
                 yield from (f"params.yaml: {key} is written otherwise" for key in state)
             elif not path.startswith(f"{RESOLVED.as_posix()}/"):
                 yield f"{path} {state}"
-        yield from (f"{path} {state}" for path, state in change.get("changed outs", {}).items())
+        yield from (f"{path} {state}" for path, state in change.outs.items())
 
 
 def _upstream(repo: Repo) -> dict[str, list[str]]:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
-from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record, write_record
+from windtunnel.core.outcomes import OUTCOMES_FILE, Origin, Record, read_record, write_record
 from windtunnel.core.plugins import families
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
@@ -39,11 +38,12 @@ def fetch_champion(registry: Registry) -> Version | None:
     return champion
 
 
-def _fetched_version() -> Json:
+def _fetched_version() -> str | None:
     try:
-        return read_record(CHAMPION_FILE).origin.get("version")
+        origin = read_record(CHAMPION_FILE).origin
     except UserError:  # not there, or damaged
         return None
+    return origin.version if origin else None
 
 
 def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
@@ -67,12 +67,7 @@ def reassess(champion: Version, params: Params, run_stage: RunStage) -> Record:
         for family, name, _ in entries(params):
             run_stage(folder, [families()[family].stage, name])
         run_stage(folder, ["summary"])
-        origin: dict[str, Json] = {
-            "model": champion.model,
-            "version": champion.number,
-            "run_id": champion.run_id,
-            "reassessed": True,
-        }
+        origin = Origin(model=champion.model, version=champion.number, run_id=champion.run_id, reassessed=True)
         record = replace(read_record(folder / SUMMARY / OUTCOMES_FILE), origin=origin)
     write_record(record, CHAMPION_FILE)
     return record

@@ -22,7 +22,7 @@ from windtunnel.params.load import load_params
 from windtunnel.params.schema import Params
 
 # Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.
-INPUTS, OUTCOME, REASONS = "windtunnel.inputs", "windtunnel.outcome", "windtunnel.outcome_reasons"
+INPUTS, STATUS, REASONS = "windtunnel.inputs", "windtunnel.outcome", "windtunnel.outcome_reasons"
 _ROLLED_BACK = "it was rolled back; windtunnel promote --version N --force promotes it all the same"
 # (stages, force) -> brings the stages up to date with what they need; no stages for all.
 RunPipeline = Callable[..., None]
@@ -48,7 +48,7 @@ _EXIT = {Status.KEPT: EXIT_CODE[Decision.FAILED], Status.UNSOUND: EXIT_CODE[Deci
 
 @dataclass(frozen=True, slots=True)
 class Retrained:
-    """The end of a retraining. `champion`: who is in service now, None where nobody is; `verdict`: gate.json.
+    """The end of a retraining. `champion`: who is in service now, None where nobody is; `gate`: gate.json.
 
     `reasons`: what stands against the model, a line each. `remembered`: nothing changed since it ended so, and nothing ran.
     """
@@ -56,7 +56,7 @@ class Retrained:
     status: Status
     version: Version
     champion: Version | None
-    verdict: GateResult | None = None
+    gate: GateResult | None = None
     note: str = ""
     reasons: tuple[str, ...] = ()
     remembered: bool = False
@@ -84,25 +84,25 @@ def retrain(
     registry.versions()  # before hours are spent
     _prepare(params, pipeline)
     inputs = inputs_digest(params)
-    known = [version for version in registry.versions(INPUTS, inputs) if version.tags.get(OUTCOME) in {*Status}]
+    known = [version for version in registry.versions(INPUTS, inputs) if version.tags.get(STATUS) in {*Status}]
     champion = fetch_champion(registry)
     if known and not force:
         return _as_remembered(known[0], champion)
     pipeline(["summary"])
     note = _same_protocol(params, champion, run_stage)
     pipeline([])
-    state, verdict = read_state(), read_gate(GATE)
+    state, gate = read_state(), read_gate(GATE)
     if champion and champion.tags.get("windtunnel.model_digest") == state.model_digest:
-        version, status, reasons = champion, _OF_SAME_MODEL[verdict.decision], failing(verdict)
+        version, status, reasons = champion, _OF_SAME_MODEL[gate.decision], failing(gate)
     else:
-        version = registry.register(state, MODEL, verdict, failing(verdict))
-        status, reasons = _settle(registry, version, verdict)
-    registry.tag(version, OUTCOME, status.value)
+        version = registry.register(state, MODEL, gate, failing(gate))
+        status, reasons = _settle(registry, version, gate)
+    registry.tag(version, STATUS, status.value)
     registry.tag(version, REASONS, "\n".join(reasons)[:MAX_TAG])
     # Last, so that a retraining killed before it is done again, from the cache.
     registry.tag(version, INPUTS, inputs)
     now = version if status is Status.PROMOTED else champion
-    return Retrained(status, version, now, verdict, note, tuple(reasons))
+    return Retrained(status, version, now, gate, note, tuple(reasons))
 
 
 def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bool = False) -> Version:
@@ -113,12 +113,12 @@ def promote_last_run(registry: Registry, *, force: bool = False, allow_dirty: bo
     """
     if not allow_dirty:
         require_committed("promote")
-    verdict = read_gate(GATE)
-    _require_promotable(verdict.decision, "; ".join(failing(verdict)), force=force)
-    _require_compared(registry, verdict)
+    gate = read_gate(GATE)
+    _require_promotable(gate.decision, "; ".join(failing(gate)), force=force)
+    _require_compared(registry, gate)
     if failures := failures_before_promotion(load_params()):
         raise UserError("\n".join(f"promote: {failure}" for failure in failures))
-    version = registry.register(read_state(), MODEL, verdict, failing(verdict))
+    version = registry.register(read_state(), MODEL, gate, failing(gate))
     return _promote(registry, version, force=force)
 
 
@@ -153,20 +153,20 @@ def _same_protocol(params: Params, champion: Version | None, run_stage: RunStage
 
 def _as_remembered(version: Version, champion: Version | None) -> Retrained:
     """The end of the retraining on these very inputs. A rollback since then outweighs it; a promotion by hand rewrote it."""
-    status, reasons = Status(version.tags[OUTCOME]), tuple(version.tags.get(REASONS, "").splitlines())
+    status, reasons = Status(version.tags[STATUS]), tuple(version.tags.get(REASONS, "").splitlines())
     if was_rolled_back(version):
         status, reasons = Status.KEPT, (_ROLLED_BACK,)
     return Retrained(status, version, champion, reasons=reasons, remembered=True)
 
 
-def _settle(registry: Registry, version: Version, verdict: GateResult) -> tuple[Status, list[str]]:
+def _settle(registry: Registry, version: Version, gate: GateResult) -> tuple[Status, list[str]]:
     """How it ends, and what stands against the model. One whose evaluation is unsound is no challenger."""
-    if verdict.decision is Decision.UNSOUND:
-        return Status.UNSOUND, failing(verdict)
-    if verdict.decision is Decision.FAILED or was_rolled_back(version):
+    if gate.decision is Decision.UNSOUND:
+        return Status.UNSOUND, failing(gate)
+    if gate.decision is Decision.FAILED or was_rolled_back(version):
         registry.challenge(version)
-        return Status.KEPT, failing(verdict) or [_ROLLED_BACK]
-    _require_compared(registry, verdict)  # it may have changed while this ran
+        return Status.KEPT, failing(gate) or [_ROLLED_BACK]
+    _require_compared(registry, gate)  # it may have changed while this ran
     if failures := failures_before_promotion(load_params()):
         registry.tag(version, "gate.decision", Decision.UNSOUND.value)
         registry.tag(version, "gate.reasons", "; ".join(failures)[:MAX_TAG])
@@ -182,16 +182,16 @@ def _promote(registry: Registry, version: Version, *, force: bool) -> Version:
     if force:
         registry.tag(version, "gate.overridden", "true")
     registry.promote(version)
-    registry.tag(version, OUTCOME, Status.PROMOTED.value)
+    registry.tag(version, STATUS, Status.PROMOTED.value)
     registry.tag(version, REASONS, "")  # what stood against it is overruled
     return version
 
 
-def _require_compared(registry: Registry, verdict: GateResult) -> None:
+def _require_compared(registry: Registry, gate: GateResult) -> None:
     """Raise InfrastructureError unless the gate compared with the champion of now, where it was asked to compare at all."""
     champion = registry.alias(CHAMPION)
-    compared = verdict.champion or {}
-    if champion and load_params().gate.maximum_regression and compared.get("version") != champion.number:
+    compared = gate.champion.version if gate.champion else None
+    if champion and load_params().gate.maximum_regression and compared != champion.number:
         raise InfrastructureError(
             f"promote: the gate did not compare with {champion}, which is the champion now; run windtunnel champion "
             f"--fetch, then dvc repro"

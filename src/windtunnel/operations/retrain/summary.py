@@ -28,8 +28,8 @@ def _promoted(result: Retrained) -> str:
         if result.champion and result.champion.number == result.version.number:
             return "it was promoted, and still is the champion"
         return f"it was promoted, and {result.champion or 'nobody'} is the champion now"
-    before = result.verdict.champion if result.verdict else None
-    replaced = f", in place of version {before['version']}" if before else ": the first one"
+    before = result.gate.champion if result.gate else None
+    replaced = f", in place of version {before.version}" if before else ": the first one"
     return f"{result.version} is the champion now{replaced}"
 
 
@@ -38,7 +38,7 @@ def summary_markdown(result: Retrained) -> str:
     lines = [f"## Retraining: {headline(result)}", ""]
     lines += [*(f"- {reason}" for reason in result.reasons), ""] if result.reasons else []
     lines += [result.note, ""] if result.note else []
-    lines += [markdown(result.verdict)] if result.verdict else []
+    lines += [markdown(result.gate)] if result.gate else []
     lines += [f"Assessment of {result.version}: {_where(result.version)}"]
     return "\n".join(lines) + "\n"
 

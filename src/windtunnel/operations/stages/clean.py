@@ -17,8 +17,8 @@ from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.entry import Storage
-from windtunnel.params.outcome import Clean
 from windtunnel.params.resolved import read_resolved
+from windtunnel.params.results import Clean
 
 
 def main() -> None:

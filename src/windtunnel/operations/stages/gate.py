@@ -1,4 +1,4 @@
-"""Stage `gate`: write the verdict on the conditions of `gate`; never breaks the graph."""
+"""Stage `gate`: write the decision on the conditions of `gate`; never breaks the graph."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from windtunnel.core.layout import CHAMPION, GATE, METRICS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.core.sandwich import read_summary
 from windtunnel.evaluation.gate.decide import decide
-from windtunnel.params.outcome import Gate
 from windtunnel.params.resolved import read_resolved
+from windtunnel.params.results import Gate
 
 
 def main() -> None:
     """Write reports/gate.json. The champion is the one that was fetched, if one was."""
     champion = read_record(CHAMPION) if CHAMPION.is_file() else None
-    verdict = decide(
+    result = decide(
         Gate.model_validate(read_resolved("gate").work.entry["gate"]),
         read_block(METRICS),
         read_record(SUMMARY / OUTCOMES_FILE),
         champion,
         read_summary(SUMMARY).hard_failures,
     )
-    write_json(gate_json(verdict), GATE)
+    write_json(gate_json(result), GATE)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import cast
 
 from windtunnel.core.layout import REPORT, REPORTS
-from windtunnel.params.outcome import Report
 from windtunnel.params.resolved import read_resolved
+from windtunnel.params.results import ReportEntry
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.pdf import render_pdf
@@ -16,9 +15,9 @@ from windtunnel.reporting.report.record import write_record
 
 def main() -> None:
     """Write reports/report.pdf, reports/report.html and reports/report."""
-    started, entry = time.time(), read_resolved("report").work.entry
-    names = cast("list[str]", entry["assessments"])
-    report = build_report(REPORTS, Report.model_validate(entry["report"]), names)
+    started, entry = time.time(), ReportEntry.model_validate(read_resolved("report").work.entry)
+    names = [*entry.assessments]
+    report = build_report(REPORTS, entry.report, names)
     files = REPORTS / "report.pdf", REPORTS / "report.html"
     for render, file in zip((render_pdf, render_html), files, strict=True):
         render(report, file)

@@ -19,20 +19,20 @@ def main() -> None:
     # Slow to import, which nobody should wait for where there is nothing to log.
     from windtunnel.operations.tracking.track import track
 
-    report_outcome(track())
+    report_delivery(track())
 
 
-def report_outcome(outcome: Delivery) -> None:
+def report_delivery(delivery: Delivery) -> None:
     """Say in a line or two what became of a call of `track`."""
-    if outcome.already:
+    if delivery.already:
         print("track: this state is logged already")
-    elif outcome.run:
-        print(f"track: run {outcome.run}")
+    elif delivery.run:
+        print(f"track: run {delivery.run}")
     else:
-        _warn(f"not logged, kept in the outbox for the next track: {outcome.reason}")
-    if outcome.delivered_from_outbox:
-        print(f"track: {outcome.delivered_from_outbox} states delivered from the outbox")
-    for problem in outcome.problems:
+        _warn(f"not logged, kept in the outbox for the next track: {delivery.reason}")
+    if delivery.delivered_from_outbox:
+        print(f"track: {delivery.delivered_from_outbox} states delivered from the outbox")
+    for problem in delivery.problems:
         _warn(problem)
 
 

@@ -21,6 +21,7 @@ from windtunnel.core.layout import (
     SANITY,
     SUMMARY,
 )
+from windtunnel.core.metadata import Record, fitting
 from windtunnel.inputs.data.record import DATASET_JSON
 from windtunnel.inputs.mlflow_server import main_root, tracking_uri
 from windtunnel.inputs.models.record import MODEL_JSON
@@ -35,7 +36,8 @@ def logged_before() -> bool:
     Of a server that is only ever asked; then the answer is no. So is it where something waits in the outbox.
     """
     try:
-        return bool(now := _state()) and read_json(_file()) == now
+        now = _state()
+        return now is not None and fitting(_Logged, read_json(_file()), str(_file()), "what was logged") == now
     except (UserError, OSError):
         return False
 
@@ -43,10 +45,18 @@ def logged_before() -> bool:
 def remember_logged() -> None:
     """Keep that the state in the current directory is logged, and how its store is now."""
     if now := _state():
-        write_json(now, _file())
+        write_json(now.model_dump(mode="json"), _file())
 
 
-def _state() -> dict[str, object] | None:
+class _Logged(Record):
+    """tracked.json: a digest of the artifacts that were logged, and the size and time of the store that has them."""
+
+    artifacts: str
+    uri: str
+    store: tuple[int, int]
+
+
+def _state() -> _Logged | None:
     uri = tracking_uri(configured_server())
     if not uri.startswith(_SQLITE) or any((main_root() / ".cache" / "windtunnel" / "outbox").glob("*")):
         return None
@@ -57,7 +67,7 @@ def _state() -> dict[str, object] | None:
         facts = path.stat()
         content = [facts.st_size, facts.st_mtime_ns] if path.name == DATA_FILE else path.read_bytes()
         digest.update(f"{path.as_posix()} {content!r}\n".encode())
-    return {"artifacts": digest.hexdigest(), "uri": uri, "store": [store.st_size, store.st_mtime_ns]}
+    return _Logged(artifacts=digest.hexdigest(), uri=uri, store=(store.st_size, store.st_mtime_ns))
 
 
 def _files() -> Iterator[Path]:

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windtunnel.core.contracts import Json
 from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.gate import GateResult
 from windtunnel.core.layout import REPORTS, SUMMARY
-from windtunnel.core.outcomes import OUTCOMES_FILE, Record, read_record
+from windtunnel.core.outcomes import OUTCOMES_FILE, Origin, Record, read_record
 from windtunnel.inputs.mlflow_server import connect, tracking_uri
 from windtunnel.inputs.models.record import Fetched, read_model
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
-from windtunnel.params.outcome import Tracking
+from windtunnel.params.results import Tracking
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -94,7 +93,7 @@ class Registry:
 
     def record(self, version: Version) -> Record:
         """The outcomes of a version's own assessment, as a gate reads them; without any where its run holds none (any more)."""
-        origin: dict[str, Json] = {"model": version.model, "version": version.number, "run_id": version.run_id}
+        origin = Origin(model=version.model, version=version.number, run_id=version.run_id)
         kept = (SUMMARY / OUTCOMES_FILE).relative_to(REPORTS)
         with self._asked(), tempfile.TemporaryDirectory() as folder:
             there = {file.path for file in self.client.list_artifacts(version.run_id, kept.parent.as_posix())}

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from windtunnel.operations.dvc_lock import LockedStage, read_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +21,14 @@ class StageState:
 
 
 def read_stages(path: Path) -> list[StageState]:
-    """The stages of a dvc.lock in the order of the file; none where there is no such file or it is damaged."""
-    try:
-        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except (OSError, YAMLError, UnicodeDecodeError):
-        return []  # assessed without DVC: the digests of the artifacts still identify the run
-    stages = content.get("stages", {}) if isinstance(content, dict) else {}
-    return [_stage(name, stage) for name, stage in stages.items()]
+    """The stages of a dvc.lock in the order of the file; none where there is no such file or it is damaged.
+
+    Assessed without DVC there are none: the digests of the artifacts still identify the run.
+    """
+    return [_stage(name, stage) for name, stage in read_lock(path, exact=True).items()]
 
 
-def _stage(name: str, stage: Mapping[str, object]) -> StageState:
-    key = json.dumps([stage.get(part) for part in ("cmd", "deps", "params")], sort_keys=True, default=str)
-    outs = stage.get("outs") or []
-    assert isinstance(outs, list)
-    return StageState(
-        name, hashlib.sha256(key.encode()).hexdigest()[:32], {str(o["path"]): str(o.get("md5", "")) for o in outs}
-    )
+def _stage(name: str, stage: LockedStage) -> StageState:
+    noted = stage.model_dump(exclude_unset=True)
+    key = json.dumps([noted.get(part) for part in ("cmd", "deps", "params")], sort_keys=True, default=str)
+    return StageState(name, hashlib.sha256(key.encode()).hexdigest()[:32], stage.md5_of_outs)

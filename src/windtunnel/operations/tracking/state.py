@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
@@ -18,11 +19,11 @@ from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_bl
 from windtunnel.core.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import HERE, Layout
-from windtunnel.core.metadata import Metadata, Metrics, corruption_pairs, number, numbers, read_metadata
+from windtunnel.core.metadata import Metadata, Metrics, corruption_pairs, numbers, read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
-from windtunnel.core.rows import listed, rows_in
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.core.sandwich import options_of_summary
+from windtunnel.core.tables import table
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.inputs.data.record import DatasetRecord, read_record
@@ -69,9 +70,9 @@ class ChildState:
         axes += [(f"success_rate_curve{end}", "query_budgets", 1) for end in ("", "_ci_low", "_ci_high")]
         for key, axis, scale in axes:
             if key in metrics and axis in metrics:
-                pairs = zip(listed(metrics, axis), listed(metrics, key), strict=True)
-                points = [{"step": step, "value": value} for step, value in pairs if value is not None]
-                found[key] = [(round(number(point, "step") * scale), number(point, "value")) for point in points]
+                steps, values = (table(tuple[float | None, ...], metrics, name) for name in (axis, key))
+                points = zip(steps, values, strict=True)
+                found[key] = [(round(x * scale), y) for x, y in points if x is not None and y is not None]
         return found | self._parts
 
     @property
@@ -87,7 +88,7 @@ class ChildState:
 
     @property
     def words(self) -> dict[str, str]:
-        """Every metric that is a word, such as the verdict of a sweep: MLflow takes them as tags."""
+        """Every metric that is a word, such as the rating of a sweep: MLflow takes them as tags."""
         return {key: value for key, value in self.metadata.metrics.items() if isinstance(value, str)}
 
     @property
@@ -175,7 +176,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         params=_with_budget(flat_params(layout.params), params),
         # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
-        metrics={**metrics, "epsilon": float(str(params.budget.epsilon))},
+        metrics={**metrics, "epsilon": params.budget.epsilon},
         tags={key: without_credentials(value)[:MAX_TAG] for key, value in tags.items()},
         description=describe(metrics, assessments, caveats, [*failures, *problems], figures),
         children=children,
@@ -189,7 +190,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
 
 
 def state_digest(layout: Layout) -> str:
-    """The digest of the state in `layout`, of which params, metrics, the gate's verdict, tensors and metadata are enough.
+    """The digest of the state in `layout`, of which params, metrics, the gate's decision, tensors and metadata are enough.
 
     Raises UserError where a part is missing.
     """
@@ -262,8 +263,8 @@ def _child(
 
 def _by_name(metrics: Metrics) -> dict[str, Json]:
     """The tables of a latent assessment as groups: `models/<classifier>/<metric>`, `correlations/<metric>/<with>/<coefficient>`."""
-    models = {str(row["model"]): row for row in rows_in(metrics, "models")}
+    models = {row.model: row.numbers for row in table(tuple[ClassifierMetrics, ...], metrics, "models")}
     pairs: dict[str, dict[str, Json]] = {}
-    for row in rows_in(metrics, "correlations"):
-        pairs.setdefault(str(row["x"]), {})[str(row["y"])] = {k: v for k, v in row.items() if k not in {"x", "y"}}
+    for line in table(tuple[Correlation, ...], metrics, "correlations"):
+        pairs.setdefault(line.x, {})[line.y] = line.model_dump(exclude={"x", "y"})
     return {key: group for key, group in (("models", models), ("correlations", pairs)) if group}

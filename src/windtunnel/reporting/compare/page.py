@@ -39,7 +39,7 @@ def page(comparison: Comparison) -> Report:
         subtitle="The same samples in both runs; what became worse comes first",
         facts=(),
         alarms=(),
-        verdict=" ".join(_sentence(comparison.runs[0].label, against) for against in comparison.against),
+        statement=" ".join(_sentence(comparison.runs[0].label, against) for against in comparison.against),
         gate=None,
         sanity=None,
         tiles=(),

@@ -79,9 +79,9 @@ def compare_assessment(
         raise UserError(f"{name}: {reason}")
     settings = tuple(_differing(first, second))
     return [
-        _pair(outcome, first, second, *rows, settings)
-        for outcome, rows in _outcomes(name, first, second)
-        if len(rows[0]) and outcome not in without
+        _pair(outcome, first, second, *indices, settings)
+        for outcome, indices in _outcomes(name, first, second)
+        if len(indices[0]) and outcome not in without
     ]
 
 
@@ -117,7 +117,7 @@ def _same_images(first: Artifacts, second: Artifacts) -> bool:
         return same_values(first.tensor("clean_inputs"), second.tensor("clean_inputs"))
     mine, theirs = torch.isin(one, two).nonzero().flatten(), torch.isin(two, one).nonzero().flatten()
     images = ((first.tensor("clean_inputs"), mine), (second.tensor("clean_inputs"), theirs))
-    return same_values(*(scratch.rows_of(tensor, rows) for tensor, rows in images))
+    return same_values(*(scratch.samples_at(tensor, indices) for tensor, indices in images))
 
 
 def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
@@ -137,7 +137,7 @@ def _outcomes(name: str, first: Artifacts, second: Artifacts) -> Iterator[tuple[
 def _pair(
     name: str, first: Artifacts, second: Artifacts, before: Tensor, after: Tensor, settings: tuple[str, ...]
 ) -> Pair:
-    gained, lost = (tuple(rows.nonzero().flatten().tolist()) for rows in (after & ~before, before & ~after))
+    gained, lost = (tuple(indices.nonzero().flatten().tolist()) for indices in (after & ~before, before & ~after))
     table = Paired(int((before & after).sum()), len(gained), len(lost), int((~before & ~after).sum()))
     return Pair(
         name,

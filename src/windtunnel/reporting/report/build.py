@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from windtunnel.params.outcome import Report as Options
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.collect import Found, collect
 from windtunnel.reporting.report.glossary import GLOSSARY
 from windtunnel.reporting.report.guard import ODD_METADATA, guarded

@@ -129,10 +129,10 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
             assessments.append(replace(_slim(found), metadata=metadata))
     data = _kept(reports / "data" / DATASET_JSON, read_record, problems)
     model = _kept(reports / "model" / MODEL_JSON, read_model, problems)
-    verdict = _gate(reports / "gate.json", problems)
+    gate = _gate(reports / "gate.json", problems)
     curves = _curves(reports / "summary", wanted, problems) if summary else ()
     return Found(
-        clean, summary, checks, verdict, tuple(assessments), data, model, tuple(problems), children, pictures, curves,
+        clean, summary, checks, gate, tuple(assessments), data, model, tuple(problems), children, pictures, curves,
         figures, confidence, run,
     )  # fmt: skip
 
@@ -246,5 +246,5 @@ def _gate(path: Path, problems: list[str]) -> GateResult | None:
     try:
         return read_gate(path) if path.is_file() else None
     except UserError:
-        problems.append("The gate's verdict is missing from this report: gate.json is damaged")
+        problems.append("The gate's decision is missing from this report: gate.json is damaged")
         return None

@@ -68,15 +68,15 @@ def _samples(samples: Samples) -> dict[str, object]:
         return [words.setdefault(text, len(words)) for text in texts]
 
     rows = [coded((r.name, r.target, r.clean, r.status, r.decided_by, r.distance)) for r in samples.rows]
-    outcomes = [
-        [coded((o.verdict, o.prediction, o.distance, o.decided_by)) if o else 0 for o in r.outcomes]
+    results = [
+        [coded((o.verdict, o.prediction, o.distance, o.decided_by)) if o else 0 for o in r.results]
         for r in samples.rows
     ]
     sprites = [{"source": s.source, "tile": s.tile, "columns": s.columns, "slots": s.slots} for s in samples.sprites]
     return {
         "words": list(words),
         "rows": rows,
-        "outcomes": outcomes,
+        "results": results,
         "assessments": samples.assessments,
         "sprites": sprites,
     }

@@ -82,7 +82,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleOutcome:
+class SampleResult:
     """What one assessment found of one sample, as text."""
 
     verdict: str
@@ -93,7 +93,7 @@ class SampleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One sample: its tightest status, who decided it, and every assessment's outcome (None: not among its samples)."""
+    """One sample: its tightest status, who decided it, and every assessment's result (None: not among its samples)."""
 
     name: str
     target: str
@@ -101,7 +101,7 @@ class SampleRow:
     status: str
     decided_by: str
     distance: str
-    outcomes: tuple[SampleOutcome | None, ...] = ()
+    results: tuple[SampleResult | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Front:
     subtitle: str
     facts: tuple[tuple[str, str], ...]
     alarms: tuple[Finding, ...]
-    verdict: str
+    statement: str
     gate: Finding | None
     sanity: Finding | None
     tiles: tuple[Tile, ...]

@@ -53,8 +53,8 @@ _CONTENTS = style("contents", 12, fontName=BOLD, spaceBefore=10, spaceAfter=4)
 _H1 = style("h1", 14, fontName=BOLD, spaceBefore=14, spaceAfter=5, keepWithNext=1)
 _H2 = style("h2", 10.5, fontName=BOLD, spaceBefore=9, spaceAfter=3, keepWithNext=1)
 _HEAD = style("front", 10, fontName=BOLD, spaceBefore=5, spaceAfter=2, keepWithNext=1)
-_VERDICT = style(
-    "verdict",
+_STATEMENT = style(
+    "statement",
     10,
     backColor=colour("card"),
     borderPadding=(6, 8, 6, 8),
@@ -159,7 +159,7 @@ def _front(report: Report) -> Iterator[Flowable]:
     facts = "".join(f"  ·  {escape(what)} {escape(value)}" for what, value in front.facts)
     yield Paragraph(f"{escape(front.subtitle)}<font size=7.4>{facts}</font>", _SUB)
     yield from map(finding_part, front.alarms)
-    yield Paragraph(escape(front.verdict), _VERDICT)
+    yield Paragraph(escape(front.statement), _STATEMENT)
     if front.tiles:
         yield _tiles(front.tiles)
         yield Spacer(1, 5)

@@ -19,7 +19,7 @@ from windtunnel.core.findings import read_findings
 from windtunnel.core.metadata import read_metadata
 from windtunnel.core.storage import DISTANCES, KEPT
 from windtunnel.evaluation.sanity.findings import with_caveats
-from windtunnel.evaluation.summary.evidence import rows_of
+from windtunnel.evaluation.summary.evidence import indices_of
 
 NOT_ASSESSED = 0  # no verdict has this code
 _OF_SUMMARY = (
@@ -78,7 +78,7 @@ def write_record(
 
 def _row(artifacts: Artifacts, summary: Artifacts) -> tuple[Tensor, Tensor, Tensor]:
     """(verdicts, predictions, distances) of one assessment at the summary's samples, each (N,)."""
-    places, n = rows_of(artifacts, summary.sample_names), len(summary.sample_names)
+    places, n = indices_of(artifacts, summary.sample_names), len(summary.sample_names)
     verdicts, predictions = torch.full((n,), NOT_ASSESSED), torch.full((n,), -1)
     distances = torch.full((n,), torch.nan)
     verdicts[places] = artifacts.tensor("verdicts")

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Mapping
 
+from windtunnel.core import metadata
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import budget_text
-from windtunnel.core.metadata import Region, severities_of
-from windtunnel.core.rows import Row as Row
-from windtunnel.core.rows import block as block
-from windtunnel.core.rows import interval as interval
-from windtunnel.core.rows import listed as listed
-from windtunnel.core.rows import rows_in as rows_in
+from windtunnel.core.metadata import Metrics, Region, rate, severities_of
 
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-def numbers(value: Json) -> list[float]:
-    """A list of numbers."""
-    return [float(str(v)) for v in cast(Iterable[Json], value)]
+def number(metrics: Metrics, key: str) -> float:
+    """A number; 0 where it is missing."""
+    return 0.0 if metrics.get(key) is None else metadata.number(metrics, key)
 
 
-def number(row: Row, key: str, default: float = 0.0) -> float:
-    """A number; the default where it is missing."""
-    value = row.get(key)
-    return default if value is None else float(str(value))
-
-
-def percent(row: Row, key: str) -> str:
+def percent(metrics: Metrics, key: str) -> str:
     """`66.0% [59.0%, 72.5%]`; `-` where the rate is missing."""
-    if key not in row:
-        return "-"
-    return f"{number(row, key):.1%}{bracket(interval(row, key))}"
+    return str(rate(metrics, key) or "-")
 
 
 def bracket(limits: tuple[float, float] | None) -> str:
@@ -83,7 +70,7 @@ def points(change: float) -> str:
     return f"{100 * change:+.1f} points"
 
 
-def kwargs(artifacts: Artifacts) -> Row:
+def kwargs(artifacts: Artifacts) -> Mapping[str, Json]:
     """The options of an assessment."""
     return artifacts.metadata.kwargs.model_dump(mode="json")
 

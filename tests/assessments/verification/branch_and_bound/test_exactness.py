@@ -102,6 +102,13 @@ def test_permuted_classes_get_equal_verdicts():
     assert set(found) == {True, False}
 
 
+def test_a_network_without_activations_is_decided_both_ways():
+    torch.manual_seed(0)
+    linear, x = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).requires_grad_(False), torch.rand(1, 4, 4)
+    target = int(linear(x[None]).argmax())
+    assert [verdict(linear, x, target, epsilon)[0] for epsilon in (0.001, 0.9)] == [True, False]
+
+
 @pytest.mark.parametrize("norm", [Norm.L2, Norm.L1])
 def test_no_random_point_of_a_proved_ball_is_misclassified_and_a_linear_radius_is_exact(norm):
     torch.manual_seed(0)
@@ -160,6 +167,30 @@ def test_what_has_no_linear_bounds_is_named():
             return (x * x.sigmoid()).flatten(1)
 
     for module, says in ((Product(), "mul"), (nn.Sequential(nn.LayerNorm(4), nn.Flatten()), "layer_norm")):
+        with pytest.raises(IncompatibleError, match=says):
+            Network(module, (1, 4, 4), CPU)
+
+
+class InPlace(nn.Module):
+    """Adds what a ReLU has changed under its hands: 2 relu(z), not z + relu(z)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(16, 4), nn.Linear(4, 3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.layers[0](x.flatten(1))
+        return self.layers[1](z + nn.functional.relu_(z))
+
+
+class Indexed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values, places = torch.ops.aten.adaptive_max_pool2d.default(x, [2, 2])
+        return (values + places).flatten(1)
+
+
+def test_what_would_be_read_as_another_function_is_refused():
+    for module, says in ((InPlace(), "in place"), (Indexed(), "adaptive_max_pool2d with its indices")):
         with pytest.raises(IncompatibleError, match=says):
             Network(module, (1, 4, 4), CPU)
 

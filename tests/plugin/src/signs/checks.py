@@ -1,6 +1,6 @@
 """A sanity check of a plug-in."""
 
-from windtunnel.plugins import Outcome, Severity, Tier, check
+from windtunnel.plugins import CheckResult, Severity, Tier, check
 
 
 @check(
@@ -14,4 +14,4 @@ from windtunnel.plugins import Outcome, Severity, Tier, check
 def random_signs(evidence, threshold):
     """A random corner of the ball should not beat a gradient: where it does, gradients are masked."""
     rates = {a.name: float(a.artifacts.metrics["attack_success_rate"]) for a in evidence.of("attacks")}
-    return Outcome(rates["signs"] > rates["fgsm"] + threshold, rates["signs"] - rates["fgsm"], n=len(rates))
+    return CheckResult(rates["signs"] > rates["fgsm"] + threshold, rates["signs"] - rates["fgsm"], n=len(rates))

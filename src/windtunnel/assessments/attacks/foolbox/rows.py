@@ -19,7 +19,7 @@ def _budgeted(
     name: str,
     threat: ThreatModel,
     norm: Norm,
-    families: str,
+    categories: str,
     randomness: Randomness,
     *,
     step: str | None = None,
@@ -29,15 +29,15 @@ def _budgeted(
     fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack that is given its epsilon at the call."""
-    row = algorithm("foolbox", name, threat, norm, families, randomness)
+    row = algorithm("foolbox", name, threat, norm, categories, randomness)
     return AttackRow(row, AT_CALL, step, steps, targeting=targeting, defaults=defaults or {}, fixed_by=fixed_by)
 
 
-def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[AttackRow, ...]:
+def _gradient(suffix: str, categories: str, randomness: Randomness) -> tuple[AttackRow, ...]:
     """An iterative gradient attack in its three norms."""
     return tuple(
         _budgeted(
-            f"{prefix}{suffix}", WHITE, norm, families, randomness,
+            f"{prefix}{suffix}", WHITE, norm, categories, randomness,
             step="abs_stepsize", steps="steps", targeting=Targeting.YES,
             fixed_by=(("random_start", False),) if randomness is GLOBAL else (),
         )
@@ -45,16 +45,16 @@ def _gradient(suffix: str, families: str, randomness: Randomness) -> tuple[Attac
     )  # fmt: skip
 
 
-def _noise(name: str, norm: Norm, families: str = "noise") -> AttackRow:
+def _noise(name: str, norm: Norm, categories: str = "noise") -> AttackRow:
     """Random noise scaled to epsilon; its repeated forms ask only for the decision."""
-    return replace(_budgeted(name, DECISION, norm, families, GLOBAL), keeps_clean="Repeated" in name)
+    return replace(_budgeted(name, DECISION, norm, categories, GLOBAL), keeps_clean="Repeated" in name)
 
 
 def _minimal(
     name: str,
     threat: ThreatModel,
     norm: Norm,
-    families: str,
+    categories: str,
     randomness: Randomness,
     *,
     step: str | None = None,
@@ -66,7 +66,7 @@ def _minimal(
     summary: str = "",
 ) -> AttackRow:
     """An attack that looks for the smallest perturbation and takes no epsilon."""
-    row = algorithm("foolbox", name, threat, norm, families, randomness, minimum_norm=True, summary=summary)
+    row = algorithm("foolbox", name, threat, norm, categories, randomness, minimum_norm=True, summary=summary)
     return AttackRow(
         row, step=step, steps=steps, targeting=targeting, invoker=invoker, norm_key=norm_key, norms=norms
     )  # fmt: skip
@@ -74,7 +74,7 @@ def _minimal(
 
 def _any_norm(
     name: str,
-    families: str,
+    categories: str,
     randomness: Randomness,
     steps: str | None,
     *,
@@ -85,7 +85,7 @@ def _any_norm(
 ) -> AttackRow:
     """An attack whose `distance` is the caller's choice: it only says how the result is measured."""
     return _minimal(
-        name, DECISION, norm, families, randomness, steps=steps, targeting=targeting,
+        name, DECISION, norm, categories, randomness, steps=steps, targeting=targeting,
         invoker=invoker, norm_key="distance", norms=DISTANCE_NORMS, summary=summary,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ NO_DIVERSITY = (*NO_START, ("diversity_prob", 0))
 def _iterative(
     name: str,
     norm: Norm,
-    families: str,
+    categories: str,
     randomness: Randomness,
     *,
     three_channels: bool = False,
@@ -29,7 +29,7 @@ def _iterative(
     fixed_by: tuple[tuple[str, bool | float], ...] = (),
 ) -> AttackRow:
     """An attack of the usual constructor (eps, alpha, steps)."""
-    row = algorithm("torchattacks", name, WHITE, norm, families, randomness)
+    row = algorithm("torchattacks", name, WHITE, norm, categories, randomness)
     return AttackRow(
         row, "eps", "alpha", "steps", targeting=targeting, three_channels=three_channels, fixed_by=fixed_by
     )
@@ -39,7 +39,7 @@ def _own_distance(
     name: str,
     threat: ThreatModel,
     norm: Norm,
-    families: str,
+    categories: str,
     randomness: Randomness,
     steps: str | None,
     *,
@@ -49,13 +49,13 @@ def _own_distance(
     invoker: Invoker = Invoker.PLAIN,
 ) -> AttackRow:
     """An attack that takes no epsilon."""
-    row = algorithm("torchattacks", name, threat, norm, families, randomness, minimum_norm=minimum_norm)
+    row = algorithm("torchattacks", name, threat, norm, categories, randomness, minimum_norm=minimum_norm)
     return AttackRow(row, step=step, steps=steps, targeting=targeting, invoker=invoker)
 
 
 def _auto(
     name: str,
-    families: str,
+    categories: str,
     steps: str | None,
     *,
     threat: ThreatModel = WHITE,
@@ -70,7 +70,7 @@ def _auto(
 ) -> AttackRow:
     """A member of AutoAttack: takes the norm, and a seed of its own with which it resets torch's global stream."""
     row = algorithm(
-        "torchattacks", name, threat, LINF, families, randomness, minimum_norm=minimum_norm, summary=summary
+        "torchattacks", name, threat, LINF, categories, randomness, minimum_norm=minimum_norm, summary=summary
     )
     return AttackRow(
         row,

@@ -71,7 +71,7 @@ def decide(
     with suppress(OutOfTimeError):
         work.quickly()
         work.thoroughly()
-    return work.outcome()
+    return work.decided()
 
 
 class _Work:
@@ -139,7 +139,7 @@ class _Work:
             worth = bool(((self._bounds[open_] - known) / missing).amax() > _WORTH_IT)
         self._search(bounded, members, roots, self._limits.domains)
 
-    def outcome(self) -> Decided:
+    def decided(self) -> Decided:
         """What is known now."""
         open_ = self._undecided().cpu()
         verified = ~open_ & ~self._stuck

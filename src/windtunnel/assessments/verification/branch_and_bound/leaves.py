@@ -33,7 +33,7 @@ def leaf_bound(bounded: Bounded, row: Rows, goal: float) -> tuple[float, Tensor 
     constraints = [_constraint(bounded, bare, int(column)) for column in columns]
     limits = np.stack([t[row.sample[0]].cpu().numpy() for t in (bounded.region.low, bounded.region.high)], 1)
     if not constraints:
-        point = bounded.region.minimum(torch.from_numpy(cost)[None].to(bounded.low[0].device), row.sample)[1][0]
+        point = bounded.region.minimum(torch.from_numpy(cost)[None].to(row.spec.device), row.sample)[1][0]
         return own, point
     a, b = np.stack([g for g, _ in constraints]), np.array([-c for _, c in constraints])
     solved = linprog(cost, a, b, bounds=limits, method="highs")

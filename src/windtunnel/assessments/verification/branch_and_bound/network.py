@@ -91,6 +91,8 @@ class _Replacing(TorchFunctionMode):
         if name in _SKIPPED:
             return None
         if name in REWRITES and self._depends(args):
+            if isinstance(func, torch._ops.OpOverload) and len(func._schema.returns) != 1:
+                raise NotImplementedError(f"{name} with its indices")
             return REWRITES[name](self._apply, *args, **kwargs)
         found = func(*args, **kwargs)
         if name in _FINAL and isinstance(found, Tensor):
@@ -125,6 +127,7 @@ class Network:
         try:
             tape = self._record(2, torch.float64, first=True)
             self._refuse_what_is_not_affine()
+            self._refuse_another_function()
         except NotImplementedError as error:
             raise IncompatibleError(f"branch-and-bound has no linear bounds for {error}") from error
         ends = list(accumulate(z[0].numel() for z in tape.pre))
@@ -212,6 +215,17 @@ class Network:
     def _leaves_of(tape: Tape, index: int) -> list[int]:
         found = tape.gradients(index, torch.ones_like(tape.node(index)))
         return [i for i, gradient in enumerate(found) if gradient is not None]
+
+    def _refuse_another_function(self) -> None:
+        """Raise NotImplementedError where the activations as they are written here do not make up the module."""
+        x = torch.rand(3, *self.input_shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        x, module = x.to(self.device), self._modules[torch.float64]
+        with torch.no_grad():
+            own = module(x)
+            with _Replacing(lambda activation, z: activation(z), self._varies):
+                found = module(x)
+        if not torch.allclose(found, own, rtol=1e-6, atol=1e-6 * float(own.abs().amax())):
+            raise NotImplementedError("an activation that changes its argument in place, where that is used again")
 
     def _refuse_what_is_not_affine(self) -> None:
         """Raise NotImplementedError, naming the first operator that does not map a midpoint to the midpoint.

@@ -168,11 +168,26 @@ class Bounded:
         if leaf == 0:
             low, high = self.region.low[sample], self.region.high[sample]
         else:
-            activation = self.network.layers[leaf - 1].activation
-            assert isinstance(activation, Kink)
-            shape = (-1, *self.network.layers[leaf - 1].shape)
-            low, high = (activation(t[leaf - 1][sample].view(shape)).flatten(1) for t in (self.low, self.up))
+            low, high = self._taken(leaf - 1, sample)
         return (low + high) / 2, (high - low) / 2 + 1e-12
+
+    def _taken(self, j: int, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """(low, high), float64 (m, n), of the outputs of layer j in the regions `sample` (m,)."""
+        activation, shape = self.network.layers[j].activation, (-1, *self.network.layers[j].shape)
+        low, up = self.low[j][sample], self.up[j][sample]
+        if isinstance(
+            activation, Kink
+        ):  # convex: least at an end or at the kink, which a negative slope makes the bottom
+            ends = [activation(z.view(shape)).flatten(1) for z in (low, up, low.clamp(min=0).minimum(up))]
+            return torch.stack(ends).amin(0), torch.maximum(ends[0], ends[1])
+        lines = self._linear(j, torch.float64)
+        assert isinstance(lines, Lines)
+        lines = lines.at(sample)
+        below, above = (
+            (slope * low + offset, slope * up + offset)
+            for slope, offset in ((lines.low, lines.low_offset), (lines.up, lines.up_offset))
+        )
+        return torch.minimum(*below), torch.maximum(*above)
 
     def affine(self, j: int, largest: int) -> tuple[int, Tensor, Tensor] | None:
         """(source, w float64 (U, n), b (U,)): the inputs of layer j's columns are w x + b of the outputs x of one leaf.

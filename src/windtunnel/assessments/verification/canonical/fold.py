@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, fx, nn
 
@@ -31,13 +29,26 @@ def layer_of(graph: fx.GraphModule, node: object) -> nn.Module | None:
     return None
 
 
+def argument(node: fx.Node) -> fx.Node:
+    """The first argument of a node that has a node there."""
+    found = node.args[0]
+    assert isinstance(found, fx.Node)
+    return found
+
+
 def affine_nodes(graph: fx.GraphModule) -> list[fx.Node]:
     """The nodes that are `Affine`."""
     return [node for node in graph.graph.nodes if isinstance(layer_of(graph, node), Affine)]
 
 
+def _affine(graph: fx.GraphModule, node: fx.Node) -> Affine:
+    layer = layer_of(graph, node)
+    assert isinstance(layer, Affine)
+    return layer
+
+
 def _fold(graph: fx.GraphModule, node: fx.Node) -> bool:
-    affine, before = cast(Affine, layer_of(graph, node)), cast(fx.Node, node.args[0])
+    affine, before = _affine(graph, node), argument(node)
     earlier = layer_of(graph, before)
     if len(before.users) == 1:
         if isinstance(earlier, Affine):
@@ -48,16 +59,16 @@ def _fold(graph: fx.GraphModule, node: fx.Node) -> bool:
         if isinstance(earlier, nn.Conv2d | nn.Linear) and (channels := _per_channel(affine, earlier)):
             _after(earlier, *channels)
             return _without(graph, node)
-    users = [_takes(graph, affine, user) for user in node.users]
-    if users and all(users):
+    users = [taken for user in node.users if (taken := _takes(graph, affine, user))]
+    if users and len(users) == len(node.users):
         for user in users:
-            _before(*cast("tuple[nn.Conv2d | nn.Linear, Tensor, Tensor]", user))
+            _before(*user)
         return _without(graph, node)
     return False
 
 
 def _without(graph: fx.GraphModule, node: fx.Node) -> bool:
-    node.replace_all_uses_with(cast(fx.Node, node.args[0]))
+    node.replace_all_uses_with(argument(node))
     graph.graph.erase_node(node)
     return True
 
@@ -85,7 +96,7 @@ def _takes(graph: fx.GraphModule, affine: Affine, user: fx.Node) -> tuple[nn.Con
 
     scale, shift: (inputs,) of a linear layer, (channels,) of a convolution.
     """
-    layer, shape = layer_of(graph, user), cast(fx.Node, user.args[0]).meta.get("shape")
+    layer, shape = layer_of(graph, user), argument(user).meta.get("shape")
     if isinstance(layer, nn.Flatten) and shape is not None and len(user.users) == 1:
         (after,) = user.users
         linear = layer_of(graph, after)
@@ -119,7 +130,7 @@ def _before(layer: nn.Conv2d | nn.Linear, scale: Tensor, shift: Tensor) -> None:
 
 def _lower(graph: fx.GraphModule, node: fx.Node) -> None:
     """A layer of a common kind for an affine that nothing takes: a 1x1 convolution at the input, else normalisation."""
-    affine, shape = cast(Affine, layer_of(graph, node)), node.meta.get("shape")
+    affine, shape = _affine(graph, node), node.meta.get("shape")
     if shape is None or len(shape) not in (1, 3):
         return
     channels = shape[0]
@@ -127,7 +138,7 @@ def _lower(graph: fx.GraphModule, node: fx.Node) -> None:
         return
     scale, shift = affine.scale.flatten().expand(channels), affine.shift.flatten().expand(channels)
     made: nn.Module
-    if len(shape) == 3 and cast(fx.Node, node.args[0]).op == "placeholder":
+    if len(shape) == 3 and argument(node).op == "placeholder":
         conv = nn.Conv2d(channels, channels, 1).double()
         assert conv.bias is not None
         with torch.no_grad():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -51,8 +50,22 @@ class Call:
 
     def pair(self, key: str) -> tuple[int, int]:
         """An argument of one or two integers as two."""
-        value = cast("list[int]", self.given[key])
+        value = self.integers(key)
         return (value[0], value[-1])
+
+    def integers(self, key: str) -> list[int]:
+        """An argument of integers. Raises KeyError where it is something else."""
+        value = self.given[key]
+        if not isinstance(value, list | tuple):
+            raise KeyError(key)
+        return [*value]
+
+    def number(self, key: str) -> float:
+        """An argument that is one number. Raises KeyError where it is something else."""
+        value = self.given[key]
+        if not isinstance(value, int | float):
+            raise KeyError(key)
+        return value
 
 
 # A row gives the module, and KeyError or NotImplementedError where the call is not what the module does.
@@ -64,7 +77,7 @@ def _conv(call: Call) -> nn.Module:
     if _is_per_channel(call, weight):
         shift = bias if isinstance(bias, Tensor) else torch.zeros(len(weight))
         return Affine(weight.sum(1), shift.view(-1, 1, 1))
-    groups = cast(int, call.given["groups"])
+    groups = int(call.number("groups"))
     if groups > 1 and weight.numel() * groups <= _DENSE:  # Marabou overlooks groups
         weight, groups = _without_groups(weight, groups), 1
     dilation = call.pair("dilation")
@@ -105,7 +118,7 @@ def _is_per_channel(call: Call, weight: Tensor) -> bool:
     if weight.shape[2:] != (1, 1) or call.pair("stride") != (1, 1) or call.given["padding"] not in ([0, 0], "valid"):
         return False
     kernel = weight[..., 0, 0]
-    if cast(int, call.given["groups"]) == len(weight) and weight.shape[1] == 1:
+    if call.number("groups") == len(weight) and weight.shape[1] == 1:
         return True
     return kernel.shape[0] == kernel.shape[1] and torch.equal(kernel, torch.diag(kernel.diagonal()))
 
@@ -130,7 +143,7 @@ def _batch_norm(call: Call) -> nn.Module:
         value.double() if isinstance(value := call.given[key], Tensor) else default
         for key, default in (("weight", torch.ones_like(mean)), ("bias", torch.zeros_like(mean)))
     )
-    scale = weight / (var + cast(float, call.given["eps"])).sqrt()
+    scale = weight / (var + call.number("eps")).sqrt()
     shape = (-1, *[1] * (len(call.shape_in) - 1))
     return Affine(scale.view(shape), (bias - mean * scale).view(shape))
 
@@ -169,21 +182,29 @@ def _averages(channels: int, kernel: tuple[int, int], stride: tuple[int, int], p
 
 
 def _adaptive_average_pool(call: Call) -> nn.Module:
-    """Windows of one size where the sizes divide, which is what a verifier can bound."""
+    channels, window = _window(call)
+    return _averages(channels, window, window, (0, 0))
+
+
+def _adaptive_max_pool(call: Call) -> nn.Module:
+    return nn.MaxPool2d(_window(call)[1])
+
+
+def _window(call: Call) -> tuple[int, tuple[int, int]]:
+    """(channels, window) of adaptive pooling whose windows are of one size, which is what a verifier can bound."""
     if call.shape_in is None or len(call.shape_in) != 3:
         raise NotImplementedError
     sizes, wanted = call.shape_in[1:], call.pair("output_size")
     if any(size % want for size, want in zip(sizes, wanted, strict=True)):
         raise NotImplementedError
-    window = (sizes[0] // wanted[0], sizes[1] // wanted[1])
-    return _averages(call.shape_in[0], window, window, (0, 0))
+    return call.shape_in[0], (sizes[0] // wanted[0], sizes[1] // wanted[1])
 
 
 def _mean(call: Call) -> nn.Module:
     """The mean over height and width is a pooling of one window."""
     if call.shape_in is None or len(call.shape_in) != 3 or call.given["dtype"] is not None:
         raise NotImplementedError
-    if sorted(d % 4 for d in cast("list[int]", call.given["dim"])) != [2, 3]:
+    if sorted(d % 4 for d in call.integers("dim")) != [2, 3]:
         raise NotImplementedError
     window = (call.shape_in[1], call.shape_in[2])
     pool = _averages(call.shape_in[0], window, window, (0, 0))
@@ -201,7 +222,7 @@ def _reshape(call: Call) -> nn.Module:
 
 
 def _leaky(call: Call) -> nn.Module:
-    return nn.LeakyReLU(cast(float, call.given["negative_slope"]))
+    return nn.LeakyReLU(call.number("negative_slope"))
 
 
 def _gelu(call: Call) -> nn.Module:
@@ -221,6 +242,7 @@ MODULES: dict[object, Row] = {
     aten.max_pool2d.default: _max_pool,
     aten.avg_pool2d.default: _average_pool,
     aten.adaptive_avg_pool2d.default: _adaptive_average_pool,
+    aten.adaptive_max_pool2d.default: _adaptive_max_pool,
     aten.mean.dim: _mean,
     aten.flatten.using_ints: _reshape,
     aten.view.default: _reshape,
@@ -242,7 +264,7 @@ MODULES |= dict.fromkeys(
 
 
 def _add(call: Call, sign: float = 1.0) -> nn.Module:
-    factor = sign * cast(float, call.given["alpha"])
+    factor = sign * call.number("alpha")
     if isinstance(call.given["self"], fx.Node):
         return _fitting(call, torch.ones(()), factor * _constant(call.given["other"]))
     return _fitting(call, torch.tensor(factor), _constant(call.given["self"]))
@@ -284,9 +306,7 @@ def _fitting(call: Call, scale: Tensor, shift: Tensor) -> nn.Module:
 ARITHMETIC: dict[object, Row] = {
     aten.add.Tensor: _add,
     aten.sub.Tensor: lambda call: _add(call, -1.0) if isinstance(call.given["self"], fx.Node) else _reversed(call),
-    aten.rsub.Scalar: lambda call: _fitting(
-        call, torch.tensor(-cast(float, call.given["alpha"])), _constant(call.given["other"])
-    ),
+    aten.rsub.Scalar: lambda call: _fitting(call, torch.tensor(-call.number("alpha")), _constant(call.given["other"])),
     aten.mul.Tensor: _multiply,
     aten.div.Tensor: _divide,
     aten.neg.default: lambda call: _fitting(call, torch.tensor(-1.0), torch.zeros(())),
@@ -294,8 +314,11 @@ ARITHMETIC: dict[object, Row] = {
 
 
 def _reversed(call: Call) -> nn.Module:
-    return _fitting(call, torch.tensor(-cast(float, call.given["alpha"])), _constant(call.given["self"]))
+    return _fitting(call, torch.tensor(-call.number("alpha")), _constant(call.given["self"]))
 
+
+# These give their indices too, which a module in their place does not.
+WITH_INDICES = frozenset({aten.adaptive_max_pool2d.default})
 
 # What turns logits into probabilities and leaves their order as it is.
 ENDINGS = frozenset({aten.softmax.int, aten.log_softmax.int, aten._softmax.default, aten._log_softmax.default})

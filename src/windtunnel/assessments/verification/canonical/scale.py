@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator
-from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
 
-from windtunnel.assessments.verification.canonical.fold import layer_of
+from windtunnel.assessments.verification.canonical.fold import argument, layer_of
 from windtunnel.assessments.verification.canonical.operators import aten
 
 # f(c x) = c f(x) for c > 0: a scale passes through.
@@ -29,7 +28,7 @@ _LAYERS = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d)
 def end_in_linear(graph: fx.GraphModule, classes: int) -> None:
     """Give a graph whose logits come from anything else one more linear layer, the identity."""
     (output,) = [node for node in graph.graph.nodes if node.op == "output"]
-    result = cast(fx.Node, output.args[0])
+    result = argument(output)
     if isinstance(layer_of(graph, result), nn.Linear) and len(result.users) == 1:
         return
     layer = nn.Linear(classes, classes).double()
@@ -51,7 +50,7 @@ def rescale(graph: fx.GraphModule, inputs: Tensor, unit: float, offset: float) -
     """
     group = _groups(graph)
     (output,) = [node for node in graph.graph.nodes if node.op == "output"]
-    result = cast(fx.Node, output.args[0])
+    result = argument(output)
     scales = _scales(graph, group, inputs)
     scales[group[result]] = unit
     last = layer_of(graph, result)
@@ -63,7 +62,7 @@ def rescale(graph: fx.GraphModule, inputs: Tensor, unit: float, offset: float) -
         assert layer.bias is not None  # every layer of ours has one
         if layer is last:
             layer.bias.sub_(offset)
-        layer.weight.mul_(scales[group[cast(fx.Node, node.args[0])]] / own)
+        layer.weight.mul_(scales[group[argument(node)]] / own)
         layer.bias.div_(own)
 
 

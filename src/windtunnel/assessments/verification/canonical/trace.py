@@ -16,7 +16,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from windtunnel.assessments.verification.canonical.operators import ARITHMETIC, ENDINGS, MODULES, Call, aten
+from windtunnel.assessments.verification.canonical.fold import argument
+from windtunnel.assessments.verification.canonical.operators import (
+    ARITHMETIC,
+    ENDINGS,
+    MODULES,
+    WITH_INDICES,
+    Call,
+    aten,
+)
 
 
 class UntraceableError(Exception):
@@ -101,19 +109,23 @@ class _Copier:
         return Trace(made.eval().requires_grad_(False), self.ending)
 
     def _result(self, node: fx.Node) -> fx.Node:
-        (result,) = cast("tuple[fx.Node, ...]", node.args[0])
+        (result,) = node.all_input_nodes
         while result.target in ENDINGS and _along_classes(result):
             self.ending = _name(result.target)
-            result = cast(fx.Node, result.args[0])
-        return cast(fx.Node, self.values[result])
+            result = argument(result)
+        return self._made(result)
 
     def _call(self, node: fx.Node) -> object:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
             # What changes its argument becomes what gives a new value, and stands for the argument from here on.
             node.target = getattr(getattr(aten, target.__name__.split(".")[0].removesuffix("_")), target._overloadname)
-            self.values[cast(fx.Node, node.args[0])] = made = self._call(node)
+            self.values[argument(node)] = made = self._call(node)
             return made
+        if target is operator.getitem and node.args[1] == 0 and argument(node).target in WITH_INDICES:
+            pooled = self.values[argument(node)]
+            if isinstance(pooled, fx.Node) and pooled.op == "call_module":
+                return pooled
         # A copied node's arguments are nodes of the new graph and constants, which fx's own types do not foresee.
         args = cast("tuple[Any, ...]", fx.map_arg(node.args, self._value))
         kwargs = cast("dict[str, Any]", fx.map_arg(node.kwargs, self._value))
@@ -121,7 +133,7 @@ class _Copier:
         if not inputs:
             return _doubled(cast(Callable[..., object], target)(*args, **kwargs))
         layer = self._layer(node, inputs, args, kwargs)
-        given = cast(fx.Node, self.values[inputs[0]])
+        given = self._made(inputs[0])
         if isinstance(layer, nn.Identity):
             return given
         if layer is not None:
@@ -146,6 +158,8 @@ class _Copier:
     ) -> nn.Module | None:
         """The torch module that does what `node` does; None where no row knows one."""
         target = node.target
+        if target in WITH_INDICES and any(user.users and user.args[1:] != (0,) for user in node.users):
+            return None
         row = MODULES.get(target) or (ARITHMETIC.get(target) if len(inputs) == 1 else None)
         if row is None or not isinstance(target, torch._ops.OpOverload):
             return None
@@ -156,6 +170,12 @@ class _Copier:
             return row(Call(given, _shape(inputs[0]), _shape(node)))
         except (KeyError, NotImplementedError):
             return None
+
+    def _made(self, node: fx.Node) -> fx.Node:
+        """What a node that depends on the input became."""
+        made = self.values[node]
+        assert isinstance(made, fx.Node)
+        return made
 
     def _value(self, node: fx.Node) -> Any:
         return self.values[node]

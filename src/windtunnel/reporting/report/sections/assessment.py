@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import ThreatModel
 from windtunnel.core.files import is_tensor_summary
-from windtunnel.params.outcome import Report as Options
+from windtunnel.core.metadata import limits
+from windtunnel.core.tables import table
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
 from windtunnel.reporting.report.sections.classifiers import classifier_tables
 from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, shown_side_by_side
 from windtunnel.reporting.report.words import (
     class_name,
-    interval,
     kwargs,
-    listed,
     number,
     region_words,
     short,
@@ -98,7 +98,7 @@ def what_ran(artifacts: Artifacts) -> str:
 
 def _bounds(artifacts: Artifacts) -> Iterator[Table]:
     """What a verifier verified of the logits, class by class: the mean over the samples that it bounded."""
-    ends = [listed(artifacts.metrics, f"mean_{end}_bound") for end in ("lower", "upper")]
+    ends = [table(tuple[float, ...], artifacts.metrics, f"mean_{end}_bound") for end in ("lower", "upper")]
     if all(ends):
         names = artifacts.class_names
         rows = [
@@ -114,8 +114,8 @@ def _metrics(artifacts: Artifacts) -> Iterator[Table]:
     for key, value in artifacts.metrics.items():
         if key.endswith(("_ci_low", "_ci_high")) or isinstance(value, dict | list):
             continue
-        limits = interval(artifacts.metrics, key)
-        rows.append((key, short(value), f"[{limits[0]:.4g}, {limits[1]:.4g}]" if limits else ""))
+        ends = limits(artifacts.metrics, key)
+        rows.append((key, short(value), f"[{ends[0]:.4g}, {ends[1]:.4g}]" if ends else ""))
     yield Table(f"Every metric of {artifacts.name}", ("metric", "value", "95 % interval"), tuple(rows))
     if options := [(k, short(v)) for k, v in kwargs(artifacts).items() if k not in {"sample_names", "class_names"}]:
         yield Table(f"Options of {artifacts.name}", ("option", "value"), tuple(options))
@@ -126,12 +126,12 @@ def _pairs(found: Found, name: str) -> Iterator[Table]:
     rows = []
     for child, metadata in found.children.get(name, {}).items():
         metrics = metadata.metrics
-        limits = interval(metrics, "corrupted_accuracy")
+        ends = limits(metrics, "corrupted_accuracy")
         rows.append(
             (
                 child,
                 f"{number(metrics, 'corrupted_accuracy'):.1%}" if "corrupted_accuracy" in metrics else "-",
-                f"[{limits[0]:.1%}, {limits[1]:.1%}]" if limits else "",
+                f"[{ends[0]:.1%}, {ends[1]:.1%}]" if ends else "",
                 short(metrics.get("prediction_flips")),
                 str(len(metadata.caveats)),
             )

@@ -9,11 +9,12 @@ from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.leading import leading_metric
+from windtunnel.core.metadata import limits
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.known import known_against_epsilon
-from windtunnel.reporting.report.words import class_name, interval, number, percent, region_words
+from windtunnel.reporting.report.words import class_name, number, region_words
 
 
 def damage_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
@@ -32,7 +33,7 @@ def _left(mine: Sequence[Artifacts]) -> Chart | None:
         key = leading_metric(a.metadata)
         if key:
             name = f"{a.name}, {region_words(a)}"
-            rows.append(Bar(name, number(a.metrics, key), "broken", interval(a.metrics, key)))
+            rows.append(Bar(name, number(a.metrics, key), "broken", limits(a.metrics, key)))
     if len(rows) < 2:
         return None
     clean = number(mine[0].metrics, "clean_accuracy")
@@ -74,7 +75,7 @@ def _class_table(found: Found) -> Iterator[Table]:
         return
     shown = classes[:MOST_CLASSES]
     left_out = f" The {len(shown)} weakest of {len(classes)} classes." if len(shown) < len(classes) else ""
-    rows = tuple((str(row[0]["class"]), str(row[0]["n"]), *(percent(end, "accuracy") for end in row)) for row in shown)
+    rows = tuple((one.name, str(one.n), *map(str, one.rates)) for one in shown)
     gaps = " ".join(
         f"Gap between the best and the weakest class, {ENDS[end]}: {gap_words(metrics, end)}." for end in ends
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.metadata import Rate, limits
+from windtunnel.core.tables import table
 from windtunnel.reporting.report.model import Table
-from windtunnel.reporting.report.words import Row, bracket, interval, number, rows_in, short
+from windtunnel.reporting.report.words import bracket, short
+
+Numbers = Mapping[str, float]
 
 _SHARES = {"clean": "clean_accuracy", "LRA": "lra", "LGA": "lga", "LLNA": "llna_reconstruction", "LARA": "lara", "LAGA": "laga",
            "noise": "noise_accuracy", "frequency L2": "adversarial_frequency_scaled_l2",
@@ -19,44 +24,46 @@ _SIZES = {"LARS": "lars", "LAGS": "lags", "severity L2": "adversarial_severity_s
 
 def classifier_tables(artifacts: Artifacts) -> Iterator[Table]:
     """The accuracies and the distances of every classifier, and the correlations; nothing where there is one classifier."""
-    rows = rows_in(artifacts.metrics, "models")
+    rows = table(tuple[ClassifierMetrics, ...], artifacts.metrics, "models")
     if not rows:
         return
     yield _table(f"Classifiers of {artifacts.name}: accuracies and frequencies", rows, _SHARES, _share)
     yield _table(f"Classifiers of {artifacts.name}: how distant their nearest examples are", rows, _SIZES, _size)
-    lines = rows_in(artifacts.metrics, "correlations")
-    if lines:
+    if lines := table(tuple[Correlation, ...], artifacts.metrics, "correlations"):
         cells = [
-            (_words(r["x"]), _words(r["y"]), short(r["n"]), _coefficient(r, "pearson"), _coefficient(r, "spearman"))
-            for r in lines
+            (_words(line.x), _words(line.y), str(line.n), _coefficient(line.of_pearson), _coefficient(line.of_spearman))
+            for line in lines
         ]
         header = ("metric", "with", "classifiers", "Pearson, 95 % interval", "Spearman, 95 % interval")
         yield Table(f"Correlations over the classifiers of {artifacts.name}", header, tuple(cells), folded=True)
 
 
-def _table(caption: str, rows: list[Row], columns: dict[str, str], show: Callable[[Row, str], str]) -> Table:
-    used = {words: key for words, key in columns.items() if any(key in row for row in rows)}
+def _table(
+    caption: str, rows: Sequence[ClassifierMetrics], columns: dict[str, str], show: Callable[[Numbers, str], str]
+) -> Table:
+    used = {words: key for words, key in columns.items() if any(key in row.numbers for row in rows)}
     cells = tuple(
-        (short(row["model"]), *(show(row, key) if key in row else "-" for key in used.values())) for row in rows
+        (short(row.model), *(show(row.numbers, key) if key in row.numbers else "-" for key in used.values()))
+        for row in rows
     )
     return Table(caption, ("classifier", *used), cells)
 
 
-def _share(row: Row, key: str) -> str:
-    return f"{number(row, key):.1%}{bracket(interval(row, key))}"
+def _share(numbers: Numbers, key: str) -> str:
+    return f"{numbers[key]:.1%}{bracket(limits(numbers, key))}"
 
 
-def _size(row: Row, key: str) -> str:
-    limits = interval(row, key)
-    return f"{number(row, key):.3g}" + (f" [{limits[0]:.3g}, {limits[1]:.3g}]" if limits else "")
+def _size(numbers: Numbers, key: str) -> str:
+    ends = limits(numbers, key)
+    return f"{numbers[key]:.3g}" + (f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else "")
 
 
-def _words(metric: object) -> str:
-    return str(metric).replace("_", " ")
+def _words(metric: str) -> str:
+    return metric.replace("_", " ")
 
 
-def _coefficient(row: Row, key: str) -> str:
-    if key not in row:
+def _coefficient(found: Rate | None) -> str:
+    if found is None:
         return "constant"
-    limits = interval(row, key)
-    return f"{number(row, key):.2f}" + (f" [{limits[0]:.2f}, {limits[1]:.2f}]" if limits else "")
+    ends = found.limits
+    return f"{found.value:.2f}" + (f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "")

@@ -13,14 +13,15 @@ from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.reported import CONFIDENCE, COST, Column, Question, Reported, reported_of
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import ThreatModel
-from windtunnel.params.outcome import Report as Options
+from windtunnel.core.metadata import Metrics
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
-from windtunnel.reporting.report.sections.verdict import layers
-from windtunnel.reporting.report.words import Row, number, percent, region, region_words, short
+from windtunnel.reporting.report.sections.statement import layers
+from windtunnel.reporting.report.words import number, percent, region, region_words, short
 
 
 def reported(artifacts: Artifacts) -> Reported:
@@ -30,7 +31,7 @@ def reported(artifacts: Artifacts) -> Reported:
 
 def show(column: Column, artifacts: Artifacts, confidence: float | None = None) -> str:
     """The metric of one assessment as text; `-` where it has none. `confidence`: of what it broke, in the wrong answer."""
-    metrics: Row = artifacts.metrics
+    metrics = artifacts.metrics
     if column.metric == COST:
         return _cost(metrics)
     if column.metric == CONFIDENCE:
@@ -46,7 +47,7 @@ def show(column: Column, artifacts: Artifacts, confidence: float | None = None) 
     return f"{number(metrics, column.metric):.4g}" if plain else short(value)
 
 
-def _cost(metrics: Row) -> str:
+def _cost(metrics: Metrics) -> str:
     if "queries_succ_median" in metrics:
         return f"{number(metrics, 'queries_succ_median'):.0f} queries (median)"
     if "mean_forward_passes" not in metrics:

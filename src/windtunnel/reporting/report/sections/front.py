@@ -1,4 +1,4 @@
-"""Page one: the answer. The verdict in words, the sandwich, the gate, what was allowed, what did most damage, what limits it."""
+"""Page one: the answer. What is stated in words, the sandwich, the gate, what was allowed, what did most damage, what limits it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
+from windtunnel.reporting.report.sections.statement import hard_failures, layers, statement
 from windtunnel.reporting.report.sections.threat import threat_blocks
-from windtunnel.reporting.report.sections.verdict import hard_failures, layers, verdict
 from windtunnel.reporting.report.words import bracket, class_name, mean_over, region, region_words
 
 FINDINGS = 5
@@ -32,7 +32,7 @@ def front(found: Found) -> Front:
         alarms=tuple(
             Finding("invalid", f"This number must not be believed: {line}") for line in hard_failures(summary)
         ),
-        verdict=verdict(summary, len(found.assessments)),
+        statement=statement(summary, len(found.assessments)),
         gate=gate_line(found.gate),
         sanity=sanity_line(found.checks),
         tiles=tuple(_tiles(summary)),

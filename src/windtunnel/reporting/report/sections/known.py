@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
-from windtunnel.reporting.report.sections.verdict import layers
+from windtunnel.reporting.report.sections.statement import layers
 
 
 def budgets_table(found: Found) -> Table:
@@ -20,7 +20,7 @@ def budgets_table(found: Found) -> Table:
         for layer in layers(found.summary)
     )  # fmt: skip
     header = ("budget", "certified", "worst case", "attacked", "examined", "set by")
-    return Table("What is known at each budget; the first is the one of the verdict", header, rows)
+    return Table("What is known at each budget; the first is the one of page one", header, rows)
 
 
 def known_against_epsilon(found: Found) -> Iterator[Block]:

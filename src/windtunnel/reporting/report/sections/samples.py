@@ -11,9 +11,9 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.core.metadata import names_in
 from windtunnel.core.sandwich import options_of_summary
 from windtunnel.reporting.report.collect import Found
-from windtunnel.reporting.report.model import SampleOutcome, SampleRow, Samples
+from windtunnel.reporting.report.model import SampleResult, SampleRow, Samples
 from windtunnel.reporting.report.pictures import thumbnails_note
-from windtunnel.reporting.report.sections.verdict import layers
+from windtunnel.reporting.report.sections.statement import layers
 from windtunnel.reporting.report.words import class_name, region_words
 
 STATUSES = ("broken", "verified", "not known", "misclassified", "contradiction")
@@ -26,7 +26,7 @@ def samples_appendix(found: Found) -> Samples | None:
     if base is None:
         return None
     names, classes = base.sample_names, base.class_names
-    outcomes = [_outcomes(a, classes) for a in found.assessments]
+    results = [_results(a, classes) for a in found.assessments]
     targets, clean = (base.tensor(key).tolist() for key in ("targets", "clean_predictions"))
     statuses = _statuses(found.summary, len(names))
     rows = []
@@ -40,7 +40,7 @@ def samples_appendix(found: Found) -> Samples | None:
                 status,
                 by,
                 distance,
-                tuple(one.get(name) for one in outcomes),
+                tuple(one.get(name) for one in results),
             )
         )
     sprites = tuple(found.pictures.sprites) if found.pictures else ()
@@ -81,14 +81,14 @@ def _statuses(summary: Artifacts | None, n: int) -> list[tuple[str, str, str]]:
     return found
 
 
-def _outcomes(artifacts: Artifacts, classes: list[str]) -> dict[str, SampleOutcome]:
+def _results(artifacts: Artifacts, classes: list[str]) -> dict[str, SampleResult]:
     """What one assessment found, by sample name."""
     n = len(artifacts.sample_names)
     verdicts = artifacts.tensor("verdicts").tolist()
     after = _column(artifacts, "perturbed_predictions", n, -1)
     distance = _column(artifacts, "perturbation_distance", n, math.nan)
     return {
-        name: SampleOutcome(
+        name: SampleResult(
             _VERDICT.get(verdicts[i], str(verdicts[i])),
             class_name(classes, int(after[i])) if after[i] >= 0 else "",
             f"{distance[i]:.4g}" if math.isfinite(distance[i]) else "",

@@ -1,4 +1,4 @@
-"""Should these numbers be believed? The checks by group, and the gate's verdict."""
+"""Should these numbers be believed? The checks by group, and the gate's decision."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _result(row: FindingRecord) -> str:
 
 
 def gate_line(gate: GateResult | None) -> Finding:
-    """The verdict of the gate in one line, for page one."""
+    """The gate's decision in one line, for page one."""
     if gate is None:
         return Finding("warning", "Gate: not decided yet.")
     severity, words = _DECISIONS[gate.decision]
@@ -142,7 +142,7 @@ def gate_section(gate: GateResult) -> Section:
     blocks: list[Block] = [Finding(severity, words)]
     if gate.conditions:
         with_reason = any(row.reason for row in gate.conditions)
-        header = ("condition", "value", "interval", "threshold", "verdict", *(["reason"] if with_reason else []))
+        header = ("condition", "value", "interval", "threshold", "result", *(["reason"] if with_reason else []))
         rows = tuple(
             (
                 row.name,

@@ -14,7 +14,7 @@ from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.png import png_of
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.params.outcome import Report as Options
+from windtunnel.params.results import Report as Options
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.pictures import LARGE, Pictures

@@ -16,7 +16,7 @@ from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.sandwich import Layer
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
-from windtunnel.reporting.report.sections.verdict import layers
+from windtunnel.reporting.report.sections.statement import layers
 from windtunnel.reporting.report.words import class_name, region
 
 SAMPLES = 3

@@ -138,10 +138,10 @@ if (byId("sample-data")) {
     const first = element("tr"), cell = element("td"), thumb = thumbnail(-1, row.index, 64);
     if (thumb) cell.append(thumb);
     first.append(cell, ...["clean", "", clean === target ? "correct" : "misclassified", clean, "", ""].map((t) => element("td", t)));
-    const others = data.outcomes[row.index].map((outcome, a) => {
-      const tr = element("tr"), td = element("td"), changed = outcome && thumbnail(a, row.index, 64);
+    const others = data.results[row.index].map((result, a) => {
+      const tr = element("tr"), td = element("td"), changed = result && thumbnail(a, row.index, 64);
       if (changed) td.append(changed);
-      const [assessment, region] = data.assessments[a], [verdict, answer, distance, who] = outcome ? outcome.map(word) : ["not among its samples", "", "", ""];
+      const [assessment, region] = data.assessments[a], [verdict, answer, distance, who] = result ? result.map(word) : ["not among its samples", "", "", ""];
       tr.append(td, ...[assessment, region, verdict, answer, distance, who].map((t) => element("td", t)));
       return tr;
     });

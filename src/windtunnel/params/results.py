@@ -32,7 +32,7 @@ class Sanity(Block):
         default_factory=dict, description="check id: threshold instead of the documented one, e.g. C3: 0.01"
     )
     samples: PositiveInt = Field(100, description="on how many samples attacks are rerun at most")
-    queries: PositiveInt = Field(1000, description="how many rows a model.source: function may be asked by the checks")
+    queries: PositiveInt = Field(1000, description="how many queries a model.source: function may get from the checks")
     expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
         None, description="what the model is known to reach on this data (A8)"
     )
@@ -58,6 +58,13 @@ class Report(Block):
     figure_scope: Literal["per_sample", "per_assessor"] = Field(
         "per_sample", description="pictures of attacks: sample by sample under every attack, or attack by attack"
     )
+
+
+class ReportEntry(Block):
+    """What the stage `report` runs with: its block, and the names of the assessments in the order of params.yaml."""
+
+    report: Report
+    assessments: tuple[str, ...]
 
 
 class Tracking(Block):

@@ -7,7 +7,7 @@ import torch
 
 from tests.made import metadata
 from windtunnel.core.artifacts import Artifacts
-from windtunnel.reporting.report.sections.verdict import verdict
+from windtunnel.reporting.report.sections.statement import statement
 
 NO_LABELS = ({"code": "pseudo_labels", "text": "There are no labels."},)
 
@@ -90,12 +90,12 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_sentence_follows_from_the_case(case):
     found, words = CASES[case]
-    assert verdict(found).replace("\N{NO-BREAK SPACE}", " ") == words
+    assert statement(found).replace("\N{NO-BREAK SPACE}", " ") == words
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_sentence_calls_a_model_robust_or_hedges_what_is_proved(case):
-    words = verdict(CASES[case][0])
+    words = statement(CASES[case][0])
     assert "is robust" not in words
     assert ("open" in words) <= ("Nothing is left open" in words or "samples are open" in words)
 
@@ -110,6 +110,6 @@ def test_no_sentence_calls_a_model_robust_or_hedges_what_is_proved(case):
     ],
 )
 def test_one_sample_has_no_shares(clean, row, words):
-    text = verdict(summary(clean=clean, n=1, **row))
+    text = statement(summary(clean=clean, n=1, **row))
     assert words in text
     assert "%" not in text

@@ -1,4 +1,4 @@
-"""The outcome in one or two sentences that someone who is no expert reads correctly; which ones follows from the case.
+"""The answer in one or two sentences that someone who is no expert reads correctly; which ones follows from the case.
 
 Every case has its own words, so that none contradicts its numbers: where everything is decided nothing is said to be
 unknown, and where nothing was verified nothing is said to be robust.
@@ -26,7 +26,7 @@ def hard_failures(summary: Artifacts | None) -> tuple[str, ...]:
     return options_of_summary(summary.metadata).hard_failures if summary else ()
 
 
-def verdict(summary: Artifacts | None, assessments: int = 0) -> str:
+def statement(summary: Artifacts | None, assessments: int = 0) -> str:
     """The sentences of page one. `assessments`: how many there are, for a run that has no summary of them."""
     if summary is None:
         missing = f"There is no summary of the {assessments} assessments" if assessments else "Nothing was assessed"
