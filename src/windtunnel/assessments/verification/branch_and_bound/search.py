@@ -90,7 +90,7 @@ class Search:
         deep = len(self._query) * bytes_each > self._limits.memory
         worst = gap.argsort(descending=deep, stable=True)
         # Half of the places are of the functions nearest to their goals, so that one that is out of reach does not starve the others.
-        missing = torch.zeros(len(self._goals), device=gap.device).index_reduce_(0, query, -gap, "amax")
+        missing = torch.zeros(len(self._goals), device=gap.device).scatter_reduce(0, query, -gap, "amax")
         nearest = worst[missing[query][worst].argsort(stable=True)][: self._limits.batch // 2]
         first = torch.zeros(len(able), dtype=torch.bool, device=gap.device)
         first[nearest] = True
