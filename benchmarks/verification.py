@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from verification_methods import INSTANCES, methods_side_by_side
+from verification_methods import INSTANCES, METHODS, Asked, methods_side_by_side
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.core.classifier import Classifier, module_digest
@@ -159,7 +159,10 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, help="instead of looking for it")
     parser.add_argument("--quick", action="store_true", help="fewer samples and repeats")
     parser.add_argument("--methods", nargs="*", help=f"networks of the third part: {', '.join(INSTANCES)}; none: all")
-    parser.add_argument("--samples", type=int, default=20, help="of the third part")
+    parser.add_argument("--samples", type=int, default=100, help="of the third part")
+    parser.add_argument("--undecided", type=int, default=10, help="of them, asked of each method, of the third part")
+    parser.add_argument("--only", choices=list(METHODS), help="one method alone, of the third part")
+    parser.add_argument("--kept", type=Path, help="JSON file of outcomes measured earlier, of the third part")
     parser.add_argument("--seconds", type=float, default=60, help="for one sample, of the third part")
     parser.add_argument("--weights", type=Path, default=Path(tempfile.gettempdir()) / "windtunnel-benchmark")
     options = parser.parse_args()
@@ -168,7 +171,10 @@ def main() -> None:
         names = options.methods or list(INSTANCES)
         references = SHARED / "data" / "models"
         data = mnist(options.mnist, options.samples)
-        methods_side_by_side(data, references, options.weights, options.seconds, names)
+        methods = [options.only] if options.only else list(METHODS)
+        kept = options.kept or options.weights / "outcomes.json"
+        asked = Asked(options.seconds, options.undecided, methods, kept)
+        methods_side_by_side(data, references, options.weights, asked, names)
         return
     if options.peer:
         it = trained(mnist(options.mnist, 60 if options.quick else 200), Recipe(architecture="cnn", epochs=4))

@@ -137,6 +137,14 @@ def test_small_images_of_idx_and_npz_are_resized_for_corruptions(tmp_path, found
         assert ("upsample: 32" in text) == (one.path.name != "large.npz")
 
 
+def test_the_training_split_beside_an_npz_is_named_too(tmp_path, found):
+    """Without it A20 and A22 cannot ask whether the samples were trained on."""
+    for name in ("test", "train"):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.zeros(2, np.int64))
+    (one,) = found().data
+    assert (one.path.name, one.train) == ("test.npz", Path("train.npz"))
+
+
 def test_an_npz_counts_where_it_holds_x(tmp_path, found):
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)))
     np.savez(tmp_path / "b.npz", weights=np.zeros(3))

@@ -6,7 +6,7 @@ import gzip
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
@@ -82,7 +82,7 @@ def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) 
 def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
     found = [path for path in arrays if "idx3-ubyte" in path.name]
     for path in found:
-        train = next((p for p in found if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
+        train = _train_beside(path, found)
         pair = (_labels(path), _labels(train) if train else None)
         yield Samples(path, "idx", maker(path, made), train, pair, side=_idx_side(root / path), channels=1)
 
@@ -102,9 +102,14 @@ def _labels(images: Path) -> Path:
 
 
 def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
-    for path in arrays:
-        if path.suffix == ".npz" and "x" in _arrays(root / path):
-            yield _array(root, path, made)
+    found = [path for path in arrays if path.suffix == ".npz" and "x" in _arrays(root / path)]
+    for path in found:
+        yield replace(_array(root, path, made), train=_train_beside(path, found))
+
+
+def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
+    """The training split of the same folder, by its name."""
+    return next((p for p in files if p.parent == path.parent and _word(p) in _TRAINS and p != path), None)
 
 
 def _array(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:

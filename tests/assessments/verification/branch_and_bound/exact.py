@@ -13,6 +13,11 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor, nn
 
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+
 
 class Choice(nn.Module):
     """An activation that can be told which of its affine cases to take; `cases` of each unit, `fixed` None for free."""
@@ -136,3 +141,11 @@ def exact_margin(module: nn.Module, low: Tensor, high: Tensor, target: int) -> f
         part.fixed = None
     module.float()
     return float(smallest)
+
+
+def improved(net: Network, region: Region, iterations: int) -> Bounded:
+    """CROWN bounds of every layer, then alpha-CROWN bounds of every unit."""
+    bounded = bound_network(net, region, 64)
+    every = [torch.ones(2, len(region), layer.size, dtype=torch.bool) for layer in net.layers]
+    improve_network(bounded, every, iterations, 64, lambda: False)
+    return bounded

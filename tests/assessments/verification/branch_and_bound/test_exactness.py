@@ -4,11 +4,10 @@ import os
 
 import pytest
 import torch
-from exact import NETWORKS, exact_margin, network
+from exact import NETWORKS, exact_margin, improved, network
 from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound.decide import decide
-from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
@@ -144,7 +143,7 @@ def test_random_points_of_a_region_lie_within_the_bounds_of_every_layer(name, no
     module[0].weight.data.mul_(3)
     x, net = torch.rand(2, 1, 4, 4), Network(module, (1, 4, 4), CPU)
     region = Region.around(x, norm, {Norm.LINF: 0.1, Norm.L2: 0.4, Norm.L1: 1.0}[norm], CPU)
-    bounded = bound_network(net, region, 5, 64)
+    bounded = improved(net, region, 5)
     for i in range(2):
         noise = torch.randn(2000, 16, dtype=torch.float64)
         noise[:500] = noise[:500] * (noise[:500].abs() == noise[:500].abs().amax(1, keepdim=True))

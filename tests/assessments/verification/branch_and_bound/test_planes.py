@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from exact import network
+from exact import improved, network
 from torch import nn
 
-from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
@@ -20,7 +19,7 @@ def margins(kind, seed, epsilon=0.3, norm=Norm.LINF):
     net = Network(network(kind, seed), (1, 4, 4), CPU)
     x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
     region = Region.around(x, norm, epsilon, CPU)
-    bounded = bound_network(net, region, 10, 64)
+    bounded = improved(net, region, 10)
     spec = torch.eye(net.num_outputs)[0] - torch.eye(net.num_outputs)[1:]
     rows = bounded.start(len(net.layers), spec, torch.zeros(len(spec), dtype=torch.int64))
     _, rows = optimise(bounded, rows, 30, torch.inf)
@@ -65,7 +64,7 @@ def test_planes_over_what_another_activation_gives_are_valid(name):
             part.weight.mul_(2.5)
         net = Network(module, (1, 4, 4), CPU)
         region = Region.around(torch.rand(1, 1, 4, 4), Norm.LINF, 0.3, CPU)
-        bounded = bound_network(net, region, 5, 64)
+        bounded = improved(net, region, 5)
         spec = torch.eye(3)[:1] - torch.eye(3)[1:]
         rows = with_planes(bounded, bounded.start(2, spec, torch.zeros(2, dtype=torch.int64)), 20, 10**9)
         assert rows.planes

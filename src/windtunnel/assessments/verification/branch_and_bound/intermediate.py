@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 
 
-def bound_network(network: Network, region: Region, iterations: int, rows: int) -> Bounded:
-    """CROWN bounds of every layer, then alpha-CROWN for the units that stay unstable; in float64, `rows` at a time."""
+def bound_network(network: Network, region: Region, rows: int) -> Bounded:
+    """CROWN bounds of every layer; in float64, `rows` at a time."""
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
         if layer.direct:
@@ -22,31 +22,40 @@ def bound_network(network: Network, region: Region, iterations: int, rows: int) 
             continue
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
-        every = torch.ones(n, size, dtype=torch.bool, device=network.device)
-        _improve(bounded, j, ends, every, 0, rows)
-        if iterations and j:
-            open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else every
-            _improve(bounded, j, ends, open_, iterations, rows)
+        _improve(bounded, j, ends, torch.ones(2, n, size, dtype=torch.bool, device=network.device), 0, rows)
         bounded.add(ends[0], -ends[1])
     return bounded
 
 
-def unit_rows(which: Tensor, size: int, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """(spec, sample, unit, side) of both sides of the units in `which` (n, size) bool: z and -z, `rows` at a time."""
-    found = which.nonzero()
-    if not len(found):
-        return
-    sample, unit = found.repeat(2, 1).unbind(1)
-    side = torch.arange(2, device=which.device).repeat_interleave(len(found))
-    for part in torch.arange(len(unit), device=which.device).split(rows):
-        spec = torch.zeros(len(part), size, device=which.device)
+def improve_network(
+    bounded: Bounded, which: list[Tensor], iterations: int, rows: int, expired: Callable[[], bool]
+) -> None:
+    """Alpha-CROWN for the bounds in `which`, (2, n, size) bool of each layer, CROWN for the others; in the order of layers.
+
+    Ends early when `expired`; all bounds hold at any time.
+    """
+    for j, layer in enumerate(bounded.network.layers):
+        if layer.direct or expired():
+            continue
+        ends = [bounded.low[j].clone(), -bounded.up[j]]
+        open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)
+        _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
+        _improve(bounded, j, ends, open_ & which[j], iterations, rows)
+        bounded.tighten(j, ends[0], -ends[1])
+
+
+def unit_rows(which: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """(spec, sample, unit, side) of the bounds in `which` (2, n, size) bool, z from below and -z, `rows` at a time."""
+    side, sample, unit = which.nonzero().unbind(1)
+    for part in torch.arange(len(unit), device=which.device).split(rows) if len(unit) else ():
+        spec = torch.zeros(len(part), which.shape[2], device=which.device)
         spec[torch.arange(len(part), device=which.device), unit[part]] = 1.0 - 2.0 * side[part]
         yield spec, sample[part], unit[part], side[part]
 
 
 def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int) -> None:
-    """Raise the lower bounds `ends` of z and of -z, each (n, size), of the units in `which`."""
-    for spec, sample, unit, side in unit_rows(which, bounded.network.layers[j].size, rows):
+    """Raise the lower bounds `ends` of z and of -z, each (n, size), where `which` (2, n, size) says so."""
+    for spec, sample, unit, side in unit_rows(which, rows):
         part = bounded.start(j, spec, sample)
         if iterations:
             _, part = optimise(bounded, part, iterations, 0.0)

@@ -107,17 +107,30 @@ class Bounded:
         self.slices: list[slice] = []
         self._at_columns: tuple[Tensor, Tensor, Tensor]
         self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
-        self.refresh()
+        self._refresh()
 
     def add(self, low: Tensor, up: Tensor) -> None:
         """Bounds of the next layer, with a little room for the rounding that made them."""
         slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
         self.low.append(low - slack)
         self.up.append(up + slack)
-        self.refresh()
+        self._refresh()
 
-    def refresh(self) -> None:
-        """To be called when bounds have changed: the columns are others afterwards."""
+    def tighten(self, j: int, low: Tensor, up: Tensor) -> None:
+        """Other bounds of layer j, of which the tighter counts; given as `add` takes them. The columns are others afterwards."""
+        slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
+        self.low[j] = torch.maximum(self.low[j], low - slack)
+        self.up[j] = torch.minimum(self.up[j], up + slack)
+        self._refresh()
+
+    def part(self, members: Tensor) -> Bounded:
+        """The samples `members`, int64, alone."""
+        found = Bounded(self.network, self.region.part(members))
+        found.low, found.up = [low[members] for low in self.low], [up[members] for up in self.up]
+        found._refresh()
+        return found
+
+    def _refresh(self) -> None:
         self._fixed.clear()
         self.units, self.slices, end = [], [], 0
         nothing = torch.empty(0, dtype=torch.int64, device=self.network.device)

@@ -84,11 +84,18 @@ class Search:
             self._keep((~settled).nonzero().flatten().to(self._query.device))
             return self._take()
         able = (~spent).nonzero().flatten().to(self._query.device)
-        gap = (self._bound - self._goals[self._query].float())[able]
+        query = self._query[able]
+        gap = self._bound[able] - self._goals[query].float()
         bytes_each = self._signs.shape[1] * 7
         deep = len(self._query) * bytes_each > self._limits.memory
-        order = gap.argsort(descending=deep, stable=True)
-        return able[order[: self._limits.batch]]
+        worst = gap.argsort(descending=deep, stable=True)
+        # Half of the places are of the functions nearest to their goals, so that one that is out of reach does not starve the others.
+        missing = torch.zeros(len(self._goals), device=gap.device).scatter_reduce(0, query, -gap, "amax")
+        nearest = worst[missing[query][worst].argsort(stable=True)][: self._limits.batch // 2]
+        first = torch.zeros(len(able), dtype=torch.bool, device=gap.device)
+        first[nearest] = True
+        rest = worst[~first[worst]][: self._limits.batch - len(nearest)]
+        return able[torch.cat([nearest, rest])]
 
     def _keep(self, index: Tensor, *, invert: bool = False) -> None:
         mask = torch.zeros(len(self._query), dtype=torch.bool, device=self._query.device)

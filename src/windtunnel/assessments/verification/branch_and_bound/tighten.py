@@ -17,28 +17,27 @@ from windtunnel.assessments.verification.branch_and_bound.optimise import optimi
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
 
-def tighten(bounded: Bounded, splits: int, iterations: int, rows: int, expired: Callable[[], bool]) -> None:
-    """Split up to `splits` times for each side of each unstable unit, in the order of layers, so that later ones profit.
+def tighten(
+    bounded: Bounded, which: list[Tensor], splits: int, iterations: int, rows: int, expired: Callable[[], bool]
+) -> None:
+    """Split up to `splits` times for each bound in `which` of an unstable unit, in the order of layers, so that later ones profit.
 
-    rows: linear functions that are bounded together. Ends early when `expired`; all bounds hold at any time.
+    which: of each layer (2, n, size) bool. rows: linear functions that are bounded together. Ends early when `expired`; all bounds
+    hold at any time.
     """
     for j, layer in enumerate(bounded.network.layers):
         if layer.direct or not layer.splits or not bounded.below(j):
             continue
-        low, up = bounded.low[j].clone(), bounded.up[j].clone()
-        open_ = (low < 0) & (up > 0)
-        for spec, sample, unit, side in unit_rows(open_, layer.size, max(1, rows // 2)):
+        ends = [bounded.low[j].clone(), -bounded.up[j]]
+        open_ = (ends[0] < 0) & (ends[1] < 0) & which[j]
+        for spec, sample, unit, side in unit_rows(open_, max(1, rows // 2)):
             if expired():
                 break
             found = _best_first(bounded, bounded.start(j, spec, sample), splits, iterations)
-            found = found - 1e-9 * (1 + found.abs())
-            for k, end in enumerate((low, -up)):
+            for k, end in enumerate(ends):
                 at = side == k
                 end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], found[at])
-                if k:
-                    up = -end
-        bounded.low[j], bounded.up[j] = low, up
-        bounded.refresh()
+        bounded.tighten(j, ends[0], -ends[1])
         if expired():
             return
 
