@@ -22,6 +22,8 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[T
     that are carried together.
     """
     network, n = bounded.network, len(bounded.region)
+    if not network.layers:
+        return []
     gain = _Gain(bounded)
     gain.add(margins, torch.ones(len(margins), device=network.device))
     scores: list[Tensor] = []
