@@ -6,6 +6,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ def shim_auto_lirpa() -> None:
     _node_getitem()
     _named_members_keyword()
     _convolution_of_an_l1_ball()
+    _leaky_relu_of_negative_slope()
 
 
 def _numpy_arraysetops() -> None:
@@ -83,3 +85,19 @@ def _convolution_of_an_l1_ball() -> None:
         return centre - radius, centre + radius
 
     BoundConv.interval_propagate = interval_propagate
+
+
+def _leaky_relu_of_negative_slope() -> None:
+    # 0.3 takes every activation for monotonic: one of negative slope is convex, greatest at an end and least there or at its kink.
+    from auto_LiRPA.operators.activation import BoundLeakyRelu
+
+    if "interval_propagate" in vars(BoundLeakyRelu):
+        return
+
+    def interval_propagate(self: Any, *v: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        lower, upper = v[0]
+        at_ends = self.forward(lower), self.forward(upper)
+        nearest_kink = self.forward(lower.clamp(min=0).minimum(upper))
+        return torch.minimum(*at_ends).minimum(nearest_kink), torch.maximum(*at_ends)
+
+    BoundLeakyRelu.interval_propagate = interval_propagate
