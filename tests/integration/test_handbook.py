@@ -35,7 +35,7 @@ def blocks(page: str, language: str) -> list[str]:
 def test_it_builds_without_a_broken_link(tmp_path):
     """Strict: a link or an anchor that leads nowhere, and a page that no menu shows, are errors."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
     assert found.returncode == 0, found.stderr[-3000:]
     params = (tmp_path / "site" / "reference" / "params.html").read_text()
     assert "survivors_of" in params
@@ -49,7 +49,7 @@ def test_the_tutorial_is_a_program_that_ends_in_a_finding(tmp_path):
     program = "\n".join(blocks("tutorial.md", "python"))
     (tmp_path / "tutorial.py").write_text(program)
     found = subprocess.run(
-        [sys.executable, "tutorial.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "tutorial.py"], cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False
     )
     assert found.returncode == 0, found.stderr[-3000:]
     (gain,) = re.findall(r"rose by (-?\d+)%", found.stdout)
