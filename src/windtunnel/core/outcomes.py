@@ -69,7 +69,7 @@ class Shares:
 
 
 class Origin(SparseRecord):
-    """The version in the registry that outcomes were fetched for. reassessed: it was assessed anew under other params."""
+    """The version in the registry that outcomes were fetched for. reassessed: it was assessed once more, under other params."""
 
     model: str = ""
     version: str = ""

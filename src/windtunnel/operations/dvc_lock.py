@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -48,9 +48,6 @@ class _Lock(BaseModel):
     stages: dict[str, LockedStage] = {}
 
 
-_LOCK = TypeAdapter(_Lock)
-
-
 def read_lock(path: Path, *, exact: bool = False) -> dict[str, LockedStage]:
     """The stages of a dvc.lock by label, in its order; none where there is no such file or it is damaged.
 
@@ -58,6 +55,6 @@ def read_lock(path: Path, *, exact: bool = False) -> dict[str, LockedStage]:
     """
     try:
         content = YAML(typ="safe", pure=exact).load(path.read_text(encoding="utf-8"))
-        return _LOCK.validate_python(content).stages
+        return _Lock.model_validate(content).stages
     except (OSError, YAMLError, UnicodeDecodeError, ValidationError):
         return {}

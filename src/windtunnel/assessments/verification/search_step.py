@@ -45,9 +45,9 @@ def network_of(classifier: Classifier) -> Network:
 def limits_of(params: BranchAndBound, network: Network) -> Limits:
     """How much work a sample may cost; how many rows go together follows from the memory allowed and the network alone."""
     memory = params.memory * 2**20
-    indices = memory // (_COPIES * _FLOAT * network.width)
+    rows = memory // (_COPIES * _FLOAT * network.width)
     most = _MOST_ROWS if network.device.type == "cpu" else 16 * _MOST_ROWS
-    return Limits(params.domains, params.iterations, params.batch, memory, max(2, min(most, indices)))
+    return Limits(params.domains, params.iterations, params.batch, memory, max(2, min(most, rows)))
 
 
 def search_or_bound(step: str, ledger: Ledger, task: Task) -> None:

@@ -22,9 +22,8 @@ from windtunnel.assessments.verification.limits import OutOfTimeError
 
 # Iterations: of the margins at first, of the margins later, of the inputs of activations, of the planes.
 _QUICK_ROOT, _ROOT, _INNER, _PLANES = 20, 60, 20, 60
-_IMPROVED = (
-    1500  # bounds of inner units whose slopes are optimised: all of a dense network's, the most influential of others'
-)
+# Bounds of inner units whose slopes are optimised: all of a dense network's, the most influential of others'.
+_IMPROVED = 1500
 # (bounds of inner units, splits for each of them): what is tightened in turn. A search comes before each round, with half of the
 # work of the round; it is thrown away afterwards, but it decides what is nearly decided.
 _TIGHTENING = ((200, 8), (1000, 8), (1000, 24))

@@ -110,17 +110,17 @@ class Bounded:
         self._refresh()
 
     def add(self, low: Tensor, up: Tensor) -> None:
-        """Bounds of the next layer, with a little room for the rounding that made them."""
-        slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
-        self.low.append(low - slack)
-        self.up.append(up + slack)
+        """Bounds of the next layer, in float64 and as they were computed."""
+        low, up = _with_room(low, up)
+        self.low.append(low)
+        self.up.append(up)
         self._refresh()
 
     def tighten(self, j: int, low: Tensor, up: Tensor) -> None:
         """Other bounds of layer j, of which the tighter counts; given as `add` takes them. The columns are others afterwards."""
-        slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
-        self.low[j] = torch.maximum(self.low[j], low - slack)
-        self.up[j] = torch.minimum(self.up[j], up + slack)
+        low, up = _with_room(low, up)
+        self.low[j] = torch.maximum(self.low[j], low)
+        self.up[j] = torch.minimum(self.up[j], up)
         self._refresh()
 
     def part(self, members: Tensor) -> Bounded:
@@ -175,9 +175,8 @@ class Bounded:
         """(low, high), float64 (m, n), of the outputs of layer j in the regions `sample` (m,)."""
         activation, shape = self.network.layers[j].activation, (-1, *self.network.layers[j].shape)
         low, up = self.low[j][sample], self.up[j][sample]
-        if isinstance(
-            activation, Kink
-        ):  # convex: least at an end or at the kink, which a negative slope makes the bottom
+        if isinstance(activation, Kink):
+            # Convex: least at an end or at the kink, which a negative slope makes the bottom.
             ends = [activation(z.view(shape)).flatten(1) for z in (low, up, low.clamp(min=0).minimum(up))]
             return torch.stack(ends).amin(0), torch.maximum(ends[0], ends[1])
         lines = self._linear(j, torch.float64)
@@ -344,3 +343,9 @@ class Bounded:
         """The lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""
         back = self.backward(rows, self.relaxation(rows, dtype), dtype)
         return back.constant + self.region.minimum(back.inputs, rows.sample)[0]
+
+
+def _with_room(low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds with a little room for the rounding that made them."""
+    slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
+    return low - slack, up + slack
