@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from windtunnel.core.errors import InfrastructureError
+from windtunnel.core.files import replacing
 
 
 class BusyError(InfrastructureError):
@@ -27,12 +29,30 @@ def only_one(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        who = holder.read_text(encoding="utf-8").strip() if holder.is_file() else "another process"
-        raise BusyError(f"retrain: not started, since another retraining is running ({who})") from error
+        raise BusyError(f"retrain: not started, since another retraining is running ({who_holds(holder)})") from error
     try:
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")
+        with replacing(holder) as temporary:
+            temporary.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")
         yield
     finally:
         holder.unlink(missing_ok=True)
         lock.release()
+
+
+def who_holds(holder: Path, patience: float = 5.0) -> str:
+    """What the process that has the lock wrote of itself; it is waited for, since it writes just after it has locked.
+
+    Args:
+        holder: the file it writes.
+        patience: seconds after which it is only "another process" (one that was killed between the two).
+
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return holder.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            if time.monotonic() > end:
+                return "another process"
+        time.sleep(0.02)
