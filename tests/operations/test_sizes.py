@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from windtunnel.core.contracts import Caveat
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations import estimate, sizes
+from windtunnel.operations import estimate, sizes, trial
 from windtunnel.operations.direct.pipeline import assess_subject
 
 N = 60
@@ -89,13 +90,13 @@ def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
 
 def test_one_batch_of_each_entry_is_run_and_told_for_all_samples(subject, monkeypatch):
     asked: list[int] = []
-    compute = estimate.compute
+    compute = trial.compute
     monkeypatch.setattr(
-        estimate, "compute", lambda family, task: asked.append(len(task.subject.dataset)) or compute(family, task)
+        trial, "compute", lambda family, task: asked.append(len(task.subject.dataset)) or compute(family, task)
     )
     found = {one.name: one for one in estimate.estimates(_params(), subject.classifier, subject.dataset, None, 2)}
     assert list(found) == ["attacks.fgsm", "sweeps.sweep", "verification.crown", "corruptions.suite"]
-    assert asked == [20, 20, 60, 60]
+    assert asked == [3, 20, 3, 20, 60, 60]  # where there are several batches, also an eighth of one
     fgsm = found["attacks.fgsm"]
     assert (fgsm.samples, fgsm.batch) == (60, 20)
     assert fgsm.seconds == pytest.approx(fgsm.measured * 3 / 2)  # three batches over two workers
@@ -113,3 +114,48 @@ def test_an_entry_that_cannot_be_tried_is_named_with_the_reason(subject):
     found = {one.name: one for one in estimate.estimates(params, subject.classifier, subject.dataset, None, 1)}
     assert found["latent.manifold"].skipped == "its generative models are made by the run"
     assert found["latent.manifold"].seconds == 0
+
+
+def _tried(monkeypatch, seconds, taken=1, codes=()):
+    """Trials that take `seconds` of their samples, and so many bytes."""
+    caveats = tuple(Caveat(code, "") for code in codes)
+
+    def tried(params, family, name, entry, classifier, samples):
+        result = SimpleNamespace(caveats=caveats)
+        return trial.Trial(seconds(len(samples)), taken, 0, result)
+
+    monkeypatch.setattr(estimate, "tried", tried)
+
+
+def _advice(subject, size=20):
+    params = _params(attacks={"fgsm": {**PARAMS["attacks"]["fgsm"], "batch_size": size}})
+    return next(estimate.estimates(params, subject.classifier, subject.dataset, None, 1)).advice
+
+
+def test_a_batch_size_that_is_far_too_small_is_told(subject, monkeypatch):
+    _tried(monkeypatch, lambda n: 30 + 0.1 * n)
+    assert _advice(subject) == (
+        "attacks.fgsm.batch_size: 20 takes about 96 s, and larger batches as little as 36 s; `windtunnel batches` measures which"
+    )
+
+
+def test_one_sample_at_a_time_is_held_against_eight(subject, monkeypatch):
+    _tried(monkeypatch, lambda n: 1 + 0.1 * n)
+    assert "batch_size: 1 takes about 66 s, and larger batches as little as 7 s" in _advice(subject, 1)
+    _tried(monkeypatch, lambda n: 1.0 * n)
+    assert _advice(subject, 1) == ""
+
+
+@pytest.mark.parametrize("seconds", [lambda n: 1.5 * n, lambda n: 1.0 + 0.01 * n])
+def test_one_that_saves_little_is_not(subject, monkeypatch, seconds):
+    """Time grows with the samples alone; three batches take four seconds."""
+    _tried(monkeypatch, seconds)
+    assert _advice(subject) == ""
+
+
+@pytest.mark.parametrize(("taken", "codes"), [(2**30 + 1, ()), (1, ("batch_halved",)), (1, ("smaller_batch",))])
+def test_a_batch_that_does_not_fit_is_told(subject, monkeypatch, taken, codes):
+    monkeypatch.setattr(estimate, "memory_of_a_worker", lambda device, workers: 2**30)
+    _tried(monkeypatch, lambda n: 0.1 * n, taken, codes)
+    assert _advice(subject).startswith("attacks.fgsm.batch_size: 20 takes ")
+    assert "a worker has 1.07 GB: it does not fit" in _advice(subject)

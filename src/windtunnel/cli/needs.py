@@ -59,6 +59,9 @@ def print_estimate(
     rows = [_row(one) for one in found]
     workers = f"{needs.workers} worker{'s' if needs.workers > 1 else ''}"
     print_table(console, _COLUMNS, [("", [*rows, whole])], title=f"from one batch of each, on {workers}")
+    for one in found:
+        if one.advice:
+            console.print(f"[yellow]![/yellow] {escape(one.advice)}", soft_wrap=True)
     return needs.model_copy(
         update={
             "seconds": seconds,
@@ -66,7 +69,7 @@ def print_estimate(
             "entries": [
                 EstimateAnswer(
                     name=one.name, samples=one.samples, batch=one.batch, seconds=one.seconds, memory_bytes=one.memory,
-                    disk_bytes=one.disk, skipped=one.skipped,
+                    disk_bytes=one.disk, skipped=one.skipped, advice=one.advice,
                 )
                 for one in found
             ],

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from math import ceil
 
-import psutil
+import torch
 
-from windtunnel.assessments.run import compute, task_on
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.executors import executor
-from windtunnel.core.layout import Layout
 from windtunnel.core.plugins import families
-from windtunnel.core.subject import Subject, subject_of
 from windtunnel.inputs.models.backends import PredictFunction
-from windtunnel.operations.direct.pipeline import resolved_directly
-from windtunnel.operations.sizes import Size, sizes_of
+from windtunnel.operations.sizes import Size, gigabytes, sizes_of
+from windtunnel.operations.trial import Trial, memory_of_a_worker, tried
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
-_SAMPLED = 0.005  # seconds between looks at the memory
 _ALONE = 4  # samples of a method with a time limit for each: a batch of them could take hours
+_PART = 8  # an eighth of a batch, or eight times a small one, says what a batch costs whatever its size
+_WORTH_SAYING = 10.0  # seconds that another batch size must save, and half of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,7 @@ class Estimate:
     """What one entry comes to. batch: samples that were tried, in `measured` seconds. seconds: for all `samples`, over the workers.
 
     memory: the most bytes that the process took beside mapped files. disk: bytes of its results. skipped: why nothing was
-    measured; the seconds and the memory are then 0.
+    measured; the seconds and the memory are then 0. advice: the line for a batch size that does not fit, or is slow.
     """
 
     name: str
@@ -47,6 +42,7 @@ class Estimate:
     memory: int
     disk: int
     skipped: str = ""
+    advice: str = ""
 
 
 def estimates(
@@ -59,15 +55,20 @@ def estimates(
     sizes = {size.name: size for size in sizes_of(params, assessed, train)}
     for family, name, entry in entries(params):
         size = sizes[f"{family}.{name}"]
-        if isinstance(classifier.module, PredictFunction):
-            yield _nothing(size, "a Python predict is not asked: every query counts")
-        elif families()[family].generators:
-            yield _nothing(size, "its generative models are made by the run")
-        else:
-            try:
-                yield _measured(params, family, name, entry, classifier, assessed, size, workers)
-            except UserError as error:
-                yield _nothing(size, str(error).splitlines()[0])
+        if why := cannot_be_tried(family, classifier):
+            yield _nothing(size, why)
+            continue
+        try:
+            yield _measured(params, family, name, entry, classifier, assessed, size, workers)
+        except UserError as error:
+            yield _nothing(size, str(error).splitlines()[0])
+
+
+def cannot_be_tried(family: str, classifier: Classifier) -> str:
+    """Why no entry of a family can be tried on a model before the run; empty where it can."""
+    if isinstance(classifier.module, PredictFunction):
+        return "a Python predict is not asked: every query counts"
+    return "its generative models are made by the run" if families()[family].generators else ""
 
 
 def workers_there() -> int:
@@ -89,59 +90,48 @@ def _measured(
 ) -> Estimate:
     alone = getattr(entry, "timeout", None) is not None
     few = min(size.samples, entry.batch_size, _ALONE if alone else entry.batch_size)
-    # What other entries would have left to do is not known: it is attacked, or verified, as if it stood alone.
-    unbound: dict[str, object] = {"on": None, "examples_from": (), "reference": None, "transfer_to": {}}
-    changes = {key: value for key, value in unbound.items() if key in type(entry).model_fields}
-    entry = entry.model_copy(update={**changes, "samples": type(entry.samples)()})
-    subject = _first(classifier, assessed, few, params.seed)
-    with tempfile.TemporaryDirectory(prefix="windtunnel-") as folder:
-        resolved = resolved_directly(params, family, name, entry)
-        task = task_on(families()[family], resolved, subject, Layout(Path(folder)))
-        with OwnMemory() as memory:
-            started = time.perf_counter()
-            compute(families()[family], task)
-            took = time.perf_counter() - started
+    several = few == entry.batch_size < size.samples and not entry.batch_size_unused
+
+    other = ceil(few / _PART) if few >= _PART else min(few * _PART, size.samples)
+
+    def on(n: int) -> Trial:
+        together = entry.model_copy(update={"batch_size": max(entry.batch_size, n)})
+        return tried(params, family, name, together, classifier, assessed.subset(torch.arange(n)))
+
+    if several:
+        on(other)  # libraries are imported within the first
+    found = on(few)
+    beside = on(other).seconds if several else 0.0
     # A batch of several units was spread over the workers when it was timed.
     spread = max(1, min(workers, -(-size.samples // few))) if entry.batch_is_a_unit else 1
-    return Estimate(size.name, size.samples, few, took, took * size.samples / few / spread, memory.most, size.bytes)
+    whole = found.seconds * size.samples / few / spread
+    advice = _too_large(entry, found, memory_of_a_worker(classifier.device, workers))
+    if several and not advice:
+        each = max(0.0, (found.seconds - beside) / (few - other))
+        advice = _too_small(entry, max(0.0, found.seconds - each * few) + each * size.samples / spread, whole)
+    said = f"{size.name}.{advice}" if advice else ""
+    return Estimate(size.name, size.samples, few, found.seconds, whole, found.memory, size.bytes, advice=said)
 
 
-def _first(classifier: Classifier, assessed: Dataset, few: int, seed: int) -> Subject:
-    unlabelled = replace(
-        assessed, inputs=assessed.inputs[:few], targets=assessed.targets[:few], ids=assessed.ids[:few], labelled=False
+def _too_large(entry: Entry, found: Trial, limit: int) -> str:
+    """The line for a batch that the memory does not hold."""
+    if found.taken <= limit and not found.in_halves:
+        return ""
+    return (
+        f"batch_size: {entry.batch_size} takes {gigabytes(found.taken)}, and a worker has {gigabytes(limit)}: it does not fit, or "
+        f"in halves alone; `windtunnel batches` finds one that does"
     )
-    return subject_of(classifier, unlabelled, seed)
+
+
+def _too_small(entry: Entry, best: float, whole: float) -> str:
+    """The line where a batch costs more for being begun than for its samples. best: seconds of all of them in a batch for each worker."""
+    if best > whole / 2 or whole - best < _WORTH_SAYING:
+        return ""
+    return (
+        f"batch_size: {entry.batch_size} takes about {whole:.0f} s, and larger batches as little as {best:.0f} s; `windtunnel "
+        f"batches` measures which"
+    )
 
 
 def _nothing(size: Size, why: str) -> Estimate:
     return Estimate(size.name, size.samples, 0, 0.0, 0.0, 0, size.bytes, why)
-
-
-class OwnMemory:
-    """`most`: the most bytes that this process had of memory in no file, while the block ran."""
-
-    def __init__(self) -> None:
-        self.most, self._done = 0, threading.Event()
-        self._watching = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> OwnMemory:
-        self._watching.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._watching.join()
-
-    def _watch(self) -> None:
-        while True:
-            self.most = max(self.most, _own_memory())
-            if self._done.wait(_SAMPLED):
-                return
-
-
-def _own_memory() -> int:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:  # not Linux: what is mapped counts too
-        return int(psutil.Process().memory_info().rss)
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssShmem")))

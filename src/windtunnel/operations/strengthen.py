@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from ruamel.yaml import YAML
+from typing import Any
 
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.core.repository import dvc_root
+from windtunnel.operations.params_file import as_yaml, rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +27,18 @@ class Strengthened:
 
 def lines_of(entries: Mapping[str, Mapping[str, object]]) -> str:
     """The block to add under `attacks` of params.yaml."""
-    text = io.StringIO()
-    _yaml().dump({"attacks": {name: dict(entry) for name, entry in entries.items()}}, text)
-    return text.getvalue()
+    return as_yaml({"attacks": {name: dict(entry) for name, entry in entries.items()}})
 
 
 def add_to(path: Path, entries: Mapping[str, Mapping[str, object]]) -> None:
     """Add the entries under `attacks`, keeping the file's comments and order."""
-    yaml = _yaml()
-    content = yaml.load(path.read_text(encoding="utf-8"))
-    if content.get("attacks") is None:
-        content["attacks"] = {}
-    for name, entry in entries.items():
-        content["attacks"][name] = dict(entry)
-    text = io.StringIO()
-    yaml.dump(content, text)
-    beside = path.with_suffix(".partial")
-    beside.write_text(text.getvalue(), encoding="utf-8")
-    beside.replace(path)
 
+    def add(content: dict[str, Any]) -> None:
+        if content.get("attacks") is None:
+            content["attacks"] = {}
+        content["attacks"].update({name: dict(entry) for name, entry in entries.items()})
 
-def _yaml() -> YAML:
-    """Short maps and lists on a line; what was read stays as it was."""
-    yaml = YAML()
-    yaml.preserve_quotes = True  # DVC reads no `{factory: nets:Net}` without them
-    yaml.default_flow_style = None
-    yaml.width = 140
-    return yaml
+    rewrite(path, add)
 
 
 _STAGE = ("-m", "windtunnel", "stage")

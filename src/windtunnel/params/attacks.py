@@ -19,6 +19,8 @@ class On(Block):
 class AttackEntry(Entry):
     """An attack of torchattacks or foolbox, an ensemble (library: windtunnel; quick, standard, exhaustive), or a function of yours."""
 
+    draws_by_batch = True
+
     target_classes: int | str | list[int] | None = Field(
         None, description="targeted: one class, a list (one per sample), or least_likely, random, next"
     )

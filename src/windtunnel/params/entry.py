@@ -95,6 +95,7 @@ class Entry(Block):
 
     drops_images: ClassVar[bool] = True  # whether `storage.inputs` has a say in it
     batch_is_a_unit: ClassVar[bool] = True  # of work that goes to one worker; else a batch is spread over several
+    draws_by_batch: ClassVar[bool] = False  # whether what is drawn at random depends on who shares a batch
 
     library: str = Field(description="the library that runs it")
     algorithm: str = Field(description="the library's own name for the algorithm")
@@ -123,6 +124,11 @@ class Entry(Block):
     def kept_inputs(self) -> int | Literal["all"]:
         """Of how many samples the images are kept."""
         return self.storage.inputs if self.storage and self.drops_images else "all"
+
+    @property
+    def batch_size_unused(self) -> str:
+        """Why `batch_size` decides neither time nor memory; empty where it does."""
+        return ""
 
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the visualisers of an entry that names none: those of its family, unless it knows better."""

@@ -20,3 +20,8 @@ class QueryEntry(Entry):
         None, description="of the whole entry; shared equally among the attacked images, so that order decides nothing"
     )
     batch_size: PositiveInt = Field(256, description="queries that are sent to the model together")
+
+    @property
+    def batch_size_unused(self) -> str:
+        """An attack of a library is given one image at a time."""
+        return "" if self.library == "windtunnel" else "each image is a call of its own"

@@ -45,6 +45,8 @@ class RatingThresholds(Block):
 class SweepEntry(Entry):
     """An attack over a epsilon grid."""
 
+    draws_by_batch = True
+
     library: str = "windtunnel"
     algorithm: str = "FGSM"
     epsilons: list[Annotated[Number, Field(ge=0)]] | EpsilonRange = Field(

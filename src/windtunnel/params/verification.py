@@ -81,6 +81,11 @@ class VerificationEntry(Entry):
         """Seconds that Marabou has for one sample."""
         return float(self.timeout or SOLVER_TIMEOUT)
 
+    @property
+    def batch_size_unused(self) -> str:
+        """Solvers and smoothing take one sample at a time, and bounds never more than suit the network."""
+        return "" if self.library == "auto-LiRPA" else "samples are decided one at a time"
+
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
         """What there is to draw depends on what is asked for."""
         if self.algorithm == "smoothing":

@@ -87,6 +87,7 @@ class EstimateAnswer(BaseModel):
     memory_bytes: int = Field(description="the most of one process, beside mapped files")
     disk_bytes: int
     skipped: str = Field(description="why nothing was measured; empty where it was")
+    advice: str = Field("", description="the line for a batch size that does not fit, or is slow; empty where it suits")
 
 
 class RoomAnswer(BaseModel):
