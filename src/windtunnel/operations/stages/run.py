@@ -20,11 +20,13 @@ def main(*words: str) -> None:
     """A process that runs one stage, and says so. `main("attack")` in a file of `stages/` takes the name from the command."""
     handle_signals()  # before anything else is imported
     with user_errors():
+        from windtunnel.core.executors import require_executor
         from windtunnel.core.narration import narrated
         from windtunnel.core.own_source import require_own_source
 
         # No stage may record numbers that other code made than the one that was resolved.
         require_own_source()
+        require_executor()
         stage, name = stage_of(*words, *sys.argv[1:])
         with narrated(stage, name):
             run_stage(stage, name)
