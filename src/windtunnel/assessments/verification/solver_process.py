@@ -24,12 +24,24 @@ _READING_TOLERANCE = 1e-3  # of the largest logit
 
 
 @dataclass(frozen=True, slots=True)
+class Inner:
+    """Bounds of the inputs of one layer of activations, low and up, float64 (m,), that hold in a query's whole box.
+
+    values: (2, m), what they are at the query's `clean` and at its `lower`, by which the layer is known in the solver's graph.
+    """
+
+    values: np.ndarray
+    low: np.ndarray
+    up: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """One sample for the solver: is there an x in [lower, upper] where some of `other_classes` leads `target` by `margin`?
 
     lower, upper, clean: float32, flat. logits: (K,), of the clean sample. other classes: in the order in which they are asked about,
     each in a query of its own where `one_by_one`, all in one disjunction otherwise. bounds: bound every logit too. seconds: what
-    the sample has left, where that is less than every query has.
+    the sample has left, where that is less than every query has. inner: what is known of the layers inside, in their order.
     """
 
     index: int
@@ -43,6 +55,7 @@ class Query:
     one_by_one: bool = False
     bounds: bool = False
     seconds: float = float("inf")
+    inner: tuple[Inner, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +126,14 @@ class _Solver:
         self._network: Any = Marabou.read_onnx(onnx)  # maraboupy has no types
         self._inputs = self._network.inputVars[0].flatten()
         self._outputs = self._network.outputVars[0].flatten()
-        # The parser sets bounds of its own, such as 0 below a ReLU; every query starts from them.
-        self._parsed = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
+        # The parser sets bounds of its own, such as 0 below a ReLU; every query starts from them, and from what it was handed.
+        self._known = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
 
     def decide(self) -> tuple[Verdict, np.ndarray | None, str]:
         """Whether some other class can lead, with the point where it does, and why that is not known."""
         query = self._query
         self._check_reading()
+        self._take(query.inner)
         groups = (
             [[other_class] for other_class in query.other_classes] if query.one_by_one else [list(query.other_classes)]
         )
@@ -144,6 +158,29 @@ class _Solver:
             off = float(np.abs(read - self._query.logits).max())
             if off > _READING_TOLERANCE * max(1.0, float(np.abs(self._query.logits).max())):
                 raise ValueError(f"Marabou reads another graph: a logit of the clean sample differs by {off:.3g}")
+
+    def _take(self, layers: Sequence[Inner]) -> None:
+        """Start every query from the bounds of `layers`, each of which is a layer of ReLUs here by its values at two points.
+
+        What has no such values, as the steps that max pooling is written with elsewhere, or hidden values at another scale, is left out.
+        """
+        if not layers:
+            return
+        met = [self._solve([], point, point) for point in (self._query.clean, self._query.lower)]
+        if any(code != "sat" for code, _ in met):
+            return
+        relus = list(self._network.reluList)
+        for layer in layers:
+            here = relus[: len(layer.low)]
+            read = np.array([[values[before] for before, _ in here] for _, values in met])
+            if len(here) < len(layer.low) or not np.abs(read - layer.values).max(initial=0.0) <= _READING_TOLERANCE:
+                continue
+            relus = relus[len(here) :]
+            for (before, after), low, up in zip(here, layer.low.tolist(), layer.up.tolist(), strict=True):
+                for variable, least, most in ((before, low, up), (after, max(low, 0.0), max(up, 0.0))):
+                    lower, upper = self._known
+                    lower[variable] = max(least, lower.get(variable, least))
+                    upper[variable] = min(most, upper.get(variable, most))
 
     def logit_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """(lower, upper), float32 (1, K): the tightest bounds that were verified in the time left."""
@@ -195,8 +232,8 @@ class _Solver:
         network, query = self._network, self._query
         network.clearProperty()
         network.disjunctionList = []
-        network.lowerBounds.update(self._parsed[0])
-        network.upperBounds.update(self._parsed[1])
+        network.lowerBounds.update(self._known[0])
+        network.upperBounds.update(self._known[1])
         box = (query.lower if lower is None else lower, query.upper if upper is None else upper)
         for variable, low, high in zip(self._inputs, *box, strict=True):
             network.setLowerBound(variable, float(low))

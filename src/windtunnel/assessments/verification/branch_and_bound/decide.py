@@ -38,7 +38,8 @@ class Decided:
 
     verified: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
     {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of work
-    (subdomains or time); what else is not decided cannot be by this method.
+    (subdomains or time); what else is not decided cannot be by this method. inner: {sample: the bounds (low, up), float64 of its
+    size, of each layer's inputs}, of samples that the cheapest bounds leave undecided.
     """
 
     verified: Tensor
@@ -46,6 +47,7 @@ class Decided:
     examples: dict[int, Tensor]
     domains: Tensor
     exhausted: Tensor
+    inner: dict[int, list[tuple[Tensor, Tensor]]]
 
 
 def decide(
@@ -93,6 +95,7 @@ class _Work:
         self._bounds = torch.full((len(other),), -torch.inf, dtype=torch.float64, device=device)
         self._examples: dict[int, Tensor] = {}
         self._domains, self._stuck = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
+        self._inside: tuple[Bounded, Tensor] | None = None
 
     def quickly(self) -> None:
         """CROWN inside, slopes of the margins optimised: all samples together."""
@@ -107,6 +110,7 @@ class _Work:
         if not len(members) or self._expired():
             return
         bounded = bound_network(self._network, self._region.part(members), _INNER, self._limits.rows)
+        self._inside = (bounded, members)
         roots = self._bent_roots(bounded, members)
         worth = self._network.piecewise_linear and len(self._network.layers) > 1
         for splits, before in _TIGHTENING:
@@ -127,7 +131,15 @@ class _Work:
         verified = ~open_ & ~self._stuck
         verified[list(self._examples)] = False
         bounds = self._bounds.view(len(self._region), -1).cpu()
-        return Decided(verified, bounds, self._examples, self._domains, open_)
+        return Decided(verified, bounds, self._examples, self._domains, open_, self._inner())
+
+    def _inner(self) -> dict[int, list[tuple[Tensor, Tensor]]]:
+        """Bounds of the inputs of activations, as tight as they have become."""
+        if self._inside is None:
+            return {}
+        bounded, members = self._inside
+        pairs = list(zip(bounded.low, bounded.up, strict=True))
+        return {int(member): [(low[i].cpu(), up[i].cpu()) for low, up in pairs] for i, member in enumerate(members)}
 
     def _undecided(self) -> Tensor:
         """(n,) bool: neither verified, nor broken, nor stuck."""
