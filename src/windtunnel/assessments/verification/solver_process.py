@@ -183,9 +183,10 @@ class _Solver:
         for number, layer in enumerate(layers):
             here = relus[: len(layer.low)]
             met = np.array([[values[before] for before, _ in here] for values in read])
-            if met.shape != layer.values.shape or (
-                np.abs(met - layer.values) > _LAYER_TOLERANCE * (1 + np.abs(layer.values))
-            ).any():
+            if (
+                met.shape != layer.values.shape
+                or (np.abs(met - layer.values) > _LAYER_TOLERANCE * (1 + np.abs(layer.values))).any()
+            ):
                 continue
             if (met < layer.low).any() or (met > layer.up).any():
                 raise ValueError(f"the bounds of activations {number} exclude a point of the box: they are wrong")
