@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
