@@ -19,6 +19,7 @@ from windtunnel.assessments.verification.falsifier import ROUNDING, confirmed
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
 from windtunnel.assessments.verification.memory import memory_to_use
+from windtunnel.assessments.verification.solver_process import corner
 from windtunnel.assessments.verification.step import Step, Trial, step_of
 from windtunnel.assessments.verification.task import Task
 from windtunnel.core.batches import Batch, each_batch, out_of_memory
@@ -85,7 +86,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         incidents=task.bounder.incidents,
     ):  # fmt: skip
         members = batch.indices
-        _enter(found, members, step, ledger)
+        _enter(found, members, step, ledger, network.sizes)
         ledger.timed_out[members[found["late"]]] = True
         exhausted += members[found["exhausted"] & ~found["late"]].tolist()
         undecidable += members[found["undecidable"]].tolist()
@@ -162,8 +163,7 @@ class _Decide:
         for i, point in decided.examples.items():
             found["examples"][i] = point.float().cpu().view(data.inputs.shape[1:])
         if self.inner:
-            for i, layers in decided.inner.items():
-                found["inner"][i] = torch.stack([torch.cat(ends) for ends in zip(*layers, strict=True)]).float()
+            _look_inside(found["inner"], decided.inner, network, region)
         broken = found["examples"].flatten(1).isfinite().all(1)
         known = decided.bounds.amin(1).cpu()
         return {
@@ -187,9 +187,20 @@ class _Decide:
             "margins": torch.full((n,), torch.nan),
             "examples": torch.full((n, *inputs.shape[1:]), torch.nan),
             "domains": torch.zeros(n, dtype=torch.int64),
-            "inner": torch.full((n, 2, self.inner), torch.nan),
+            "inner": torch.full((n, 4, self.inner), torch.nan),
             "seconds": torch.zeros(n),
         }
+
+
+def _look_inside(
+    into: Tensor, inner: Mapping[int, list[tuple[Tensor, Tensor]]], network: Network, region: Region
+) -> None:
+    """Write bounds of the inputs of all activations, and those inputs at two points by which others know the layers, as `Ledger.inner`."""
+    for i, layers in inner.items():
+        far = corner(*(ends[i].cpu().numpy() for ends in (region.low, region.high)))
+        points = torch.stack([region.centre[i], torch.from_numpy(far).to(region.centre)])
+        values = network.inputs_of_activations(points.view(-1, *network.input_shape)).cpu()
+        into[i] = torch.stack([*(torch.cat(ends) for ends in zip(*layers, strict=True)), *values]).float()
 
 
 def _after(late: float) -> Callable[[], bool]:
@@ -211,7 +222,7 @@ def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Call
     return check
 
 
-def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger) -> None:
+def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger, sizes: list[int]) -> None:
     nothing = torch.full((len(indices), ledger.lower.shape[1]), torch.nan)
     ledger.bound(indices, found["margins"], nothing, nothing)
     ledger.verify(indices[found["verified"]], step)
@@ -222,7 +233,7 @@ def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledg
     left = set(ledger.undecided.tolist())
     for index, inner in zip(indices.tolist(), found["inner"], strict=True):
         if index in left and inner.numel() and bool(inner.isfinite().all()):
-            ledger.inner[index] = inner
+            ledger.inner[index] = inner.split(sizes, 1)
     ledger.seconds[indices] += found["seconds"]
 
 

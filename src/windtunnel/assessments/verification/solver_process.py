@@ -26,14 +26,19 @@ _LAYER_TOLERANCE = 2e-5  # of a value inside: two roads to the same value differ
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """Bounds of the inputs of one layer of activations, low and up, float64 (m,), that hold in a query's whole box.
+    """Bounds of the inputs of one layer of activations, low and up, (m,), that hold in a query's whole box.
 
-    values: (2, m), what they are at the query's `points`, by which the layer is known in the solver's graph.
+    values: (2, m), what they are at the clean sample and at `corner`, by which the layer is known in the solver's graph.
     """
 
-    values: np.ndarray
     low: np.ndarray
     up: np.ndarray
+    values: np.ndarray
+
+
+def corner(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """The corner of the box [lower, upper], (d,), at which a fixed half of the pixels is at its lower end."""
+    return np.where(np.random.default_rng(0).random(lower.shape) < 0.5, lower, upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,6 @@ class Query:
     bounds: bool = False
     seconds: float = float("inf")
     inner: tuple[Inner, ...] = ()
-
-    @property
-    def points(self) -> np.ndarray:
-        """(2, d): the clean sample, and the corner of the box where a fixed half of the pixels is at its lower end."""
-        down = np.random.default_rng(0).random(self.clean.shape) < 0.5
-        return np.stack([self.clean, np.where(down, self.lower, self.upper)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class _Solver:
         read = self._read(query.clean)
         self._check_reading(read)
         if query.inner and read:
-            self._take(query.inner, [read, self._read(query.points[1])])
+            self._take(query.inner, [read, self._read(corner(query.lower, query.upper))])
         groups = (
             [[other_class] for other_class in query.other_classes] if query.one_by_one else [list(query.other_classes)]
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
@@ -28,7 +29,6 @@ from windtunnel.assessments.verification.onnx_graph import (
     readable_by_marabou,
     rescaled,
 )
-from windtunnel.assessments.verification.search_step import network_of
 from windtunnel.assessments.verification.solver_process import Answer, Inner, Query
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
@@ -61,11 +61,7 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
             subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
         asked = [replace(query, seconds=seconds) for query, seconds in zip(asked, left.tolist(), strict=True)]
-        if ledger.inner:
-            handed = _Handed(subject)
-            asked = [
-                replace(q, inner=handed(q, ledger.inner[q.index])) if q.index in ledger.inner else q for q in asked
-            ]
+        asked = [replace(q, inner=tuple(map(_with_room, ledger.inner.get(q.index, ())))) for q in asked]
         if entry.output_bounds:
             asked = [replace(query, bounds=True) for query in asked]
         queries = {query.index: query for query in asked}
@@ -87,33 +83,13 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
             _enter(answer, step, ledger, subject, onnx, queries[answer.index])
 
 
-class _Handed:
-    """Bounds of the inputs of activations as a query takes them.
+def _with_room(layer: torch.Tensor) -> Inner:
+    """What the ledger has of a layer (4, m), with room for the solver's tolerances and for what rounding parts its graph from ours.
 
-    With room for the solver's tolerances and for what rounding parts its graph from ours; so a unit whose sign is known by less than
-    that is open to it.
+    So a unit whose sign is known by less than that is open to it.
     """
-
-    def __init__(self, subject: Subject) -> None:
-        self._network = network_of(subject.classifier)
-
-    def __call__(self, query: Query, inner: torch.Tensor) -> tuple[Inner, ...]:
-        """`query`'s layers, given the bounds (2, units) of all their inputs."""
-        network, met = self._network, list[torch.Tensor]()
-
-        def look(j: int, z: torch.Tensor) -> torch.Tensor:
-            met.append(z.flatten(1))
-            return network.layers[j].activation(z)
-
-        points = torch.from_numpy(query.points).double().to(network.device)
-        network.run(points.view(-1, *network.input_shape), look)
-        low, up = inner.double()
-        ends = (low - MARABOU_TOLERANCE * (1 + low.abs()), up + MARABOU_TOLERANCE * (1 + up.abs()))
-        parts = (end.split(network.sizes) for end in ends)
-        return tuple(
-            Inner(values.cpu().numpy(), least.numpy(), most.numpy())
-            for values, least, most in zip(met, *parts, strict=True)
-        )
+    low, up, *values = layer.double().numpy()
+    return Inner(low - MARABOU_TOLERANCE * (1 + abs(low)), up + MARABOU_TOLERANCE * (1 + abs(up)), np.stack(values))
 
 
 def _tie(answer: Answer) -> Answer:

@@ -10,7 +10,7 @@ from balls import budget, entry, subject_with
 from exact import NETWORKS, exact_margin, network
 from torch import nn
 
-from windtunnel.assessments.verification import solver_step
+from windtunnel.assessments.verification import search_step, solver_step
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
@@ -36,8 +36,11 @@ def asked(subject, epsilon, folder):
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
     improve_network(bounded, every, 10, 64, lambda: False)
     tighten(bounded, every, 4, 4, 64, lambda: False)
-    inner = torch.stack([torch.cat([t[0] for t in ends]) for ends in (bounded.low, bounded.up)]).float()
-    return graph, query, replace(query, inner=solver_step._Handed(own)(query, inner))
+    inner = torch.empty(1, 4, sum(net.sizes))
+    pairs = [(low[0], up[0]) for low, up in zip(bounded.low, bounded.up, strict=True)]
+    search_step._look_inside(inner, {0: pairs}, net, bounded.region)
+    layers = inner[0].split(net.sizes, 1)
+    return graph, query, replace(query, inner=tuple(map(solver_step._with_room, layers)))
 
 
 def small(kind, seed):
@@ -111,13 +114,11 @@ def test_bounds_that_exclude_a_point_of_the_box_prove_nothing(tmp_path):
         assert "exclude" in answer.reason
 
 
-def test_handed_bounds_have_room_on_both_sides_of_what_is_known(tmp_path):
-    subject = small("dense", 1)
-    _, query, _ = asked(subject, 0.2, tmp_path)
-    layers = solver_step._Handed(canonical_subject(subject).subject)(query, torch.zeros(2, 7))
-    for layer in layers:
-        assert (layer.low <= -1e-4).all()
-        assert (layer.up >= 1e-4).all()
+def test_handed_bounds_have_room_on_both_sides_of_what_is_known():
+    known = torch.tensor([[-3.0, 0.0, 1e-5], [-1e-6, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    low, up = (torch.from_numpy(end) for end in (solver_step._with_room(known).low, solver_step._with_room(known).up))
+    assert (known[0] - low >= 1e-4 * (1 + known[0].abs()) - 1e-9).all()
+    assert (up - known[1] >= 1e-4 * (1 + known[1].abs()) - 1e-9).all()
 
 
 def test_the_cascade_hands_over_what_its_search_leaves_undecided(monkeypatch):
@@ -128,7 +129,7 @@ def test_the_cascade_hands_over_what_its_search_leaves_undecided(monkeypatch):
     for part in module:
         if isinstance(part, nn.Linear):
             part.weight.data.mul_(2)
-    subject = subject_with(module, torch.rand(3, 1, 4, 4), 3)
+    subject = subject_with(module, torch.rand(8, 1, 4, 4), 3)
     given, solve_all = [], solver_step.solve_all
 
     def watched(onnx, queries, *rest):
