@@ -121,6 +121,7 @@ def test_handed_bounds_have_room_on_both_sides_of_what_is_known():
     assert (up - known[1] >= 1e-4 * (1 + known[1].abs()) - 1e-9).all()
 
 
+@pytest.mark.slow
 def test_the_cascade_hands_over_what_its_search_leaves_undecided(monkeypatch):
     torch.manual_seed(0)
     module = nn.Sequential(
@@ -130,6 +131,7 @@ def test_the_cascade_hands_over_what_its_search_leaves_undecided(monkeypatch):
         if isinstance(part, nn.Linear):
             part.weight.data.mul_(2)
     subject = subject_with(module, torch.rand(8, 1, 4, 4), 3)
+    net = network_of(canonical_subject(subject).subject.classifier)
     given, solve_all = [], solver_step.solve_all
 
     def watched(onnx, queries, *rest):
@@ -144,3 +146,10 @@ def test_the_cascade_hands_over_what_its_search_leaves_undecided(monkeypatch):
         assert given
         assert all(bool(query.inner) == (len(steps) > 1) for query in given)
         assert not (found.data["verdicts"] == Verdict.UNKNOWN).any(), found.caveats
+        for query in given:
+            points = torch.from_numpy(np.random.default_rng(0).uniform(query.lower, query.upper, (200, 16)))
+            met = net.inputs_of_activations(points.view(-1, 1, 4, 4)).numpy()
+            parts = np.split(met, np.cumsum(net.sizes)[:-1], 1)
+            for layer, values in zip(query.inner, parts, strict=False):
+                assert (layer.low < values).all()
+                assert (values < layer.up).all()
