@@ -1,7 +1,27 @@
 """Long work is told of: a bar on a terminal, a line a minute in a log."""
 
+import re
+import time
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import torch
+
 from windtunnel.core import batches
-from windtunnel.core.executors import inside_a_unit
+from windtunnel.core.executors import VARIABLE, inside_a_unit
+from windtunnel.inputs.models.training import train_classifier
+from windtunnel.params.model import Recipe
+
+_LINE = re.compile(r"([\w .-]+): (\d+) of (\d+), ([\d.e-]+)/s, (\d+):(\d\d):(\d\d) left")
+
+
+def _clock(monkeypatch, seconds):
+    """Each look at the clock of the lines is so many seconds after the one before: one for each batch that is done."""
+    looks = count()
+    monkeypatch.setattr(
+        batches, "time", SimpleNamespace(perf_counter=lambda: seconds * next(looks), monotonic=time.monotonic)
+    )
 
 
 def told(monkeypatch, capsys, seconds, steps=6, before=0):
@@ -32,3 +52,38 @@ def test_quick_work_is_silent_in_a_log(monkeypatch, capsys):
 def test_what_is_inside_a_unit_is_silent(monkeypatch, capsys):
     with inside_a_unit():
         assert told(monkeypatch, capsys, 100.0) == []
+
+
+def doubled(batch):
+    return {"x": 2 * batch.indices}
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [("here", 3.6), ("here", 36.0), pytest.param("processes:2", 36.0, marks=pytest.mark.slow)]
+)
+def test_an_hour_of_work_is_sixty_lines_over_all_workers(monkeypatch, capfd, tmp_path, asked, seconds):
+    """None twice, and none of a worker's own; the rate is that of all workers, and time left becomes less."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, asked)
+    _clock(monkeypatch, seconds)
+    n = round(3600 / seconds)
+    batches.run_batches(batches.batches_of(torch.arange(2 * n), 2, 0, "pgd"), doubled, name="pgd")
+    lines = [_LINE.fullmatch(line) for line in capfd.readouterr().err.splitlines()]
+    assert all(lines), lines
+    assert 58 <= len(lines) <= 60
+    done = [int(line[2]) for line in lines]
+    assert done == sorted(set(done))
+    assert {(line[1], line[3]) for line in lines} == {("pgd", str(2 * n))}
+    assert [float(line[4]) for line in lines] == [pytest.approx(2 / seconds, rel=0.01)] * len(lines)
+    left = [3600 * int(line[5]) + 60 * int(line[6]) + int(line[7]) for line in lines]
+    assert left == [pytest.approx(seconds * (2 * n - samples) / 2, abs=1) for samples in done]
+
+
+def test_training_is_told_of_too(monkeypatch, capfd, digits):
+    """An epoch of 70 seconds each: a line for each."""
+    _, train = digits
+    _clock(monkeypatch, 70.0)
+    train_classifier(Recipe(architecture="mlp", epochs=3), train.subset(torch.arange(64)), 0, torch.device("cpu"))
+    assert [line.partition(",")[0] for line in capfd.readouterr().err.splitlines()] == [
+        f"train standard mlp: {epoch} of 3" for epoch in (1, 2, 3)
+    ]

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -37,6 +38,7 @@ from windtunnel.core.executors import Lost, executor, is_inside_a_unit
 from windtunnel.core.narration import say
 from windtunnel.core.seeds import derive_seed
 
+T = TypeVar("T")
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
 WORTH_KEEPING = 1.0  # seconds: what takes less in all is sooner done again than written
 TELL_EVERY = 60.0  # seconds between lines of progress where there is no terminal
@@ -266,7 +268,7 @@ def run_batches(
 
 
 class _Told(Progress):
-    """A bar on a terminal; elsewhere (a log, a scheduler) a line a minute, for work that takes long."""
+    """A bar on a terminal; elsewhere (a log, a scheduler) a line a minute, for work that takes long; none before a batch is done."""
 
     _began = _told = 0.0
     _before = 0.0
@@ -283,11 +285,20 @@ class _Told(Progress):
         now = time.perf_counter()
         if not self.disable or is_inside_a_unit() or now - self._told < TELL_EVERY:
             return
-        self._told, task = now, self._tasks[task_id]
+        # By the clock and not by the last line, so that batches of 35 s do not make it a line every 70.
+        self._told += (now - self._told) // TELL_EVERY * TELL_EVERY
+        task = self._tasks[task_id]
         total, rate = task.total or 0.0, (task.completed - self._before) / (now - self._began)
         left = timedelta(seconds=round((total - task.completed) / rate)) if rate else "an unknown time"
         line = f"{task.description}: {task.completed:.0f} of {total:.0f}, {rate:.3g}/s, {left} left"
         print(line, file=sys.stderr, flush=True)
+
+    def track(self, sequence: Sequence[T], *, description: str) -> Iterator[T]:  # type: ignore[override]
+        """As rich's, whose thread ends at once where nothing is drawn, so that it would tell nothing."""
+        task = self.add_task(description, total=len(sequence))
+        for value in sequence:
+            yield value
+            self.advance(task)
 
 
 class _Rate(ProgressColumn):
@@ -297,7 +308,7 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed:.3g}/s" if task.speed else "", style="progress.data.speed")
 
 
-def progress_bar() -> Progress:
+def progress_bar() -> _Told:
     """The one progress bar of the project: name, bar, samples done, rate, time left; a line a minute where there is no terminal.
 
     Silent inside a unit, whose progress is that of the whole.
