@@ -177,7 +177,8 @@ class _Units:
         return {"pixels": torch.from_numpy(corrupted), "predictions": predictions}
 
     def _corrupted(self, corruption: str, severity: int, indices: Tensor) -> np.ndarray:
-        images, ids, run_seed = self.pixels[indices.numpy()], self.subject.dataset.ids, self.subject.seed
+        images: np.ndarray = self.pixels[indices.numpy()]
+        ids, run_seed = self.subject.dataset.ids, self.subject.seed
         if corruption == _ROUNDED:
             return images
         if corruption == _RESIZED:
