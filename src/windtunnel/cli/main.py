@@ -12,6 +12,7 @@ import click
 
 from windtunnel.core.endings import handle_signals, user_errors
 from windtunnel.core.own_source import require_own_source
+from windtunnel.core.threads import compute_with_one_thread
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.
@@ -100,6 +101,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `windtunnel` command."""
     handle_signals()
+    compute_with_one_thread()
     sys.path.append(str(Path.cwd()))  # pipeline/ belongs to the project in the current directory, as stages/ do
     try:
         code = cli(list(arguments) if arguments is not None else None, "windtunnel", standalone_mode=False)

@@ -24,6 +24,7 @@ class Runtime(Record):
     """runtime.json: what varies between equal runs. started: seconds since the epoch. data_digest: of the tensors it speaks of.
 
     resolved: the digest of what was run. rows_asked: queries of a Python `predict`, in the process that computed the result.
+    threads: of torch in that process; a worker has one.
     """
 
     _empty: ClassVar[tuple[object, ...]] = (None, "")
@@ -34,6 +35,7 @@ class Runtime(Record):
     commit: str = ""
     runtime_per_sample: tuple[float, ...] | None = None
     rows_asked: int | None = None
+    threads: int | None = None
     resolved: str = ""
     data_digest: str = ""
 

@@ -1,5 +1,7 @@
 """A suite of corruptions: it agrees with its children, with itself over processes, and after a kill."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,11 +82,42 @@ def test_a_suite_declares_every_severity_it_ran_at_and_what_its_verdicts_mean(su
     )
 
 
-def test_processes_give_the_same_bytes_as_one(suite, monkeypatch):
+class NotIn(torch.nn.Module):
+    """A model that one process may not ask."""
+
+    def __init__(self, module, home):
+        super().__init__()
+        self.module, self.home = module, home
+
+    def forward(self, x):
+        assert os.getpid() != self.home
+        return self.module(x)
+
+
+def test_processes_give_the_same_bytes_as_one_and_ask_the_model_all_there_is_to_ask(suite, monkeypatch):
     subject, entry, (whole, _) = suite
     monkeypatch.setenv(VARIABLE, "processes:2")
-    again, _ = run_suite(entry, subject)
-    assert torch.equal(again.data["perturbed_inputs"], whole.data["perturbed_inputs"])
+    module = NotIn(subject.classifier.module, os.getpid())
+    again, _ = run_suite(entry, replace(subject, classifier=replace(subject.classifier, module=module)))
+    for key in ("perturbed_inputs", "corruption_predictions", "quantised_predictions", "resized_predictions"):
+        assert torch.equal(again.data[key], whole.data[key])
+
+
+def test_what_was_lost_at_severity_0_is_an_error_too(suite, monkeypatch):
+    subject, entry, (whole, _) = suite
+
+    def losing(results):
+        for batch, part in results:
+            if batch.number == 1:  # resized there and back, with nothing else
+                part["predictions"][3] = module._NOTHING
+            yield batch, part
+
+    each_batch = module.each_batch
+    monkeypatch.setattr(module, "each_batch", lambda *given, **named: losing(each_batch(*given, **named)))
+    result, _ = run_suite(entry, subject)
+    assert result.data["resized_predictions"][3] == -1
+    assert (result.data["verdicts"] == Verdict.ERROR).nonzero().tolist() == [[3]]
+    assert result.metrics["resized_accuracy"] <= whole.metrics["resized_accuracy"]
 
 
 def test_every_number_of_a_suite_is_computed_again_from_its_file(suite, tmp_path):

@@ -19,7 +19,6 @@ from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
 from windtunnel.core.chunks import put_samples, sample_parts
-from windtunnel.core.classifier import forward_samples
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.executors import UNASKED
 from windtunnel.core.metadata import number
@@ -31,12 +30,15 @@ from windtunnel.params.corruptions import CorruptionEntry
 # Pixels to corrupt that are worth the seconds in which other processes start (about 15 s of work).
 WORTH_PROCESSES = 2**24
 _NOTHING = -2  # where a batch was lost, a prediction until the corruption is whole
+# Severity 0, what every corruption has in common: 8-bit rounding alone, and with `upsample` resizing there and back.
+_ROUNDED, _RESIZED = "rounded", "resized"
 
 
 @dataclass(frozen=True, slots=True)
 class Corrupted:
-    """The samples under one corruption: inputs float32 (N, C, H, W), predictions int64 (N,), lost bool (N,) without a result.
+    """The samples under one corruption, or none at severity 0.
 
+    inputs: float32 (N, C, H, W). predictions: int64 (N,). lost: bool (N,), those without a result.
     The next corruption overwrites `inputs`.
     """
 
@@ -69,20 +71,25 @@ def assess_suite(
     where = f"corruptions.{name}"
     pairs = [(corruption, severity) for corruption in corruptions_of(entry, where) for severity in entry.severities]
     reference = reference_of(where, entry, pairs, subject.dataset)
-    pixels = _eight_bits(subject.dataset.inputs)
+    units = _Units.of(entry, pairs, subject)
     mildest = Mildest.of(subject)
-    checkpoint = _checkpoint(name, entry, pairs, subject)
+    checkpoint = _checkpoint(name, units)
     incidents = Incidents()
-    for corrupted in _corrupt_all(name, entry, pairs, pixels, subject, checkpoint, incidents):
-        mildest.add(corrupted, subject.dataset.targets)
-        keep(_child(corrupted, entry, subject))
+    severity_0: dict[str, Tensor] = {}
+    for corrupted in _corrupt_all(name, units, checkpoint, incidents):
+        mildest.lost |= corrupted.lost
+        if corrupted.severity == 0:
+            severity_0[corrupted.corruption] = corrupted.predictions
+        else:
+            mildest.add(corrupted, subject.dataset.targets)
+            keep(_child(corrupted, entry, subject))
     checkpoint.clear()
     suite = SuiteData(
         pairs=pairs,
         predictions=torch.stack(mildest.predictions),
         clean=subject.clean_predictions,
-        quantised=_predicted(subject, pixels),
-        resized=_predicted(subject, pixels, entry.upsample) if entry.upsample else None,
+        quantised=severity_0[_ROUNDED],
+        resized=severity_0.get(_RESIZED),
         targets=subject.dataset.targets,
         minimal=mildest.severity,
     )
@@ -110,7 +117,6 @@ class Mildest:
     def add(self, corrupted: Corrupted, targets: Tensor) -> None:
         """Remember one corruption; a sample that is not broken yet is shown under the latest one."""
         self.predictions.append(corrupted.predictions)
-        self.lost |= corrupted.lost
         breaks = (corrupted.predictions != targets) & (corrupted.severity < self.severity)
         shows = breaks | (self.severity == NEVER)
         indices = shows.nonzero().flatten()
@@ -129,15 +135,6 @@ def _eight_bits(inputs: Tensor) -> np.ndarray:
     return found
 
 
-def _predicted(subject: Subject, pixels: np.ndarray, upsample: int | None = None) -> Tensor:
-    """Predictions of uint8 images (N, H, W, C), resized to `upsample` and back where it is given; int64 (N,)."""
-    found, size = [], forward_samples(subject.dataset.inputs)
-    for start in range(0, len(pixels), size):
-        part = pixels[start : start + size]
-        found.append(subject.classifier.predict(_floats(there_and_back(part, upsample) if upsample else part)))
-    return torch.cat(found)
-
-
 def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
     """uint8 images (N, H, W, C) as float images (N, C, H, W) in [0, 1], in the memory of `into` where it is given."""
     # Reordered as bytes: a third of the time.
@@ -145,21 +142,20 @@ def _floats(pixels: np.ndarray, into: Tensor | None = None) -> Tensor:
     return (torch.empty(ordered.shape) if into is None else into).copy_(ordered).div_(255)
 
 
-def _checkpoint(name: str, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> Checkpoint:
-    device = str(subject.classifier.device)
-    digests = [subject.dataset.digest(), subject.classifier.digest]
-    identity = [list(pairs), entry.upsample, entry.batch_size, *digests, subject.seed, device]
-    return Checkpoint(name, subject.resolved, identity)
-
-
 @dataclass(frozen=True, slots=True)
 class _Units:
-    """Units of work: a batch of samples under one (corruption, severity), for every one of them in turn."""
+    """Units of work: a batch of samples under one (corruption, severity), for every one of them in turn, severity 0 first."""
 
     entry: CorruptionEntry
     pairs: Sequence[Pair]
     pixels: np.ndarray
     subject: Subject
+
+    @classmethod
+    def of(cls, entry: CorruptionEntry, pairs: Sequence[Pair], subject: Subject) -> _Units:
+        """Those of a suite of `pairs`."""
+        unchanged = [(name, 0) for name in ((_ROUNDED, _RESIZED) if entry.upsample else (_ROUNDED,))]
+        return cls(entry, [*unchanged, *pairs], _eight_bits(subject.dataset.inputs), subject)
 
     @property
     def batches(self) -> list[Batch]:
@@ -176,14 +172,21 @@ class _Units:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """The corrupted pixels, uint8 (n, H, W, C), and what the model makes of them, int64 (n,)."""
-        corruption, severity = self.pairs[self.pair(batch)]
-        indices, ids, run_seed = batch.indices, self.subject.dataset.ids, self.subject.seed
-        # The seed of an image depends on its id, so that neither its place nor its neighbours matter.
-        seeds = tuple(derive_seed(run_seed, "corruption", ids[i], corruption, severity) for i in indices.tolist())
-        job = Job(corruption, severity, self.pixels[indices.numpy()], seeds, self.entry.upsample)
-        corrupted = run_job(job)
+        corrupted = self._corrupted(*self.pairs[self.pair(batch)], batch.indices)
         predictions = self.subject.classifier.predict(_floats(corrupted))
         return {"pixels": torch.from_numpy(corrupted), "predictions": predictions}
+
+    def _corrupted(self, corruption: str, severity: int, indices: Tensor) -> np.ndarray:
+        images: np.ndarray = self.pixels[indices.numpy()]
+        ids, run_seed = self.subject.dataset.ids, self.subject.seed
+        if corruption == _ROUNDED:
+            return images
+        if corruption == _RESIZED:
+            assert self.entry.upsample
+            return there_and_back(images, self.entry.upsample)
+        # The seed of an image depends on its id, so that neither its place nor its neighbours matter.
+        seeds = tuple(derive_seed(run_seed, "corruption", ids[i], corruption, severity) for i in indices.tolist())
+        return run_job(Job(corruption, severity, images, seeds, self.entry.upsample))
 
     def untouched(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a batch whose workers were lost: the samples as they are, and no prediction."""
@@ -194,23 +197,21 @@ class _Units:
         }
 
 
-def _corrupt_all(
-    name: str,
-    entry: CorruptionEntry,
-    pairs: Sequence[Pair],
-    pixels: np.ndarray,
-    subject: Subject,
-    checkpoint: Checkpoint,
-    incidents: Incidents,
-) -> Iterator[Corrupted]:
-    n, units = len(pixels), _Units(entry, pairs, pixels, subject)
-    side = entry.upsample or max(pixels.shape[1:3])
+def _checkpoint(name: str, units: _Units) -> Checkpoint:
+    entry, subject = units.entry, units.subject
+    digests = [subject.dataset.digest(), subject.classifier.digest]
+    identity = [units.pairs, entry.upsample, entry.batch_size, *digests, subject.seed, str(subject.classifier.device)]
+    return Checkpoint(name, subject.resolved, identity)
+
+
+def _corrupt_all(name: str, units: _Units, checkpoint: Checkpoint, incidents: Incidents) -> Iterator[Corrupted]:
+    n, side = len(units.pixels), units.entry.upsample or max(units.pixels.shape[1:3])
     # Allocated once: blocks of this size, freed and asked for again, leave holes that add up to gigabytes.
-    inputs = scratch.empty(subject.dataset.inputs.shape)
+    inputs = scratch.empty(units.subject.dataset.inputs.shape)
     predictions, filled = torch.empty(n, dtype=torch.int64), 0
     found = each_batch(
         units.batches, units, name=name, checkpoint=checkpoint, without=units.untouched, incidents=incidents,
-        processes=UNASKED if len(pairs) * n * side**2 > WORTH_PROCESSES else 1,
+        processes=UNASKED if len(units.pairs) * n * side**2 > WORTH_PROCESSES else 1,
     )  # fmt: skip
     for batch, part in found:
         indices = slice(filled, filled + len(batch.indices))
@@ -219,7 +220,7 @@ def _corrupt_all(
         if filled == n:
             lost = predictions == _NOTHING
             predictions[lost] = -1  # a prediction of nothing, as of a model that gives NaN
-            yield Corrupted(*pairs[units.pair(batch)], inputs, predictions, lost)
+            yield Corrupted(*units.pairs[units.pair(batch)], inputs, predictions, lost)
             predictions, filled = torch.empty(n, dtype=torch.int64), 0
 
 

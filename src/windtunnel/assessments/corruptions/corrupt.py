@@ -1,7 +1,4 @@
-"""One image under one corruption, the same bytes whatever runs beside it.
-
-The worker processes import this module: it must not import torch, which takes longer than many a suite.
-"""
+"""One image under one corruption, the same bytes whatever runs beside it."""
 
 from __future__ import annotations
 
@@ -159,7 +156,7 @@ def there_and_back(images: np.ndarray, side: int) -> np.ndarray:
     height, width, channels = images.shape[1:]
     colour = images.repeat(3, axis=3) if channels == 1 else images
     back = np.stack([_resized(_resized(image, (side, side)), (width, height)) for image in colour])
-    return back[..., :channels]
+    return np.ascontiguousarray(back[..., :channels])
 
 
 def _resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -80,7 +80,7 @@ def assess(
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
     ledger, steps = Ledger.of(subject), steps_of(row, entry)
-    task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, _probed(steps))
+    task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps))
     if results:
         left = ledger.undecided
         found, examples = known_examples(canonical.subject, region.norm, region.epsilon, results)

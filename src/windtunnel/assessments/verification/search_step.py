@@ -19,7 +19,8 @@ from windtunnel.assessments.verification.falsifier import ROUNDING, confirmed
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
 from windtunnel.assessments.verification.memory import memory_to_use
-from windtunnel.assessments.verification.step import Step, Trial
+from windtunnel.assessments.verification.solver_process import corner
+from windtunnel.assessments.verification.step import Step, Trial, step_of
 from windtunnel.assessments.verification.task import Task
 from windtunnel.core.batches import Batch, each_batch, out_of_memory
 from windtunnel.core.classifier import Classifier
@@ -34,6 +35,7 @@ _FLOAT = 4  # bytes
 _COPIES = 12  # of all activations of a row, at the peak of a bounding pass
 _WEAKER = "alpha-crown"
 _MOST_ROWS = 256  # on a CPU more do not go faster
+_MOST_INNER = 4096  # units: a solver decides nothing larger, and bounds are kept of every sample
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
 
 
@@ -71,9 +73,11 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
     indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
     seconds = torch.full((len(data),), torch.inf)
     seconds[indices] = left.to(seconds)
+    units = sum(network.sizes) if _taken_later(step, task) else 0
     work = _Decide(
-        task.subject, task.norm, task.epsilon, task.lead(SEARCH.tolerance), params, seconds, Deadline(task.deadline)
-    )
+        task.subject, task.norm, task.epsilon, task.lead(SEARCH.tolerance), params, seconds, Deadline(task.deadline),
+        units if units <= _MOST_INNER else 0,
+    )  # fmt: skip
     parts = indices.split(1 if network.device.type == "cpu" else _TOGETHER)
     exhausted, undecidable, short = list[int](), list[int](), list[int]()
     for batch, found in each_batch(
@@ -82,7 +86,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         incidents=task.bounder.incidents,
     ):  # fmt: skip
         members = batch.indices
-        _enter(found, members, step, ledger)
+        _enter(found, members, step, ledger, network.sizes)
         ledger.timed_out[members[found["late"]]] = True
         exhausted += members[found["exhausted"] & ~found["late"]].tolist()
         undecidable += members[found["undecidable"]].tolist()
@@ -101,9 +105,18 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
         bound(_WEAKER, ledger, task, torch.tensor(short))
 
 
+def _taken_later(step: str, task: Task) -> bool:
+    """Whether a step after this one goes on from bounds of the inputs of activations."""
+    later = task.steps[task.steps.index(step) + 1 :] if step in task.steps else ()
+    return any(step_of(name).takes_inner for name in later)
+
+
 @dataclass(slots=True)
 class _Decide:
-    """A unit of work: branch and bound of a group of samples. The network is taken apart once in each process."""
+    """A unit of work: branch and bound of a group of samples. The network is taken apart once in each process.
+
+    inner: how many units' bounds it gives, all of the network's or 0 for none.
+    """
 
     subject: Subject
     norm: Norm
@@ -112,6 +125,7 @@ class _Decide:
     params: BranchAndBound
     seconds: Tensor
     deadline: Deadline
+    inner: int
     _network: Network | None = None
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
@@ -148,6 +162,8 @@ class _Decide:
             return found
         for i, point in decided.examples.items():
             found["examples"][i] = point.float().cpu().view(data.inputs.shape[1:])
+        if self.inner:
+            _look_inside(found["inner"], decided.inner, network, region)
         broken = found["examples"].flatten(1).isfinite().all(1)
         known = decided.bounds.amin(1).cpu()
         return {
@@ -171,8 +187,20 @@ class _Decide:
             "margins": torch.full((n,), torch.nan),
             "examples": torch.full((n, *inputs.shape[1:]), torch.nan),
             "domains": torch.zeros(n, dtype=torch.int64),
+            "inner": torch.full((n, 4, self.inner), torch.nan),
             "seconds": torch.zeros(n),
         }
+
+
+def _look_inside(
+    into: Tensor, inner: Mapping[int, list[tuple[Tensor, Tensor]]], network: Network, region: Region
+) -> None:
+    """Write bounds of the inputs of all activations, and those inputs at two points by which others know the layers, as `Ledger.inner`."""
+    for i, layers in inner.items():
+        far = corner(*(ends[i].cpu().numpy() for ends in (region.low, region.high)))
+        points = torch.stack([region.centre[i], torch.from_numpy(far).to(region.centre)])
+        values = network.inputs_of_activations(points.view(-1, *network.input_shape)).cpu()
+        into[i] = torch.stack([*(torch.cat(ends) for ends in zip(*layers, strict=True)), *values]).float()
 
 
 def _after(late: float) -> Callable[[], bool]:
@@ -194,7 +222,7 @@ def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Call
     return check
 
 
-def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger) -> None:
+def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledger, sizes: list[int]) -> None:
     nothing = torch.full((len(indices), ledger.lower.shape[1]), torch.nan)
     ledger.bound(indices, found["margins"], nothing, nothing)
     ledger.verify(indices[found["verified"]], step)
@@ -202,6 +230,10 @@ def _enter(found: Mapping[str, Tensor], indices: Tensor, step: str, ledger: Ledg
     if broken.any():
         ledger.falsify(indices[broken], found["examples"][broken], step)
     ledger.subdomains[indices] += found["domains"]
+    left = set(ledger.undecided.tolist())
+    for index, inner in zip(indices.tolist(), found["inner"], strict=True):
+        if index in left and inner.numel() and bool(inner.isfinite().all()):
+            ledger.inner[index] = inner.split(sizes, 1)
     ledger.seconds[indices] += found["seconds"]
 
 

@@ -7,7 +7,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,24 @@ from windtunnel.core.contracts import Verdict
 _FIRST_STEP, _MAX_STEP = 0.5, 512.0
 _BOUND_TOLERANCE = 0.05  # logits
 _READING_TOLERANCE = 1e-3  # of the largest logit
+_LAYER_TOLERANCE = 2e-5  # of a value inside: two roads to the same value differ by less; the room of a bound is larger
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Bounds of the inputs of one layer of activations, low and up, (m,), that hold in a query's whole box.
+
+    values: (2, m), what they are at the clean sample and at `corner`, by which the layer is known in the solver's graph.
+    """
+
+    low: np.ndarray
+    up: np.ndarray
+    values: np.ndarray
+
+
+def corner(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """The corner of the box [lower, upper], (d,), at which a fixed half of the pixels is at its lower end."""
+    return np.where(np.random.default_rng(0).random(lower.shape) < 0.5, lower, upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +47,7 @@ class Query:
 
     lower, upper, clean: float32, flat. logits: (K,), of the clean sample. other classes: in the order in which they are asked about,
     each in a query of its own where `one_by_one`, all in one disjunction otherwise. bounds: bound every logit too. seconds: what
-    the sample has left, where that is less than every query has.
+    the sample has left, where that is less than every query has. inner: what is known of the layers inside, in their order.
     """
 
     index: int
@@ -43,6 +61,7 @@ class Query:
     one_by_one: bool = False
     bounds: bool = False
     seconds: float = float("inf")
+    inner: tuple[Inner, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +132,16 @@ class _Solver:
         self._network: Any = Marabou.read_onnx(onnx)  # maraboupy has no types
         self._inputs = self._network.inputVars[0].flatten()
         self._outputs = self._network.outputVars[0].flatten()
-        # The parser sets bounds of its own, such as 0 below a ReLU; every query starts from them.
-        self._parsed = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
+        # The parser sets bounds of its own, such as 0 below a ReLU; every query starts from them, and from what it was handed.
+        self._known = (dict(self._network.lowerBounds), dict(self._network.upperBounds))
 
     def decide(self) -> tuple[Verdict, np.ndarray | None, str]:
         """Whether some other class can lead, with the point where it does, and why that is not known."""
         query = self._query
-        self._check_reading()
+        read = self._read(query.clean)
+        self._check_reading(read)
+        if query.inner and read:
+            self._take(query.inner, [read, self._read(corner(query.lower, query.upper))])
         groups = (
             [[other_class] for other_class in query.other_classes] if query.one_by_one else [list(query.other_classes)]
         )
@@ -133,17 +155,46 @@ class _Solver:
                 undecided = "time-out" if "TIMEOUT" in code.upper() else code
         return (Verdict.UNKNOWN, None, undecided) if undecided else (Verdict.VERIFIED, None, "")
 
-    def _check_reading(self) -> None:
+    def _read(self, point: np.ndarray) -> dict[int, float]:
+        """The values of all variables at a point; empty where Marabou does not say them."""
+        code, values = self._solve([], point, point)
+        return values if code == "sat" else {}
+
+    def _check_reading(self, read: Mapping[int, float]) -> None:
         """Raise ValueError where the graph as Marabou reads it is not the model: its parser skips what it does not know.
 
-        (Marabou 2.0.0 overlooks the padding of max pooling, for one.)
+        (Marabou 2.0.0 overlooks the padding of max pooling, for one.) read: at the clean sample.
         """
-        code, values = self._solve([], self._query.clean, self._query.clean)
-        if code == "sat":
-            read = np.array([values[v] for v in self._outputs])
-            off = float(np.abs(read - self._query.logits).max())
+        if read:
+            off = float(np.abs(np.array([read[v] for v in self._outputs]) - self._query.logits).max())
             if off > _READING_TOLERANCE * max(1.0, float(np.abs(self._query.logits).max())):
                 raise ValueError(f"Marabou reads another graph: a logit of the clean sample differs by {off:.3g}")
+
+    def _take(self, layers: Sequence[Inner], read: Sequence[Mapping[int, float]]) -> None:
+        """Start every query from the bounds of `layers`, each of which is the next ReLUs here by its values at two points, `read`.
+
+        What is not, as the steps that max pooling is written with elsewhere, or values at another scale, is left out. Raises ValueError
+        for bounds that exclude one of the points: they are wrong.
+        """
+        if not all(read):
+            return
+        relus = list(self._network.reluList)
+        for number, layer in enumerate(layers):
+            here = relus[: len(layer.low)]
+            met = np.array([[values[before] for before, _ in here] for values in read])
+            if (
+                met.shape != layer.values.shape
+                or (np.abs(met - layer.values) > _LAYER_TOLERANCE * (1 + np.abs(layer.values))).any()
+            ):
+                continue
+            if (met < layer.low).any() or (met > layer.up).any():
+                raise ValueError(f"the bounds of activations {number} exclude a point of the box: they are wrong")
+            relus = relus[len(here) :]
+            lower, upper = self._known
+            for (before, after), low, up in zip(here, layer.low.tolist(), layer.up.tolist(), strict=True):
+                for variable, least, most in ((before, low, up), (after, max(low, 0.0), max(up, 0.0))):
+                    lower[variable] = max(least, lower.get(variable, least))
+                    upper[variable] = min(most, upper.get(variable, most))
 
     def logit_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """(lower, upper), float32 (1, K): the tightest bounds that were verified in the time left."""
@@ -195,8 +246,8 @@ class _Solver:
         network, query = self._network, self._query
         network.clearProperty()
         network.disjunctionList = []
-        network.lowerBounds.update(self._parsed[0])
-        network.upperBounds.update(self._parsed[1])
+        network.lowerBounds.update(self._known[0])
+        network.upperBounds.update(self._known[1])
         box = (query.lower if lower is None else lower, query.upper if upper is None else upper)
         for variable, low, high in zip(self._inputs, *box, strict=True):
             network.setLowerBound(variable, float(low))

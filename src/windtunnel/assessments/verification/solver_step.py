@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
@@ -28,7 +29,7 @@ from windtunnel.assessments.verification.onnx_graph import (
     readable_by_marabou,
     rescaled,
 )
-from windtunnel.assessments.verification.solver_process import Answer, Query
+from windtunnel.assessments.verification.solver_process import Answer, Inner, Query
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
 from windtunnel.core.chunks import of_shape_for
@@ -60,6 +61,7 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
             subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
         asked = [replace(query, seconds=seconds) for query, seconds in zip(asked, left.tolist(), strict=True)]
+        asked = [replace(q, inner=tuple(map(_with_room, ledger.inner.get(q.index, ())))) for q in asked]
         if entry.output_bounds:
             asked = [replace(query, bounds=True) for query in asked]
         queries = {query.index: query for query in asked}
@@ -79,6 +81,15 @@ def solve(step: str, ledger: Ledger, task: Task) -> None:
             answers = [clear.get(a.index, a) for a in answers]
         for answer in answers:
             _enter(answer, step, ledger, subject, onnx, queries[answer.index])
+
+
+def _with_room(layer: torch.Tensor) -> Inner:
+    """What the ledger has of a layer (4, m), with room for the solver's tolerances and for what rounding parts its graph from ours.
+
+    So a unit whose sign is known by less than that is open to it.
+    """
+    low, up, *values = layer.double().numpy()
+    return Inner(low - MARABOU_TOLERANCE * (1 + abs(low)), up + MARABOU_TOLERANCE * (1 + abs(up)), np.stack(values))
 
 
 def _tie(answer: Answer) -> Answer:
@@ -163,4 +174,4 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
     }
 
 
-MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt)
+MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt, takes_inner=True)

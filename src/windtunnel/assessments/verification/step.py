@@ -42,6 +42,7 @@ class Step:
     word counts. attempt: (step, trial) -> None, raises IncompatibleError for a model it
     cannot run on; None for a step that can verify nothing, and draws from the seed. bounds: whether it bounds at any
     epsilon, so that a certified radius can be searched with it. cheap: whether it is tried on a few samples before a stronger one.
+    takes_inner: whether it goes on from bounds of the inputs of activations (`Ledger.inner`) that a step before it has found.
     """
 
     decide: Callable[[str, Ledger, Task], None]
@@ -50,6 +51,7 @@ class Step:
     attempt: Callable[[str, Trial], None] | None = None
     bounds: bool = False
     cheap: bool = False
+    takes_inner: bool = False
 
     @property
     def falsifies(self) -> bool:

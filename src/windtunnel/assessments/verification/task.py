@@ -21,7 +21,8 @@ class Task:
     canonical: the subject with a network of our own, whose logits are of unit scale; the user's model is the ledger's.
 
     deadline: time.monotonic() at which the entry's time budget is over. bounder: bounds whatever is bounded.
-    probed: bound methods that are tried on a few samples first. checkpoints: what steps have kept, for when all is written.
+    steps: all of them, in their order. probed: bound methods that are tried on a few samples first. checkpoints: what steps have
+    kept, for when all is written.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Task:
     entry: VerificationEntry
     deadline: float
     bounder: Bounder
+    steps: tuple[str, ...] = ()
     probed: frozenset[str] = frozenset()
     checkpoints: list[Checkpoint] = field(default_factory=list)
 

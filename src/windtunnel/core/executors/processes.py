@@ -75,9 +75,12 @@ class _Process:
         self._send(("do", unit))
 
     def _send(self, asked: object) -> None:
-        with suppress(OSError):  # it has died, and its connection says so
-            # As plain bytes: `send` would put tensors into shared memory, which their worker then waits for.
-            self.connection.send_bytes(pickle.dumps(asked))
+        # As plain bytes: `send` would put tensors into shared memory, which their worker then waits for.
+        content = pickle.dumps(asked)
+        # It has died, and its connection says so; or it was ended while `open` was still sending: a connection that is closed
+        # in the middle of that has no handle any more (TypeError).
+        with suppress(OSError, TypeError):
+            self.connection.send_bytes(content)
 
     def news(self) -> News:
         """What it said, or how it died."""

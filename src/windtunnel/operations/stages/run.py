@@ -8,6 +8,7 @@ from importlib import import_module
 
 from windtunnel.core.endings import handle_signals, user_errors
 from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.threads import compute_with_one_thread
 
 # Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
 STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")
@@ -19,6 +20,7 @@ _LEAVES_NO_ASSESSMENT = frozenset({"prepare", "train", "generators", "gate"})
 def main(*words: str) -> None:
     """A process that runs one stage, and says so. `main("attack")` in a file of `stages/` takes the name from the command."""
     handle_signals()  # before anything else is imported
+    compute_with_one_thread()
     with user_errors():
         from windtunnel.core.executors import require_executor
         from windtunnel.core.narration import narrated

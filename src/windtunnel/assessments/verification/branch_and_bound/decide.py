@@ -42,7 +42,8 @@ class Decided:
 
     verified: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
     {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of work
-    (subdomains or time); what else is not decided cannot be by this method.
+    (subdomains or time); what else is not decided cannot be by this method. inner: {sample: the bounds (low, up), float64 of its
+    size, of each layer's inputs}, of samples that the cheapest bounds leave undecided.
     """
 
     verified: Tensor
@@ -50,6 +51,7 @@ class Decided:
     examples: dict[int, Tensor]
     domains: Tensor
     exhausted: Tensor
+    inner: dict[int, list[tuple[Tensor, Tensor]]]
 
 
 def decide(
@@ -98,21 +100,23 @@ class _Work:
         self._examples: dict[int, Tensor] = {}
         self._bend = True  # whether planes have gained something; where they have not once, they are not tried again
         self._domains, self._stuck = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
+        self._inside: tuple[Bounded, Tensor] | None = None  # of which samples it is
 
     def quickly(self) -> None:
         """CROWN inside, slopes of the margins optimised: all samples together."""
         members = self._undecided().nonzero().flatten()
         if len(members):
-            self._members = members
-            self._bounded = bound_network(self._network, self._region.part(members), self._limits.rows)
-            self._roots(self._bounded, members, _QUICK_ROOT)
+            bounded = bound_network(self._network, self._region.part(members), self._limits.rows)
+            self._inside = bounded, members
+            self._roots(bounded, members, _QUICK_ROOT)
 
     def thoroughly(self) -> None:
         """Bounds inside improved where the margins hang on them, then searches with tighter and tighter ones."""
         members = self._undecided().nonzero().flatten()
-        if not len(members) or self._expired():
+        if not len(members) or self._inside is None or self._expired():
             return
-        bounded = self._bounded.part(torch.searchsorted(self._members, members))
+        bounded = self._inside[0].part(torch.searchsorted(self._inside[1], members))
+        self._inside = bounded, members
         _, rows = self._roots(bounded, members, _QUICK_ROOT)
         if rows is None or self._expired():
             return
@@ -144,7 +148,15 @@ class _Work:
         verified = ~open_ & ~self._stuck
         verified[list(self._examples)] = False
         bounds = self._bounds.view(len(self._region), -1).cpu()
-        return Decided(verified, bounds, self._examples, self._domains, open_)
+        return Decided(verified, bounds, self._examples, self._domains, open_, self._inner())
+
+    def _inner(self) -> dict[int, list[tuple[Tensor, Tensor]]]:
+        """Bounds of the inputs of activations, as tight as they have become."""
+        if self._inside is None:
+            return {}
+        bounded, members = self._inside
+        pairs = list(zip(bounded.low, bounded.up, strict=True))
+        return {int(member): [(low[i].cpu(), up[i].cpu()) for low, up in pairs] for i, member in enumerate(members)}
 
     def _undecided(self) -> Tensor:
         """(n,) bool: neither verified, nor broken, nor stuck."""

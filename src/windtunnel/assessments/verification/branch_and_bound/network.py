@@ -195,6 +195,17 @@ class Network:
         assert found is not None
         return found
 
+    def inputs_of_activations(self, x: Tensor) -> Tensor:
+        """(m, units): the inputs of all activations at x (m, *input_shape), in the order they run."""
+        met = list[Tensor]()
+
+        def look(j: int, z: Tensor) -> Tensor:
+            met.append(z.flatten(1))
+            return self._activations[j](z)
+
+        self.run(x, look)
+        return torch.cat(met, 1) if met else x.flatten(1)[:, :0]
+
     def _record(self, rows: int, dtype: torch.dtype, *, first: bool = False) -> Tape:
         x = torch.zeros(rows, *self.input_shape, dtype=dtype, device=self.device, requires_grad=True)
         leaves, pre = [x], list[Tensor]()
