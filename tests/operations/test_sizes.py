@@ -1,17 +1,21 @@
 """What a run will need: the sizes that `windtunnel check` says, and what it refuses."""
 
 import copy
+import io
 import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
+from windtunnel.cli import needs
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations import estimate, sizes, trial
 from windtunnel.operations.direct.pipeline import assess_subject
+from windtunnel.reporting.answers import RoomAnswer
 
 N = 60
 PARAMS = {
@@ -159,3 +163,14 @@ def test_a_batch_that_does_not_fit_is_told(subject, monkeypatch, taken, codes):
     _tried(monkeypatch, lambda n: 0.1 * n, taken, codes)
     assert _advice(subject).startswith("attacks.fgsm.batch_size: 20 takes ")
     assert "a worker has 1.07 GB: it does not fit" in _advice(subject)
+
+
+@pytest.mark.parametrize(("seconds", "workers", "said"), [(300.0, 1, True), (10.0, 1, False), (300.0, 4, False)])
+def test_a_long_run_on_one_processor_of_several_is_told_how_to_use_them(monkeypatch, seconds, workers, said):
+    one = estimate.Estimate("attacks.pgd", 100, 10, seconds / 10, seconds, 2**20, 2**20)
+    monkeypatch.setattr(estimate, "estimates", lambda *_: iter([one]))
+    monkeypatch.setattr(needs.os, "cpu_count", lambda: 4)
+    before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=workers, seconds=None, entries=[])
+    console = Console(file=io.StringIO(), width=200)
+    needs.print_estimate(None, None, None, None, console, before)
+    assert ("WINDTUNNEL_EXECUTOR=processes:4" in console.file.getvalue()) is said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ _COLUMNS = (
     Column("entry", typed=True), Column("samples", right=True), Column("tried", right=True), Column("time", right=True),
     Column("memory", right=True), Column("disk", right=True), Column("not measured"),
 )  # fmt: skip
+_LONG = 60.0  # seconds from which more workers are worth their start
 
 
 def needs_of(
@@ -62,6 +64,12 @@ def print_estimate(
     for one in found:
         if one.advice:
             console.print(f"[yellow]![/yellow] {escape(one.advice)}", soft_wrap=True)
+    processors = os.cpu_count() or 1
+    if needs.workers == 1 < processors and seconds > _LONG:
+        shared = f"WINDTUNNEL_EXECUTOR=processes:{processors} dvc repro"
+        console.print(
+            f"[yellow]![/yellow] one of {processors} processors does this alone; `{shared}` shares it, with equal results"
+        )
     return needs.model_copy(
         update={
             "seconds": seconds,
