@@ -17,7 +17,7 @@ from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.step import step_of
-from windtunnel.assessments.verification.steps import breaks, called_with, proves, run_steps, steps_of
+from windtunnel.assessments.verification.steps import breaks, called_with, load_steps, proves, run_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.assessments.verification.task import Task
 from windtunnel.core import scratch
@@ -76,10 +76,13 @@ def assess(
         return otherwise
     region = entry.budget.over(budget)
     assert region.epsilon is not None
+    steps = steps_of(row, entry)
+    if entry.time_budget is not None:
+        load_steps(steps)  # before the clock starts
     deadline = time.monotonic() + (entry.time_budget or float("inf")) * (1 - _KEPT_BACK)
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
-    ledger, steps = Ledger.of(subject), steps_of(row, entry)
+    ledger = Ledger.of(subject)
     task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps))
     if results:
         left = ledger.undecided
