@@ -7,9 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windtunnel.assessments.figures.base import draw_figures
+from windtunnel.assessments.verification import steps
 from windtunnel.assessments.verification.assess import assess, verification_metrics
 from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
-from windtunnel.assessments.verification.radius import accuracy_curve, broken_radius, certified_radius, empirical_curve
+from windtunnel.assessments.verification.radius import (
+    Known,
+    accuracy_curve,
+    broken_radius,
+    certified_radius,
+    empirical_curve,
+)
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm, Verdict
 
@@ -46,6 +53,47 @@ def test_misclassified_samples_have_radius_zero_on_both_sides_and_are_never_prob
     low = torch.tensor([-1.0, -1.0])
     assert certified_radius(never, low, 1.0, 0.1).tolist() == [0, 0]
     assert broken_radius(never, low + 2, low, 0.1).tolist() == [0, 0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 2), st.floats(0, 0.5)), min_size=1, max_size=8), st.floats(0.001, 0.2))
+def test_what_is_known_is_not_asked_about_and_changes_no_radius(samples, tolerance):
+    exact, away = (torch.tensor(column) for column in zip(*samples, strict=True))
+    distances, zero = torch.where(away < 0.25, exact + away + 1e-6, torch.inf), torch.zeros(len(exact))
+    asked = []
+
+    def holds(rows, epsilons):
+        asked.extend(zip(rows.tolist(), epsilons.tolist(), strict=True))
+        return epsilons <= exact[rows]
+
+    alone = certified_radius(holds, zero, 1.0, tolerance)
+    without, known = list(asked), Known(zero.clone(), distances.clone())
+    asked.clear()
+    assert torch.equal(certified_radius(known.certified_by(holds), zero, 1.0, tolerance), alone)
+    assert asked == [(row, epsilon) for row, epsilon in without if epsilon < distances[row]]
+    assert torch.equal(known.holds, alone)
+    asked.clear()
+    assert torch.equal(certified_radius(known.certified_by(holds), zero, 1.0, tolerance), alone)
+    assert all(epsilon > alone[row] for row, epsilon in asked)
+    broken = broken_radius(known.broken_by(lambda rows, epsilons: ~holds(rows, epsilons)), zero + 1.0, alone, tolerance)
+    assert (broken > exact).all()
+    assert (broken[distances < 1] <= exact[distances < 1] + tolerance + 1e-6).all()
+
+
+def test_no_epsilon_beyond_a_counter_example_is_bounded(digits_subject, monkeypatch):
+    asked, bound_all = [], steps.bound_all
+
+    def watched(bounder, method, indices, epsilons, **more):
+        asked.extend(zip(indices.tolist(), epsilons.tolist(), strict=True))
+        return bound_all(bounder, method, indices, epsilons, **more)
+
+    monkeypatch.setattr(steps, "bound_all", watched)
+    given = entry("cascade", steps=["attack", "crown"], radius={"max": 0.3, "tolerance": 0.05, "attack": False})
+    data = assess("c", given, budget(0.1), first(digits_subject, 10)).data
+    distances = data["perturbation_distance"]
+    assert distances.isfinite().any()
+    assert asked
+    assert not any(epsilon >= distances[row] for row, epsilon in asked)
 
 
 def test_a_radius_is_between_what_is_proved_and_what_is_broken_at_the_budget(digits_subject):

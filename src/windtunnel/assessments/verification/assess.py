@@ -14,10 +14,10 @@ from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
 from windtunnel.assessments.verification.examples import known_examples, without_images
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.radius import broken_radius, certified_radius, curve_metrics
+from windtunnel.assessments.verification.radius import Known, broken_radius, certified_radius, curve_metrics
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.step import step_of
-from windtunnel.assessments.verification.steps import breaks, called_with, proves, run_steps, steps_of
+from windtunnel.assessments.verification.steps import breaks, called_with, load_steps, proves, run_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.assessments.verification.task import Task
 from windtunnel.core import scratch
@@ -76,10 +76,13 @@ def assess(
         return otherwise
     region = entry.budget.over(budget)
     assert region.epsilon is not None
+    steps = steps_of(row, entry)
+    if entry.time_budget is not None:
+        load_steps(steps)  # before the clock starts
     deadline = time.monotonic() + (entry.time_budget or float("inf")) * (1 - _KEPT_BACK)
     canonical = canonical_subject(subject)
     bounder = Bounder(canonical.subject, region.norm, entry.batch_size, canonical.slack, deadline)
-    ledger, steps = Ledger.of(subject), steps_of(row, entry)
+    ledger = Ledger.of(subject)
     task = Task(name, canonical, region.norm, region.epsilon, entry, deadline, bounder, steps, _probed(steps))
     if results:
         left = ledger.undecided
@@ -179,13 +182,15 @@ def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
     assert radius is not None
     assert method is not None  # preflight refuses a radius without a method that bounds
     verdicts, distances = (tensor_in(data, key) for key in ("verdicts", "perturbation_distance"))
-    known = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
-    low = torch.where(task.subject.clean_correct, known, -1.0)
-    certified = certified_radius(proves(method, task), low, radius.max, radius.tolerance)
+    holds = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
+    known = Known(holds, distances.nan_to_num(torch.inf))
+    low = torch.where(task.subject.clean_correct, holds, -1.0)
+    certified = certified_radius(known.certified_by(proves(method, task)), low, radius.max, radius.tolerance)
     radii: Tensors = {"certified_radius": certified}
     if radius.attack and task.norm is Norm.LINF:
-        holds = torch.where(low < 0, low, certified)
-        broken = broken_radius(breaks(task), torch.full_like(certified, radius.max), holds, radius.tolerance)
+        low = torch.where(low < 0, low, certified)
+        most = torch.full_like(certified, radius.max)
+        broken = broken_radius(known.broken_by(breaks(task)), most, low, radius.tolerance)
         radii["broken_radius"] = torch.fmin(broken, distances)  # what a step has found counts too
     return radii
 

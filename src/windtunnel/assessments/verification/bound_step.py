@@ -9,7 +9,7 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.ledger import NOBODY, Ledger
-from windtunnel.assessments.verification.lirpa import call_of_bounds
+from windtunnel.assessments.verification.lirpa import call_of_bounds, load_lirpa
 from windtunnel.assessments.verification.spread import bound_all
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
@@ -53,5 +53,5 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
     return {key: of_shape_for(len(data), value) for key, value in call.items()}
 
 
-BOUND = Step(bound, _call, ROUNDING, attempt, bounds=True)
-CHEAP = Step(bound, _call, ROUNDING, attempt, bounds=True, cheap=True)
+BOUND = Step(bound, _call, ROUNDING, attempt, bounds=True, load=load_lirpa)
+CHEAP = Step(bound, _call, ROUNDING, attempt, bounds=True, cheap=True, load=load_lirpa)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,44 @@ from windtunnel.core.contracts import Json
 CURVE_POINTS = 41
 # Whether each of `indices` (int64, n) is verified, or broken, at its own epsilon (n,): (n,) bool.
 Decide = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the radius of each of N samples; whatever is found out is added.
+
+    holds: float32 (N,), the largest epsilon at which it was verified. broken: float32 (N,), the distance of the nearest counter-example,
+    inf for none. A certificate is one of every smaller ball, and a counter-example lies in every larger one: nobody is asked about those.
+    """
+
+    holds: Tensor
+    broken: Tensor
+
+    def certified_by(self, verified: Decide) -> Decide:
+        """Whether each sample holds; `verified` is asked where that is not known."""
+
+        def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
+            held = epsilons <= self.holds[indices]
+            open_ = ~held & (epsilons < self.broken[indices])
+            if open_.any():
+                held[open_] = verified(indices[open_], epsilons[open_])
+            self.holds[indices[held]] = torch.maximum(self.holds[indices], epsilons)[held]
+            return held
+
+        return decide
+
+    def broken_by(self, breaks: Decide) -> Decide:
+        """Whether each sample breaks; `breaks` is asked where that is not known."""
+
+        def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
+            broken = epsilons >= self.broken[indices]
+            open_ = ~broken & (epsilons > self.holds[indices])
+            if open_.any():
+                broken[open_] = breaks(indices[open_], epsilons[open_])
+            self.broken[indices[broken]] = torch.minimum(self.broken[indices], epsilons)[broken]
+            return broken
+
+        return decide
 
 
 def certified_radius(verified: Decide, low: Tensor, largest: float, tolerance: float) -> Tensor:

@@ -65,10 +65,11 @@ def search_or_bound(step: str, ledger: Ledger, task: Task) -> None:
 def search(step: str, ledger: Ledger, task: Task) -> None:
     """Let branch and bound decide the undecided samples until the task's deadline.
 
-    Raises IncompatibleError for a model that it has no bounds for.
+    Raises IncompatibleError for a model that it has no bounds for, OutOfTimeError where none is left to take it apart.
     """
     data = task.subject.dataset
-    network = network_of(task.subject.classifier)
+    with time_limit(task.deadline):
+        network = network_of(task.subject.classifier)
     params = BranchAndBound.model_validate(task.entry.params)
     indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
     seconds = torch.full((len(data),), torch.inf)
@@ -141,14 +142,15 @@ class _Decide:
             found["late"][:] = found["exhausted"][:] = True
             return found
         data, indices, classifier = self.subject.dataset, batch.indices, self.subject.classifier
-        if self._network is None:
-            self._network = network_of(classifier)
-        network, targets = self._network, data.targets[indices]
+        targets, device = data.targets[indices], classifier.device
         late = min(deadline, started + float(self.seconds[indices].sum()))
-        region = Region.around(data.inputs[indices], self.norm, self.epsilon, network.device)
+        region = Region.around(data.inputs[indices], self.norm, self.epsilon, device)
         goals = torch.full((len(indices),), self.lead, dtype=torch.float64)
         try:
-            with time_limit(late), memory_limit(memory_to_use(network.device), network.device):
+            with time_limit(late), memory_limit(memory_to_use(device), device):
+                if self._network is None:
+                    self._network = network_of(classifier)
+                network = self._network
                 decided = decide(network, region, targets, goals, _confirms(network, classifier, targets),
                                  limits_of(self.params, network), _after(late))  # fmt: skip
         except OutOfTimeError:  # in the last moment: what was known is lost

@@ -12,7 +12,7 @@ import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.limits import time_limit
+from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
 from windtunnel.assessments.verification.marabou import (
     CLEAR_LEAD,
     MARABOU_TOLERANCE,
@@ -47,16 +47,23 @@ _LEAST = 1.0  # seconds that are worth a query: Marabou counts whole ones
 def solve(step: str, ledger: Ledger, task: Task) -> None:
     """Let Marabou decide the undecided samples until the task's deadline.
 
-    Raises IncompatibleError where the graph it is given is not the model, or has values that its tolerances cannot tell.
+    Raises IncompatibleError where the graph it is given is not the model, or has values that its tolerances cannot tell;
+    OutOfTimeError where no time is left for a query.
     """
     canonical, entry, subject = task.canonical, task.entry, task.subject
     data = subject.dataset
     indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
-    late = left < min(_LEAST, entry.solver_timeout)
+    least = min(_LEAST, entry.solver_timeout)
+    late = left.clamp(max=task.time_left) < least
     ledger.timed_out[indices[late]] = True
     indices, left = indices[~late], left[~late]
+    if not len(indices):
+        return
     with tempfile.TemporaryDirectory() as folder:
-        onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
+        with time_limit(task.deadline):
+            onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
+        if task.time_left < least:
+            raise OutOfTimeError
         asked = queries_of(
             subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
         )
@@ -149,6 +156,8 @@ def _exported(subject: Subject, path: Path) -> Path:
     torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph at an exception, which is one line here
     try:
         return export_onnx(subject.classifier, path)
+    except OutOfTimeError:
+        raise
     except Exception as error:  # the exporter raises many kinds for what it cannot trace
         raise IncompatibleError(
             f"{subject.classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"

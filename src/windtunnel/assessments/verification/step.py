@@ -42,6 +42,7 @@ class Step:
     word counts. attempt: (step, trial) -> None, raises IncompatibleError for a model it
     cannot run on; None for a step that can verify nothing, and draws from the seed. bounds: whether it bounds at any
     epsilon, so that a certified radius can be searched with it. cheap: whether it is tried on a few samples before a stronger one.
+    load: imports what it would import at its first use, which no time budget is to pay for.
     takes_inner: whether it goes on from bounds of the inputs of activations (`Ledger.inner`) that a step before it has found.
     """
 
@@ -52,6 +53,7 @@ class Step:
     bounds: bool = False
     cheap: bool = False
     takes_inner: bool = False
+    load: Callable[[], object] | None = None
 
     @property
     def falsifies(self) -> bool:

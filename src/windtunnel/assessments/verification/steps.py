@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.canonical.trace import load_tracer
+from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.limits import OutOfTimeError
@@ -58,6 +60,15 @@ def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
         ledger.caveats.append(Caveat("time_out", text, late))
 
 
+def load_steps(steps: Sequence[str]) -> None:
+    """Import what the steps import at their first use; what cannot be imported is said when its step comes."""
+    load_tracer()
+    for load in dict.fromkeys(step_of(step).load for step in steps):
+        if load is not None:
+            with suppress(IncompatibleError):
+                load()
+
+
 def called_with(steps: Sequence[str], task: Task) -> Mapping[str, object]:
     """The arguments of every step by its name; of a single verifier the arguments themselves.
 
@@ -72,6 +83,8 @@ def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
 
     def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
         verified = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
+        if task.time_left <= 0:
+            return verified[indices]
         with suppress(OutOfTimeError):
             for one in bound_all(task.bounder, method, indices, epsilons, name=f"{task.name} radius", logits=False):
                 if one.bounds is not None:
@@ -90,7 +103,7 @@ def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
             return torch.zeros(len(indices), dtype=torch.bool)
         radii = torch.zeros(len(subject.dataset), dtype=epsilons.dtype)
         radii[indices] = epsilons
-        work = _Break(subject, task.norm, radii)
+        work = _Break(subject, task.norm, radii, Deadline(task.deadline))
         batches = [
             Batch(i, part, derive_seed(subject.seed, task.name, "radius", int(part[0])))
             for i, part in enumerate(indices.split(ATTACK_BATCH))
@@ -109,6 +122,7 @@ class _Break:
     subject: Subject
     norm: Norm
     epsilons: Tensor
+    deadline: Deadline
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         data, indices = self.subject.dataset, batch.indices
@@ -119,6 +133,7 @@ class _Break:
             self.epsilons[indices],
             batch.seed,
             self.norm,
+            deadline=self.deadline.here(),
         )
         return {"found": found}
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from io import StringIO
 from typing import Any, cast
 
@@ -37,6 +38,12 @@ class FixedBatchError(Exception):
 
 class BranchingError(Exception):
     """The module does one thing or another, as the values of its input are: no one graph is the module."""
+
+
+@cache
+def load_tracer() -> None:
+    """Import what the exporter imports at its first use: two seconds, which are no part of any model's time budget."""
+    trace(nn.Linear(1, 1), torch.zeros(1, 1))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,82 @@
+"""What a time budget pays for, counted: which work begins when its time is over, or nearly over."""
+
+import time
+
+import pytest
+import torch
+from balls import budget, entry, first
+
+from windtunnel.assessments.verification import assess as pipeline
+from windtunnel.assessments.verification import falsifier, solver_step, steps
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.deadline import Deadline
+from windtunnel.assessments.verification.limits import OutOfTimeError
+from windtunnel.core.batches import Batch
+from windtunnel.core.contracts import Norm, Verdict
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Let calls of a function be counted: counted(where, name) gives the list of them."""
+
+    def count(where, name):
+        calls, function = [], getattr(where, name)
+
+        def watched(*args, **kwargs):
+            calls.append(args)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(where, name, watched)
+        return calls
+
+    return count
+
+
+def test_radii_are_not_searched_when_time_is_over(digits_subject, counted):
+    bounded, broken = counted(steps, "bound_all"), counted(steps, "run_batches")
+    given = entry("crown", time_budget=1e-6, radius={"max": 0.3, "tolerance": 1e-4})
+    assess("v", given, budget(0.05), first(digits_subject, 10))
+    assert not bounded
+    assert not broken
+
+
+def test_the_falsifier_of_radii_ends_at_the_deadline(digits_subject, counted):
+    descents = counted(falsifier, "_descend")
+    radii = torch.full((len(digits_subject.dataset),), 0.1)
+    for left, expected in ((-1.0, 0), (600.0, falsifier.RESTARTS)):
+        work = steps._Break(digits_subject, Norm.LINF, radii, Deadline(time.monotonic() + left))
+        work(Batch(0, torch.arange(4), 0))
+        assert len(descents) == expected
+
+
+def test_the_solver_does_not_begin_with_less_time_than_a_query_has(digits_subject, counted):
+    exports = counted(solver_step, "graph_for_marabou")
+    result = assess("m", entry("linf-box", time_budget=0.9), budget(0.3), first(digits_subject, 4))
+    assert not exports
+    undecided = result.data["verdicts"] == Verdict.UNKNOWN
+    assert torch.equal(undecided, result.data["timed_out"])
+    assert undecided.any()
+
+
+def test_an_export_that_is_interrupted_is_no_model_that_cannot_be_exported(digits_subject, monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise OutOfTimeError
+
+    monkeypatch.setattr(solver_step, "export_onnx", interrupted)
+    with pytest.raises(OutOfTimeError):
+        solver_step._exported(digits_subject, tmp_path / "model.onnx")
+
+
+def test_imports_are_not_the_budgets(digits_subject, monkeypatch):
+    """A clock that imports move on by more than the budget has."""
+    clock, moved = time.monotonic, [0.0]
+
+    def imported(_):
+        moved[0] += 1e6
+
+    monkeypatch.setattr(pipeline, "load_steps", imported)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + moved[0])
+    result = assess("v", entry("crown", time_budget=5e5), budget(1e-4), first(digits_subject, 4))
+    assert moved == [1e6]
+    assert not result.data["timed_out"].any()
+    assert (result.data["verdicts"] == Verdict.VERIFIED).any()
