@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.executors.freed import keep_freed_memory
+from windtunnel.core.repository import asking_project
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -152,16 +153,17 @@ def _asked() -> tuple[str, str]:
 
 
 def _local() -> dict[str, Any]:
-    """What the local file holds."""
-    if not LOCAL_FILE.is_file():
+    """What the local file holds; an experiment of DVC, whose clone is without it, asks the one beside the params.yaml of who began it."""
+    file = next((path for path in (LOCAL_FILE, asking_project() / LOCAL_FILE) if path.is_file()), None)
+    if file is None:
         return {}
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        content = YAML(typ="safe", pure=True).load(LOCAL_FILE)
+        content = YAML(typ="safe", pure=True).load(file)
     except YAMLError as error:
-        raise UserError(f"{LOCAL_FILE}: is not YAML ({str(error).splitlines()[0]})") from error
+        raise UserError(f"{file}: is not YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(content, dict) or set(content) - {KEY, LIMIT_KEY}:
-        raise UserError(f"{LOCAL_FILE}: holds `{KEY}: processes:4`, and `{LIMIT_KEY}: 3600` (seconds) at most")
+        raise UserError(f"{file}: holds `{KEY}: processes:4`, and `{LIMIT_KEY}: 3600` (seconds) at most")
     return content
