@@ -6,7 +6,7 @@ import os
 
 import click
 
-from windtunnel.core.executors import VARIABLE, executor
+from windtunnel.core.executors import VARIABLE, require_executor
 from windtunnel.core.narration import narrated
 from windtunnel.operations.stages.run import run_stage, stage_of
 
@@ -32,7 +32,7 @@ def stage(words: tuple[str, ...], where: str | None) -> None:
     """  # noqa: D301
     if where is not None:
         os.environ[VARIABLE] = where
-        executor()  # a wrong word is refused before anything is read
+    require_executor()
     chosen, name = stage_of(*words)
     with narrated(chosen, name):
         run_stage(chosen, name)

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
+from windtunnel.core.errors import nearest, shown
 from windtunnel.params.numbers import Number
 
 # A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255).
@@ -79,7 +80,8 @@ class Samples(Block):
 def _all_or_number(value: object) -> object:
     if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
-    raise ValueError(f"{value!r} is neither 'all' nor a number of samples from 1")
+    hint = " Did you mean 'all'?" if isinstance(value, str) and nearest(value, ["all"]) else ""
+    raise ValueError(f"{shown(value)} is neither 'all' nor a number of samples from 1.{hint}".removesuffix("."))
 
 
 class Storage(Block):

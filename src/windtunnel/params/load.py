@@ -201,6 +201,8 @@ def _said(details: ErrorDetails, where: str) -> str:
             return f"{where}: " + unknown_word(key, str(location[-1]), _keys_at(location[:-1]), what="a key here")
         case "missing":
             return f"{where}: {key}: is required"
+        case "model_type":
+            return f"{where}: {key}: {shown(given)} is no map of keys; allowed keys: {', '.join(_keys_at(location))}"
         case "value_error":
             return f"{where}: {key}: {details['msg'].removeprefix('Value error, ')}"
         case "literal_error" | "enum":

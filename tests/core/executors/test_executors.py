@@ -18,7 +18,15 @@ from tests.conftest import classifier_of
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.core.batches import Checkpoint, Incidents, batches_of, each_batch, run_batches
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, Here, batch_limit, executor
+from windtunnel.core.executors import (
+    LIMIT_VARIABLE,
+    LOCAL_FILE,
+    VARIABLE,
+    Here,
+    batch_limit,
+    executor,
+    require_executor,
+)
 from windtunnel.core.executors.crew import DEATHS
 from windtunnel.core.executors.processes import Processes
 from windtunnel.core.executors.shipping import require_equal, versions
@@ -76,6 +84,8 @@ def test_an_experiment_of_dvc_asks_the_local_file_of_who_began_it(monkeypatch, t
         ("processes:many", "write here, processes:4, ray or ray:8"),
         ("processes:0", "has no workers"),
         ("here:2", "write here, processes:4"),
+        ("processes:٣", "write here, processes:4"),
+        ("processes:1000000", "'processes:1000000' is more than this machine of .* processors can use; at most"),
     ],
 )
 def test_a_wrong_word_is_one_line(monkeypatch, asked, says):
@@ -86,10 +96,52 @@ def test_a_wrong_word_is_one_line(monkeypatch, asked, says):
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize("content", ["workers: 2", "[", "executor: {}\nother: 1"])
-def test_a_wrong_local_file_is_one_line(content):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("workers: 2", "'workers' is not a key here. Allowed: executor, batch_limit"),
+        ("executer: here", "'executer' is not a key here. Did you mean 'executor'?"),
+        ("executor: here\nbatchlimit: 3", "'batchlimit' is not a key here. Did you mean 'batch_limit'?"),
+        ("executor: proceses:2", "executor: 'proceses' is not an executor.*Did you mean 'processes'?"),
+        ("executor: no", "executor: 'no' is not an executor"),
+        ("executor: false", "executor: 'False' is not an executor"),
+        ("executor: processes: 2", "is not YAML.*line 1, column 20"),
+        ("[", "is not YAML"),
+        ("here", "holds 'here' and no keys; write `executor: processes:4`"),
+        ("batch_limit: soon", "batch_limit: 'soon' is no number of seconds above 0"),
+        ("batch_limit: 0", "batch_limit: '0' is no number of seconds above 0"),
+    ],
+)
+def test_a_wrong_local_file_is_one_line(content, says):
     LOCAL_FILE.write_text(content)
-    with pytest.raises(UserError, match=r"windtunnel\.local\.yaml"):
+    with pytest.raises(UserError, match=says) as found:
+        require_executor()
+    assert str(found.value).startswith("windtunnel.local.yaml: ")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("content", ["", "# executor: processes:4\n", "executor:\n"])
+def test_a_local_file_that_says_nothing_asks_for_nothing(content):
+    LOCAL_FILE.write_text(content)
+    assert isinstance(executor(), Here)
+
+
+@pytest.mark.parametrize("stage", ["resolve", "attack pgd"])
+def test_a_stage_refuses_before_it_starts(stage, tmp_path):
+    """As DVC runs it: what is wrong with the local file is said by the first stage, and not after the model was trained."""
+    LOCAL_FILE.write_text("executer: here")
+    code = f"from windtunnel.operations.stages.run import main; main(*{stage.split()})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("windtunnel: windtunnel.local.yaml: 'executer' is not a key here.")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_executor_that_is_not_installed_is_one_line_before_it_is_needed(monkeypatch):
+    monkeypatch.setattr("windtunnel.core.executors.find_spec", lambda name: None)
+    monkeypatch.setenv(VARIABLE, "ray:2")
+    with pytest.raises(UserError, match=r"'ray:2' needs ray, which is not installed; pip install 'windtunnel\[ray\]'"):
         executor()
 
 

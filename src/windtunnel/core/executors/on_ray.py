@@ -145,11 +145,9 @@ def _crew_of(ray: Any, size: int) -> _RayCrew:
 
 
 def _connected() -> Any:
-    """Ray, connected. Raises UserError, in one line, where it is not installed or the cluster does not answer."""
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError("executor: ray is not installed; pip install 'windtunnel[ray]'") from error
+    """Ray, connected. Raises UserError, in one line, where the cluster does not answer."""
+    import ray
+
     for attempt in range(1, _STARTS + 1):
         if ray.is_initialized():
             break

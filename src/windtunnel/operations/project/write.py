@@ -21,10 +21,10 @@ from windtunnel.core.repository import dvc_root, repository
 PARAMS, GRAPH, RECORD = "params.yaml", "dvc.yaml", ".windtunnel.json"
 _FIXED = {
     ".gitignore": (
-        "# What a run makes beside reports/; dvc.lock is committed, results lie in DVC's cache.\n"
+        "# What a run makes beside reports/, and what is of this machine alone; dvc.lock is committed, results lie in DVC's cache.\n"
         "/.cache/\n/mlflow.db*\n/mlartifacts/\n__pycache__/\n/dvc_plots/\n"
         # What `report` and `evidence` write here by default.
-        "/report/\n/evidence.zip\n"
+        "/report/\n/evidence.zip\n/windtunnel.local.yaml\n"
     ),
     ".dvcignore": "# Volatile facts (time, host) beside each assessment: no part of any output.\nruntime.json\n",
     # `windtunnel champion --fetch` puts what the gate compares with here.
