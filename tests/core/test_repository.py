@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from windtunnel.core.references import resolve
-from windtunnel.core.repository import code_folders, dvc_root, repository
+from windtunnel.core.repository import asking_project, code_folders, dvc_root, repository
 from windtunnel.inputs.mlflow_server import main_root
 from windtunnel.operations.dvc_files import damaged_files
 from windtunnel.operations.resolve.closure import Code
@@ -53,20 +53,22 @@ def test_roots_are_those_of_the_repository(project):
 
 
 def test_the_store_lies_in_the_project_and_not_in_the_repository_around_it(project):
-    assert main_root() == project
+    assert main_root() == asking_project() == project
 
 
-def test_an_experiment_of_dvc_logs_into_the_project_that_asked_for_it(project, monkeypatch):
-    clone = project.parent / ".dvc" / "tmp" / "exps" / "tmp1"
+@pytest.mark.parametrize("of_dvc", [".", "robustness"])  # `dvc init`, and `dvc init --subdir`
+@pytest.mark.parametrize("place", ["tmp1", "standalone/tmp1"])  # --queue, and --temp
+def test_an_experiment_of_dvc_logs_into_the_project_that_asked_for_it(project, monkeypatch, of_dvc, place):
+    clone = project.parent / of_dvc / ".dvc" / "tmp" / "exps" / place
     (clone / "robustness").mkdir(parents=True)
     subprocess.run(["git", "init", "-q", str(clone)], check=True)
     monkeypatch.chdir(clone / "robustness")
-    assert main_root() == project
+    assert main_root() == asking_project() == project
 
 
 def test_outside_of_git_it_is_the_current_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main_root() == tmp_path
+    assert main_root() == asking_project() == tmp_path
     assert repository() is None
     assert code_folders() == [tmp_path]
 

@@ -15,6 +15,25 @@ def dvc_root(project: Path | None = None) -> Path | None:
     return _above(project, ".dvc")
 
 
+def asked_by(root: Path) -> Path:
+    """The root of the git repository that asked for an experiment of DVC (`dvc exp run --queue`, `--temp`) whose clone has the root `root`.
+
+    Such a clone lies under .dvc/tmp/exps of DVC's repository, and is gone afterwards. `root` itself where it is none.
+    """
+    parts = root.parts
+    for i in range(len(parts) - 2):
+        if parts[i : i + 3] == (".dvc", "tmp", "exps"):
+            return repository(Path(*parts[:i])) or Path(*parts[:i])
+    return root
+
+
+def asking_project() -> Path:
+    """The current directory, absolute; in an experiment of DVC that folder of the repository which asked for it."""
+    here = Path.cwd()
+    root = repository(here)
+    return asked_by(root) / here.relative_to(root) if root else here
+
+
 def code_folders(project: Path | None = None) -> list[Path]:
     """Where the user's own modules are looked for: beside params.yaml, at the root of the repository, and in its src/."""
     here = (project or Path()).absolute()

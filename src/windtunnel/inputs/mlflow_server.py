@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from windtunnel.core.repository import asked_by
 from windtunnel.inputs.mlflow_moved import follow_move
 from windtunnel.inputs.sqlite_store import whole_store
 
@@ -32,14 +33,7 @@ def main_root() -> Path:
     if done.returncode:
         return here
     common, _, prefix = done.stdout.strip("\n").partition("\n")
-    root = Path(common).parent.resolve()
-    parts = root.parts
-    # A temporary experiment of DVC is a clone under .dvc/tmp/exps of the repository that asked for it.
-    for i in range(len(parts) - 2):
-        if parts[i : i + 3] == (".dvc", "tmp", "exps"):
-            root = Path(*parts[:i])
-            break
-    return root / prefix
+    return asked_by(Path(common).parent.resolve()) / prefix
 
 
 def tracking_uri(configured: str | None) -> str:

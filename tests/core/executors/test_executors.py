@@ -65,6 +65,17 @@ def test_who_is_asked(monkeypatch, tmp_path):
     assert isinstance(executor(), Here)
 
 
+def test_an_experiment_of_dvc_asks_the_local_file_of_who_began_it(monkeypatch, tmp_path):
+    LOCAL_FILE.write_text("executor: processes:3\n")
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    clone = tmp_path / ".dvc" / "tmp" / "exps" / "tmp1"
+    subprocess.run(["git", "init", "-q", str(clone)], check=True)
+    monkeypatch.chdir(clone)
+    assert executor() == Processes(3)
+    LOCAL_FILE.write_text("executor: here\n")  # its own comes first
+    assert isinstance(executor(), Here)
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

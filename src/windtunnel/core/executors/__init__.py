@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.executors.freed import keep_freed_memory
+from windtunnel.core.repository import asking_project
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -174,25 +175,26 @@ def _asked() -> tuple[str, str]:
 
 
 def _local() -> dict[str, Any]:
-    """What the local file holds."""
-    if not LOCAL_FILE.is_file():
+    """What the local file holds; an experiment of DVC, whose clone is without it, asks the one beside the params.yaml of who began it."""
+    file = next((path for path in (LOCAL_FILE, asking_project() / LOCAL_FILE) if path.is_file()), None)
+    if file is None:
         return {}
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        content = YAML(typ="safe", pure=True).load(LOCAL_FILE)
+        content = YAML(typ="safe", pure=True).load(file)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UserError(
-            f"{LOCAL_FILE}: is not YAML ({str(getattr(error, 'problem', error)).splitlines()[0]}{place})"
+            f"{file}: is not YAML ({str(getattr(error, 'problem', error)).splitlines()[0]}{place})"
         ) from error
     if content is None:  # comments alone
         return {}
     if not isinstance(content, dict):
-        raise UserError(f"{LOCAL_FILE}: holds {shown(content)} and no keys; write `{KEY}: processes:4`")
+        raise UserError(f"{file}: holds {shown(content)} and no keys; write `{KEY}: processes:4`")
     for key in content:
         if key not in _KEYS:
-            raise UserError(unknown_word(str(LOCAL_FILE), str(key), _KEYS, what="a key here"))
+            raise UserError(unknown_word(str(file), str(key), _KEYS, what="a key here"))
     return content

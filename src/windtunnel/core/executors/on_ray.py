@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -81,7 +82,7 @@ class _Handle:
         except self._ray.exceptions.RayTaskError as error:  # ours, not of the work, whose exceptions are answers
             return News("raised", error.cause or error)
         except self._ray.exceptions.RayError as error:
-            return News("died", " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())[:200])
+            return News("died", _why(error))
         answer, computes_with = found if isinstance(found, tuple) else (found, None)
         kind, content = pickle.loads(answer)  # of our own worker
         return News(kind, computes_with if kind == "ready" else content)
@@ -89,6 +90,13 @@ class _Handle:
     def end(self) -> None:
         """See `Worker`."""
         self._ray.kill(self._actor)
+
+
+def _why(error: Exception) -> str:
+    """The first line of what Ray says, with its word for how the worker ended (NODE_OUT_OF_MEMORY), which comes many lines later."""
+    text = str(error).strip() or type(error).__name__
+    how = re.search(r"Worker exit type: (\w+)", text)
+    return " ".join(text.splitlines()[0].split())[:200] + (f" {how[1]}" if how else "")
 
 
 class _RayCrew:
