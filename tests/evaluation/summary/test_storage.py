@@ -164,6 +164,20 @@ def test_a_wrong_number_of_images_is_refused_in_one_line(value, where):
     )
 
 
+@pytest.mark.parametrize(
+    ("storage", "line"),
+    [
+        ({"inputs": "al"}, "storage.inputs: 'al' is neither 'all' nor a number of samples from 1. Did you mean 'all'?"),
+        ({"input": 10}, "storage.input: 'input' is not a key here. Did you mean 'inputs'? Allowed: inputs"),
+        (10, "storage: 10 is no map of keys; allowed keys: inputs"),
+    ],
+)
+def test_a_slip_of_the_pen_is_one_line_with_what_was_meant(storage, line):
+    with pytest.raises(UserError) as caught:
+        validate({**copy.deepcopy(PARAMS), "storage": storage}, "params.yaml")
+    assert str(caught.value) == f"params.yaml: {line}"
+
+
 def test_one_entry_may_keep_other_images_than_the_rest(linear_subject: Subject):
     entries = {"fgsm": {**PARAMS["attacks"]["fgsm"], "storage": {"inputs": "all"}}, "other": PARAMS["attacks"]["fgsm"]}
     nothing = {family: {} for family in families() if family != "attacks"}

@@ -14,6 +14,7 @@ from windtunnel.cli.init import init
 from windtunnel.cli.report import report
 from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
+from windtunnel.core.executors import LOCAL_FILE
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.project import weights
@@ -198,12 +199,13 @@ def test_what_commands_write_where_nothing_is_said_is_nothing_for_git(repository
     (repository / ".git").rmdir()
     subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
     apply(planned(repository), repository)
-    for name in BY_DEFAULT:
+    of_ours = [*BY_DEFAULT, str(LOCAL_FILE)]
+    for name in of_ours:
         (repository / "robustness" / name).parent.mkdir(exist_ok=True)
         (repository / "robustness" / name).touch()
     ask = ["git", "ls-files", "--others", "--exclude-standard"]
     new = subprocess.run(ask, cwd=repository / "robustness", capture_output=True, text=True, check=True).stdout
-    assert not set(new.split()) & set(BY_DEFAULT)
+    assert not set(new.split()) & set(of_ours)
 
 
 def test_a_damaged_record_is_one_line(repository):
