@@ -82,7 +82,7 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     from windtunnel.core.classifier import Classifier, module_digest
     from windtunnel.core.contracts import Capability
     from windtunnel.core.dataset import Dataset
-    from windtunnel.core.executors import VARIABLE
+    from windtunnel.core.placement import VARIABLE
     from windtunnel.core.subject import subject_of
     from windtunnel.params.corruptions import CorruptionEntry
 

@@ -40,7 +40,7 @@ from windtunnel.assessments.queries.assess import assess as assess_query
 from windtunnel.assessments.verification.assess import assess as assess_verification
 from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.batches import batches_of, run_batches
-from windtunnel.core.executors import VARIABLE
+from windtunnel.core.placement import VARIABLE
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from windtunnel.cli import stage as module
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import VARIABLE
+from windtunnel.core.placement import VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from windtunnel.core import batches
-from windtunnel.core.executors import VARIABLE, inside_a_unit
+from windtunnel.core.executors import inside_a_unit
+from windtunnel.core.placement import VARIABLE
 from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Recipe
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from windtunnel.core.executors import VARIABLE
+from windtunnel.core.placement import VARIABLE
 
 NODES, STARTS = 3, 5
 # A kill is due when the workers have begun and finished so many batches more, at most; a clock would kill all of them on a busy machine

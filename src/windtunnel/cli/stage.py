@@ -6,8 +6,8 @@ import os
 
 import click
 
-from windtunnel.core.executors import VARIABLE, require_executor
 from windtunnel.core.narration import narrated
+from windtunnel.core.placement import VARIABLE, require_placement
 from windtunnel.operations.stages.run import run_stage, stage_of
 
 
@@ -32,7 +32,7 @@ def stage(words: tuple[str, ...], where: str | None) -> None:
     """  # noqa: D301
     if where is not None:
         os.environ[VARIABLE] = where
-    require_executor()
+    require_placement()
     chosen, name = stage_of(*words)
     with narrated(chosen, name):
         run_stage(chosen, name)

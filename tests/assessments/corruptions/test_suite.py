@@ -16,7 +16,7 @@ from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import PerturbationDistribution, Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import VARIABLE
+from windtunnel.core.placement import VARIABLE
 from windtunnel.params.corruptions import CorruptionEntry
 
 

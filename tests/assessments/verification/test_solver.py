@@ -23,7 +23,8 @@ from windtunnel.assessments.verification.marabou import check_equivalence, queri
 from windtunnel.assessments.verification.onnx_graph import readable_by_marabou
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.executors import VARIABLE, Lost
+from windtunnel.core.executors import Lost
+from windtunnel.core.placement import VARIABLE
 from windtunnel.inputs.models.load import export_onnx
 
 SAMPLES = 50

@@ -18,18 +18,11 @@ from tests.conftest import classifier_of
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.core.batches import Checkpoint, Incidents, batches_of, each_batch, run_batches
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import (
-    LIMIT_VARIABLE,
-    LOCAL_FILE,
-    VARIABLE,
-    Here,
-    batch_limit,
-    executor,
-    require_executor,
-)
+from windtunnel.core.executors import Here, executor
 from windtunnel.core.executors.crew import DEATHS
 from windtunnel.core.executors.processes import Processes
 from windtunnel.core.executors.shipping import require_equal, versions
+from windtunnel.core.placement import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, batch_limit, require_placement
 from windtunnel.core.subject import subject_of
 from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.attacks import AttackEntry
@@ -115,7 +108,7 @@ def test_a_wrong_word_is_one_line(monkeypatch, asked, says):
 def test_a_wrong_local_file_is_one_line(content, says):
     LOCAL_FILE.write_text(content)
     with pytest.raises(UserError, match=says) as found:
-        require_executor()
+        require_placement()
     assert str(found.value).startswith("windtunnel.local.yaml: ")
     assert "\n" not in str(found.value)
 
@@ -139,7 +132,7 @@ def test_a_stage_refuses_before_it_starts(stage, tmp_path):
 
 
 def test_an_executor_that_is_not_installed_is_one_line_before_it_is_needed(monkeypatch):
-    monkeypatch.setattr("windtunnel.core.executors.find_spec", lambda name: None)
+    monkeypatch.setattr("windtunnel.core.placement.find_spec", lambda name: None)
     monkeypatch.setenv(VARIABLE, "ray:2")
     with pytest.raises(UserError, match=r"'ray:2' needs ray, which is not installed; pip install 'windtunnel\[ray\]'"):
         executor()

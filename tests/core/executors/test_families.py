@@ -15,7 +15,7 @@ from windtunnel.assessments.queries.assess import assess as query
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.executors import VARIABLE
+from windtunnel.core.placement import VARIABLE
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget

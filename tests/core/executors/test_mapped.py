@@ -7,9 +7,9 @@ import torch
 
 from windtunnel.core.artifacts import load_tensors, save_tensors
 from windtunnel.core.batches import batches_of, run_batches
-from windtunnel.core.executors import VARIABLE
 from windtunnel.core.executors.mapped import place_of
 from windtunnel.core.executors.shipping import packed
+from windtunnel.core.placement import VARIABLE
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux where a tensor lies")
 

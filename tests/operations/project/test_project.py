@@ -14,7 +14,7 @@ from windtunnel.cli.init import init
 from windtunnel.cli.report import report
 from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import LOCAL_FILE
+from windtunnel.core.placement import LOCAL_FILE
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.project import weights

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import Lost, batch_limit
+from windtunnel.core.executors import Lost
 from windtunnel.core.executors.shipping import Parcel
+from windtunnel.core.placement import batch_limit
 
 U = TypeVar("U")
 AHEAD = 2  # units for each worker that are in work, or done and waiting for one before them: memory stays bounded

@@ -22,13 +22,13 @@ def main(*words: str) -> None:
     handle_signals()  # before anything else is imported
     compute_with_one_thread()
     with user_errors():
-        from windtunnel.core.executors import require_executor
         from windtunnel.core.narration import narrated
         from windtunnel.core.own_source import require_own_source
+        from windtunnel.core.placement import require_placement
 
         # No stage may record numbers that other code made than the one that was resolved.
         require_own_source()
-        require_executor()
+        require_placement()
         stage, name = stage_of(*words, *sys.argv[1:])
         with narrated(stage, name):
             run_stage(stage, name)
