@@ -8,11 +8,13 @@ times the width of the interval what there is to gain.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.intermediate import unit_rows
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.receptive import rows_of
 
 
 def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[Tensor]:
@@ -25,7 +27,7 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[T
     if not network.layers:
         return []
     gain = _Gain(bounded)
-    gain.add(margins, torch.ones(len(margins), device=network.device))
+    gain.add(margins)
     scores: list[Tensor] = []
     for j in reversed(range(len(network.layers))):
         layer, units, at = network.layers[j], bounded.units[j], bounded.slices[j]
@@ -33,9 +35,10 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[T
         if layer.splits and bounded.below(j):
             width = (bounded.up[j] - bounded.low[j])[:, units].float()
             found[:, :, units] = gain.total[:, :, at] * width
-            for spec, sample, unit, side in unit_rows(found > 0, rows):
-                own = torch.searchsorted(units, unit) + at.start
-                gain.add(bounded.start(j, spec, sample), gain.total[side, sample, own])
+            weights = torch.zeros_like(found)
+            weights[:, :, units] = gain.total[:, :, at] * (found[:, :, units] > 0)
+            for part in _weighted(bounded, j, weights, rows):
+                gain.add(part)
         scores.append(found)
     scores.reverse()
     every = torch.cat(scores, 2).transpose(0, 1).flatten(1)
@@ -46,6 +49,17 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[T
     ]
 
 
+def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[Rows]:
+    """The units of layer j as linear functions, z and -z times their weights (2, n, size); as one where their windows are disjoint."""
+    row_of = rows_of(bounded.network, j)
+    some = torch.zeros(2, len(bounded.region), int(row_of.max()) + 1, device=weights.device)
+    side, sample, row = some.index_add_(2, row_of, weights).nonzero().unbind(1)
+    for part in torch.arange(len(row), device=weights.device).split(most):
+        sign = (1.0 - 2.0 * side[part])[:, None]
+        spec = torch.where(row_of == row[part][:, None], weights[side[part], sample[part]], 0.0) * sign
+        yield bounded.start(j, spec, sample[part])
+
+
 class _Gain:
     """total: (2, n, C), by how much the margins of each sample would rise with the lower and the upper bound of each column."""
 
@@ -54,10 +68,10 @@ class _Gain:
         columns = bounded.below(len(bounded.network.layers))
         self.total = torch.zeros(2, len(bounded.region), columns, device=bounded.network.device)
 
-    def add(self, rows: Rows, weights: Tensor) -> None:
-        """What the columns below the rows contribute, each row (m,) counting as much as its weight."""
+    def add(self, rows: Rows) -> None:
+        """What the columns below the rows contribute, which is in proportion to them."""
         relaxation = self._bounded.relaxation(rows, torch.float32)
         back, k = self._bounded.backward(rows, relaxation, torch.float32), relaxation.kinks
-        lost = -back.coefficients.clamp(max=0) * k.open * weights[:, None]
+        lost = -back.coefficients.clamp(max=0) * k.open
         for side, slope in enumerate((k.up, 1 - k.up)):
             self.total[side, :, : lost.shape[1]].index_add_(0, rows.sample, lost * slope**2)

@@ -10,19 +10,24 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.together import bound_together
 
 
 def bound_network(network: Network, region: Region, rows: int) -> Bounded:
-    """CROWN bounds of every layer; in float64, `rows` at a time."""
+    """CROWN bounds of every layer; in float64, `rows` at a time. Units that intervals show to be stable have theirs."""
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
-        if layer.direct:
-            bounded.add(*_exact(bounded, j, rows))
-            continue
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
-        _improve(bounded, j, ends, torch.ones(2, n, size, dtype=torch.bool, device=network.device), 0, rows)
+        every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
+        if groups := groups_of(network, j):
+            bound_together(bounded, j, groups, ends, every, 0, rows)
+        elif layer.direct:
+            _exact(bounded, j, ends, rows)
+        else:
+            _improve(bounded, j, ends, every, 0, rows)
         bounded.add(ends[0], -ends[1])
     return bounded
 
@@ -39,8 +44,11 @@ def improve_network(
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)
-        _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
-        _improve(bounded, j, ends, open_ & which[j], iterations, rows)
+        for asked, steps in ((open_ & ~which[j], 0), (open_ & which[j], iterations)):
+            if groups := groups_of(bounded.network, j):
+                bound_together(bounded, j, groups, ends, asked, steps, rows)
+            else:
+                _improve(bounded, j, ends, asked, steps, rows)
         bounded.tighten(j, ends[0], -ends[1])
 
 
@@ -65,11 +73,9 @@ def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterat
             end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], found[at])
 
 
-def _exact(bounded: Bounded, j: int, rows: int) -> tuple[Tensor, Tensor]:
+def _exact(bounded: Bounded, j: int, ends: list[Tensor], rows: int) -> None:
     """Of an affine map of the input: its rows are the same for every sample, so that they are found once."""
     network, region, size = bounded.network, bounded.region, bounded.network.layers[j].size
-    low = torch.empty(len(region), size, dtype=torch.float64, device=network.device)
-    up = low.clone()
     for part in torch.arange(size, device=network.device).split(rows):
         spec = torch.zeros(len(part), size, dtype=torch.float64, device=network.device)
         spec[torch.arange(len(part)), part] = 1.0
@@ -79,6 +85,5 @@ def _exact(bounded: Bounded, j: int, rows: int) -> tuple[Tensor, Tensor]:
         a, constant = gradient.flatten(1), spec @ tape.node(j)[0].detach().flatten()
         for i in range(len(region)):
             at = torch.full((len(part),), i, device=network.device)
-            low[i, part] = constant + region.minimum(a, at)[0]
-            up[i, part] = constant - region.minimum(-a, at)[0]
-    return low, up
+            ends[0][i, part] = constant + region.minimum(a, at)[0]
+            ends[1][i, part] = region.minimum(-a, at)[0] - constant

@@ -112,7 +112,7 @@ class _Replacing(TorchFunctionMode):
 
 
 class Network:
-    """A classifier taken apart. layers: its activations in the order they run. num_outputs: K.
+    """A classifier taken apart. layers: its activations in the order they run. num_outputs: K. windows: kept for `receptive`.
 
     Raises IncompatibleError, naming the operator, for a module that is not affine between known activations.
     """
@@ -124,6 +124,7 @@ class Network:
         self._varies: list[bool] = []
         self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
         self._activations: list[Activation] = []
+        self.windows: dict[int, tuple[Tensor, list[Tensor]]] = {}
         try:
             tape = self._record(2, torch.float64, first=True)
             self._refuse_what_is_not_affine()

@@ -14,6 +14,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.planes import Plane
+from windtunnel.assessments.verification.branch_and_bound.receptive import Group
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
 
@@ -81,8 +82,8 @@ class Relaxation:
 class Back:
     """What a backward pass found.
 
-    constant (m,) and inputs (m, d): the lower bound is constant + <inputs, x>. coefficients: (m, C) of the columns' outputs.
-    chosen: of a smooth layer the coefficients of its output, which say which line was taken.
+    constant (m,), or (m, M) of the units of a group, and inputs (m, d): the lower bound is constant + <inputs, x>.
+    coefficients: (m, C) of the columns' outputs. chosen: of a smooth layer the coefficients of its output, which say which line was taken.
     """
 
     constant: Tensor
@@ -237,25 +238,44 @@ class Bounded:
                 self._fixed[j, dtype] = torch.where(low >= 0, 1.0, slope).to(dtype)
         return self._fixed[j, dtype]
 
-    def backward(self, rows: Rows, relaxation: Relaxation, dtype: torch.dtype) -> Back:
-        """Carry the rows to the input with their slopes and multipliers."""
+    def backward(
+        self,
+        rows: Rows,
+        relaxation: Relaxation,
+        dtype: torch.dtype,
+        group: Group | None = None,
+        begun: Sequence[Tensor | None] | None = None,
+    ) -> Back:
+        """Carry the rows to the input with their slopes and multipliers.
+
+        group: whose units each row is a sum of; then the constants are (m, M). begun: gradients of the rows by the leaves, where
+        they are known.
+        """
         m, start, device = len(rows), rows.start, self.network.device
         tape, k = self.network.tape(m, dtype), relaxation.kinks
         lower = k.base + k.rise * rows.alpha.to(dtype)
         held: list[Tensor | None] = [None] * (start + 1)
-        constant = torch.zeros(m, dtype=dtype, device=device)
+        constant = torch.zeros(m, *group.units.shape[1:] if group else (), dtype=dtype, device=device)
         chosen: dict[int, Tensor] = {}
         columns: list[Tensor] = []
 
-        def push(node: int, a: Tensor) -> None:
+        def total(terms: Tensor, node: int, units: Tensor | None = None) -> Tensor:
+            """Of each row, or of each of the units that it is a sum of; terms (m, size of the node, or of some `units` of it)."""
+            if group is None:
+                return terms.sum(1)
+            owners = group.owners[node + 1]
+            return terms @ (owners if units is None else owners[units])
+
+        def push(node: int, a: Tensor, gradients: Sequence[Tensor | None] | None = None) -> None:
             nonlocal constant
-            constant = constant + a @ tape.node(node)[0].detach().flatten()
-            for i, found in enumerate(tape.gradients(node, a)):
+            shift = tape.node(node)[0].detach().flatten()
+            constant = constant + (a @ shift if group is None else total(a * shift, node))
+            for i, found in enumerate(tape.gradients(node, a) if gradients is None else gradients):
                 if found is not None:
                     flat, known = found.flatten(1), held[i]
                     held[i] = flat if known is None else known + flat
 
-        push(start, rows.spec.to(dtype))
+        push(start, rows.spec.to(dtype), begun)
         for j in reversed(range(start)):
             fixed, units, at = relaxation.fixed[j], self.units[j], self.slices[j]
             a = held[j + 1]
@@ -266,7 +286,7 @@ class Bounded:
                 chosen[j] = a
                 negative = a.clamp(max=0)
                 positive = a - negative
-                constant = constant + (positive * fixed.low_offset + negative * fixed.up_offset).sum(1)
+                constant = constant + total(positive * fixed.low_offset + negative * fixed.up_offset, j)
                 push(j, positive * fixed.low + negative * fixed.up)
                 continue
             pushed = a * fixed
@@ -282,7 +302,7 @@ class Bounded:
                     known = held[plane.source]
                     held[plane.source] = carried if known is None else known + carried
                 else:
-                    constant = constant + (negative * k.offset[:, at]).sum(1)
+                    constant = constant + total(negative * k.offset[:, at], j, units)
                 new = new + negative * k.up[:, at]
                 split = relaxation.split[j]
                 if split is not None:

@@ -1,0 +1,127 @@
+"""Units of a layer that see disjoint parts of the input, and of every layer before: their linear functions are carried back as one.
+
+In a convolutional network a unit depends on a small window. The sum of units whose windows are disjoint in every leaf keeps
+them apart: each coefficient belongs to one of them, and so does what it adds to the constant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+
+_LARGEST = 2**26  # entries of the tables of who depends on what, beyond which units stay alone
+_WORTH_IT = 0.7  # groups for each position: with more, carrying them together gains nothing
+_PROBED = 64  # positions at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Positions of a layer of shape (channels, ...) with disjoint windows; those of all channels at a position are one.
+
+    units: int64 (channels, M), the units at these M positions. owners: of each leaf up to the layer, and last of the layer's
+    own inputs, float64 (size, M): 1 where a number belongs to the window of a position.
+    """
+
+    units: Tensor
+    owners: list[Tensor]
+
+
+def groups_of(network: Network, j: int) -> list[Group]:
+    """Groups that make up layer j; none where it has no positions, or too few with disjoint windows. Found once for a network."""
+    if j not in network.windows:
+        network.windows[j] = _found(network, j)
+    colours, sees = network.windows[j]
+    shapes, made = _shapes(network, j), list[Group]()
+    for colour in range(int(colours.max()) + 1 if len(colours) else 0):
+        members = (colours == colour).nonzero().flatten()
+        units = torch.arange(network.layers[j].size, device=colours.device).view(-1, len(colours))[:, members]
+        own = torch.zeros(network.layers[j].size, len(members), dtype=torch.float64, device=colours.device)
+        own[units, torch.arange(len(members), device=colours.device)] = 1.0
+        owners = [
+            table[members].T.double().repeat(channels, 1)
+            for table, (channels, _) in zip(sees, shapes, strict=True)
+        ]  # fmt: skip
+        made.append(Group(units, [*owners, own]))
+    return made
+
+
+def rows_of(network: Network, j: int) -> Tensor:
+    """int64 (size,): the number of the linear function of which each unit of layer j is a part: its group's channel, or itself alone."""
+    size = network.layers[j].size
+    groups = groups_of(network, j)
+    found, count = torch.arange(size, device=network.device), 0
+    for group in groups:
+        channels = len(group.units)
+        found[group.units] = torch.arange(count, count + channels, device=network.device)[:, None]
+        count += channels
+    return found
+
+
+def _shapes(network: Network, j: int) -> list[tuple[int, int]]:
+    """(channels, positions) of each leaf up to layer j."""
+    shapes = [network.input_shape, *(layer.shape for layer in network.layers[:j])]
+    return [
+        (shape[0] if len(shape) > 1 else 1, math.prod(shape[1:]) if len(shape) > 1 else shape[0]) for shape in shapes
+    ]
+
+
+def _found(network: Network, j: int) -> tuple[Tensor, list[Tensor]]:
+    """(colour (P,) of each position, bool tables (P, positions) of what it depends on in each leaf); nothing where that gains nothing."""
+    nothing = torch.empty(0, dtype=torch.int64, device=network.device), list[Tensor]()
+    shape = network.layers[j].shape
+    positions = math.prod(shape[1:])
+    if positions < 2 or positions * sum(of_leaf for _, of_leaf in _shapes(network, j)) > _LARGEST:
+        return nothing
+    sees = _seen(network, j, positions)
+    meet = torch.zeros(positions, positions, device=network.device)
+    for table in sees:
+        meet += table.float() @ table.float().T
+    colours = _coloured(meet > 0)
+    return nothing if int(colours.max()) + 1 > _WORTH_IT * positions else (colours, sees)
+
+
+def _seen(network: Network, j: int, positions: int) -> list[Tensor]:
+    """Which positions of each leaf the units at each position depend on, whatever the lines of the activations are.
+
+    Coefficients are carried back with random slopes and random weights of the channels: where what is carried is 0,
+    it is for all slopes but a set of measure 0, that is for all (it is polynomial in them).
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return (torch.rand(*shape, generator=generator, dtype=torch.float64) + 0.5).to(network.device)
+
+    channels = network.layers[j].size // positions
+    weights, slopes, shapes = random(channels), [random(size) for size in network.sizes[:j]], _shapes(network, j)
+    sees = [torch.zeros(positions, of_leaf, dtype=torch.bool, device=network.device) for _, of_leaf in shapes]
+    for part in torch.arange(positions, device=network.device).split(_PROBED):
+        spec = torch.zeros(len(part), channels, positions, dtype=torch.float64, device=network.device)
+        spec[torch.arange(len(part)), :, part] = weights
+        tape = network.tape(len(part), torch.float64)
+        held: list[Tensor | None] = [None] * (j + 1)
+        node, carried = j, spec.flatten(1)
+        while node >= 0:
+            for i, gradient in enumerate(tape.gradients(node, carried)):
+                if gradient is not None:
+                    known = held[i]
+                    held[i] = gradient.flatten(1) if known is None else known + gradient.flatten(1)
+            node = max((i - 1 for i in range(1, node + 1) if held[i] is not None), default=-1)
+            if (found := held[node + 1]) is not None:
+                sees[node + 1][part] = (found != 0).view(len(part), *shapes[node + 1]).any(1)
+                held[node + 1] = None
+                carried = found * slopes[node] if node >= 0 else carried
+    return sees
+
+
+def _coloured(meet: Tensor) -> Tensor:
+    """(P,) int64: each position gets the first colour that none it meets, (P, P) bool, has."""
+    colours = torch.full((len(meet),), -1, dtype=torch.int64)
+    for p, others in enumerate(meet.cpu()):
+        taken = set(colours[others].tolist())
+        colours[p] = next(colour for colour in range(len(meet)) if colour not in taken)
+    return colours.to(meet.device)
