@@ -54,7 +54,7 @@ def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[
     row_of = rows_of(bounded.network, j)
     some = torch.zeros(2, len(bounded.region), int(row_of.max()) + 1, device=weights.device)
     side, sample, row = some.index_add_(2, row_of, weights).nonzero().unbind(1)
-    for part in torch.arange(len(row), device=weights.device).split(most):
+    for part in torch.arange(len(row), device=weights.device).split(most) if len(row) else ():
         sign = (1.0 - 2.0 * side[part])[:, None]
         spec = torch.where(row_of == row[part][:, None], weights[side[part], sample[part]], 0.0) * sign
         yield bounded.start(j, spec, sample[part])
