@@ -70,7 +70,7 @@ def test_each_unit_has_the_bound_that_it_has_alone_or_is_stable_by_intervals(nam
     net = network(name)
     bounded, grouped = Bounded(net, region(norm)), 0
     for j, layer in enumerate(net.layers):
-        groups, every = groups_of(net, j), torch.ones(2, 2, layer.size, dtype=torch.bool)
+        groups, every = groups_of(net, j, 16), torch.ones(2, 2, layer.size, dtype=torch.bool)
         alone, together = nothing_known(bounded, j), nothing_known(bounded, j)
         _improve(bounded, j, alone, every, 0, 16)
         if groups:
@@ -90,16 +90,16 @@ def test_each_unit_has_the_bound_that_it_has_alone_or_is_stable_by_intervals(nam
 def test_groups_make_up_a_layer_and_nothing_outside_its_window_moves_a_unit(name):
     net = network(name)
     for j, layer in enumerate(net.layers):
-        groups = groups_of(net, j)
+        groups = groups_of(net, j, 16)
         if not groups:
             continue
         assert sorted(torch.cat([g.units.flatten() for g in groups]).tolist()) == list(range(layer.size))
         for group in groups:
-            assert (group.owners[0].sum(1) <= 1).all()
+            assert (group.owners()[0].sum(1) <= 1).all()
             x = torch.rand(1, *SHAPE, dtype=torch.float64)
             moved = torch.rand(1, *SHAPE, dtype=torch.float64)
             for member in range(group.units.shape[1]):
-                own = group.owners[0][:, member].view(SHAPE).bool()
+                own = group.owners()[0][:, member].view(SHAPE).bool()
                 before, after = (inputs_of(net, j, image) for image in (x, torch.where(own, x, moved)))
                 at = group.units[:, member]
                 assert torch.allclose(before[at], after[at], rtol=0, atol=1e-12)
@@ -116,7 +116,7 @@ def test_influence_is_the_same_with_units_carried_together(name, monkeypatch):
     spec = torch.eye(4)[0] - torch.eye(4)[1:]
     rows = bounded.start(len(net.layers), spec.repeat(2, 1), torch.arange(2).repeat_interleave(3))
     together = influential(bounded, rows, 60, 16)
-    monkeypatch.setattr(influence, "rows_of", lambda network, j: torch.arange(network.layers[j].size))
+    monkeypatch.setattr(influence, "rows_of", lambda network, j, rows: torch.arange(network.layers[j].size))
     alone = influential(bounded, rows, 60, 16)
     assert sum(int(w.sum()) for w in together) == 120
     assert all(torch.equal(a, b) for a, b in zip(together, alone, strict=True))

@@ -51,7 +51,7 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[T
 
 def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[Rows]:
     """The units of layer j as linear functions, z and -z times their weights (2, n, size); as one where their windows are disjoint."""
-    row_of = rows_of(bounded.network, j)
+    row_of = rows_of(bounded.network, j, most)
     some = torch.zeros(2, len(bounded.region), int(row_of.max()) + 1, device=weights.device)
     side, sample, row = some.index_add_(2, row_of, weights).nonzero().unbind(1)
     for part in torch.arange(len(row), device=weights.device).split(most) if len(row) else ():

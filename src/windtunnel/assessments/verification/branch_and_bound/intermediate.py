@@ -22,7 +22,7 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
         every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
-        if groups := groups_of(network, j):
+        if groups := groups_of(network, j, rows):
             bound_together(bounded, j, groups, ends, every, 0, rows)
         elif layer.direct:
             _exact(bounded, j, ends, rows)
@@ -45,7 +45,7 @@ def improve_network(
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)
         for asked, steps in ((open_ & ~which[j], 0), (open_ & which[j], iterations)):
-            if groups := groups_of(bounded.network, j):
+            if groups := groups_of(bounded.network, j, rows):
                 bound_together(bounded, j, groups, ends, asked, steps, rows)
             else:
                 _improve(bounded, j, ends, asked, steps, rows)

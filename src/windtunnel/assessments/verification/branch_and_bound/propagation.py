@@ -14,7 +14,6 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.planes import Plane
-from windtunnel.assessments.verification.branch_and_bound.receptive import Group
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
 
@@ -243,33 +242,33 @@ class Bounded:
         rows: Rows,
         relaxation: Relaxation,
         dtype: torch.dtype,
-        group: Group | None = None,
+        owners: Sequence[Tensor] | None = None,
         begun: Sequence[Tensor | None] | None = None,
     ) -> Back:
         """Carry the rows to the input with their slopes and multipliers.
 
-        group: whose units each row is a sum of; then the constants are (m, M). begun: gradients of the rows by the leaves, where
-        they are known.
+        owners: of the group of units whose sum each row is, see `receptive`; then the constants are (m, M), each unit's own.
+        begun: gradients of the rows by the leaves, where they are known.
         """
         m, start, device = len(rows), rows.start, self.network.device
         tape, k = self.network.tape(m, dtype), relaxation.kinks
         lower = k.base + k.rise * rows.alpha.to(dtype)
         held: list[Tensor | None] = [None] * (start + 1)
-        constant = torch.zeros(m, *group.units.shape[1:] if group else (), dtype=dtype, device=device)
+        constant = torch.zeros(m, *owners[0].shape[1:] if owners else (), dtype=dtype, device=device)
         chosen: dict[int, Tensor] = {}
         columns: list[Tensor] = []
 
         def total(terms: Tensor, node: int, units: Tensor | None = None) -> Tensor:
             """Of each row, or of each of the units that it is a sum of; terms (m, size of the node, or of some `units` of it)."""
-            if group is None:
+            if owners is None:
                 return terms.sum(1)
-            owners = group.owners[node + 1]
-            return terms @ (owners if units is None else owners[units])
+            own = owners[node + 1]
+            return terms @ (own if units is None else own[units])
 
         def push(node: int, a: Tensor, gradients: Sequence[Tensor | None] | None = None) -> None:
             nonlocal constant
             shift = tape.node(node)[0].detach().flatten()
-            constant = constant + (a @ shift if group is None else total(a * shift, node))
+            constant = constant + (a @ shift if owners is None else total(a * shift, node))
             for i, found in enumerate(tape.gradients(node, a) if gradients is None else gradients):
                 if found is not None:
                     flat, known = found.flatten(1), held[i]

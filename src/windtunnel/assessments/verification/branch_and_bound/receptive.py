@@ -7,7 +7,7 @@ them apart: each coefficient belongs to one of them, and so does what it adds to
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,44 +16,57 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 
 _LARGEST = 2**26  # entries of the tables of who depends on what, beyond which units stay alone
 _WORTH_IT = 0.7  # groups for each position: with more, carrying them together gains nothing
-_PROBED = 64  # positions at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Positions of a layer of shape (channels, ...) with disjoint windows; those of all channels at a position are one.
+    """Positions of a layer of shape (channels, ...) with disjoint windows; the units of all channels at a position share one.
 
-    units: int64 (channels, M), the units at these M positions. owners: of each leaf up to the layer, and last of the layer's
-    own inputs, float64 (size, M): 1 where a number belongs to the window of a position.
+    units: int64 (channels, M), those at these M positions. size: of the layer. windows: of each leaf up to the layer bool
+    (M, positions). channels: of each leaf.
     """
 
     units: Tensor
-    owners: list[Tensor]
+    size: int
+    windows: list[Tensor]
+    channels: list[int]
+
+    def part(self, units: Tensor) -> Group:
+        """The same positions of some channels."""
+        return replace(self, units=units)
+
+    def owners(self) -> list[Tensor]:
+        """Of each leaf, and last of the inputs of the layer, float64 (size, M): 1 where a number is of the window of a position."""
+        own = torch.zeros(self.size, self.units.shape[1], dtype=torch.float64, device=self.units.device)
+        own[self.units, torch.arange(self.units.shape[1], device=self.units.device)] = 1.0
+        leaves = zip(self.windows, self.channels, strict=True)
+        return [*(window.T.double().repeat(channels, 1) for window, channels in leaves), own]
 
 
-def groups_of(network: Network, j: int) -> list[Group]:
-    """Groups that make up layer j; none where it has no positions, or too few with disjoint windows. Found once for a network."""
+def groups_of(network: Network, j: int, rows: int) -> list[Group]:
+    """Groups that make up layer j; none where it has no positions, or too few with disjoint windows.
+
+    They are found once for a network, with `rows` linear functions at a time.
+    """
     if j not in network.windows:
-        network.windows[j] = _found(network, j)
+        network.windows[j] = _found(network, j, rows)
     colours, sees = network.windows[j]
-    shapes, made = _shapes(network, j), list[Group]()
+    size, channels = network.layers[j].size, [channels for channels, _ in _shapes(network, j)]
+    made = list[Group]()
     for colour in range(int(colours.max()) + 1 if len(colours) else 0):
         members = (colours == colour).nonzero().flatten()
-        units = torch.arange(network.layers[j].size, device=colours.device).view(-1, len(colours))[:, members]
-        own = torch.zeros(network.layers[j].size, len(members), dtype=torch.float64, device=colours.device)
-        own[units, torch.arange(len(members), device=colours.device)] = 1.0
-        owners = [
-            table[members].T.double().repeat(channels, 1)
-            for table, (channels, _) in zip(sees, shapes, strict=True)
-        ]  # fmt: skip
-        made.append(Group(units, [*owners, own]))
+        units = torch.arange(size, device=colours.device).view(-1, len(colours))[:, members]
+        made.append(Group(units, size, [table[members] for table in sees], channels))
     return made
 
 
-def rows_of(network: Network, j: int) -> Tensor:
-    """int64 (size,): the number of the linear function of which each unit of layer j is a part: its group's channel, or itself alone."""
+def rows_of(network: Network, j: int, rows: int) -> Tensor:
+    """int64 (size,): the number of the linear function of which each unit of layer j is a part: its group's channel, or itself.
+
+    rows: as in `groups_of`.
+    """
     size = network.layers[j].size
-    groups = groups_of(network, j)
+    groups = groups_of(network, j, rows)
     found, count = torch.arange(size, device=network.device), 0
     for group in groups:
         channels = len(group.units)
@@ -70,14 +83,14 @@ def _shapes(network: Network, j: int) -> list[tuple[int, int]]:
     ]
 
 
-def _found(network: Network, j: int) -> tuple[Tensor, list[Tensor]]:
+def _found(network: Network, j: int, rows: int) -> tuple[Tensor, list[Tensor]]:
     """(colour (P,) of each position, bool tables (P, positions) of what it depends on in each leaf); nothing where that gains nothing."""
     nothing = torch.empty(0, dtype=torch.int64, device=network.device), list[Tensor]()
     shape = network.layers[j].shape
     positions = math.prod(shape[1:])
     if positions < 2 or positions * sum(of_leaf for _, of_leaf in _shapes(network, j)) > _LARGEST:
         return nothing
-    sees = _seen(network, j, positions)
+    sees = _seen(network, j, positions, rows)
     meet = torch.zeros(positions, positions, device=network.device)
     for table in sees:
         meet += table.float() @ table.float().T
@@ -85,7 +98,7 @@ def _found(network: Network, j: int) -> tuple[Tensor, list[Tensor]]:
     return nothing if int(colours.max()) + 1 > _WORTH_IT * positions else (colours, sees)
 
 
-def _seen(network: Network, j: int, positions: int) -> list[Tensor]:
+def _seen(network: Network, j: int, positions: int, rows: int) -> list[Tensor]:
     """Which positions of each leaf the units at each position depend on, whatever the lines of the activations are.
 
     Coefficients are carried back with random slopes and random weights of the channels: where what is carried is 0,
@@ -99,7 +112,7 @@ def _seen(network: Network, j: int, positions: int) -> list[Tensor]:
     channels = network.layers[j].size // positions
     weights, slopes, shapes = random(channels), [random(size) for size in network.sizes[:j]], _shapes(network, j)
     sees = [torch.zeros(positions, of_leaf, dtype=torch.bool, device=network.device) for _, of_leaf in shapes]
-    for part in torch.arange(positions, device=network.device).split(_PROBED):
+    for part in torch.arange(positions, device=network.device).split(rows):
         spec = torch.zeros(len(part), channels, positions, dtype=torch.float64, device=network.device)
         spec[torch.arange(len(part)), :, part] = weights
         tape = network.tape(len(part), torch.float64)

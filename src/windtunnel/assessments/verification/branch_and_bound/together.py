@@ -15,6 +15,8 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.receptive import Group
 from windtunnel.core.contracts import Norm
 
+_NUMBERS = 2**22  # coefficients of the input, of units apart, at a time
+
 
 def bound_together(
     bounded: Bounded, j: int, groups: list[Group], ends: list[Tensor], which: Tensor, iterations: int, rows: int
@@ -24,7 +26,7 @@ def bound_together(
     By CROWN, whose slopes are optimised where there are `iterations`. Without these, intervals over the inputs of the layer come first:
     they cost little, and units that they show to be stable need no more. rows: linear functions that are carried together.
     """
-    parts = [Group(units, group.owners) for group in groups for units in group.units.split(max(1, rows // 2))]
+    parts = [group.part(units) for group in groups for units in group.units.split(max(1, rows // 2))]
     for i in range(len(bounded.region)):
         layer = _Layer(bounded, j, i, ends, which)
         if not iterations:
@@ -35,7 +37,7 @@ def bound_together(
             slopes = layer.slopes(parts, chosen, iterations, rows)
             for part, (side, row), alpha in zip(parts, chosen, slopes, strict=True):
                 if len(row):
-                    layer.raise_by_lines(part, layer.gradients(part), side, row, alpha)
+                    layer.raise_by_lines(part, part.owners(), layer.gradients(part), side, row, alpha)
 
 
 class _Layer:
@@ -51,11 +53,11 @@ class _Layer:
         """By intervals, and by CROWN what they leave open."""
         if not bool(self._which[:, group.units].any()):
             return
-        gradients = self.gradients(group)
-        self._raise_by_intervals(group, gradients)
+        owners, gradients = group.owners(), self.gradients(group)
+        self._raise_by_intervals(group, owners, gradients)
         side, row = self.chosen(group)
         if len(row) and not (self._layer.direct and self._bounded.region.norm is Norm.LINF):  # then intervals are exact
-            self.raise_by_lines(group, gradients, side, row, None)
+            self.raise_by_lines(group, owners, gradients, side, row, None)
 
     def chosen(self, group: Group) -> tuple[Tensor, Tensor]:
         """(side, row) of the channels of a group with a unit that is asked for and open."""
@@ -86,7 +88,13 @@ class _Layer:
         return [None if gradient is None else gradient.flatten(1) for gradient in found]
 
     def raise_by_lines(
-        self, group: Group, gradients: list[Tensor | None], side: Tensor, row: Tensor, alpha: Tensor | None
+        self,
+        group: Group,
+        owners: list[Tensor],
+        gradients: list[Tensor | None],
+        side: Tensor,
+        row: Tensor,
+        alpha: Tensor | None,
     ) -> None:
         """By linear bounds carried back to the input, in float64, with the slopes alpha (m, C), or with CROWN's."""
         # As many rows as there are channels, or twice as many, so that the runs that are recorded serve every group.
@@ -98,20 +106,28 @@ class _Layer:
         rows = bounded.start(self._j, self._spec(group)[row_] * sign, sample)
         if alpha is not None:
             rows = rows.with_multipliers(alpha[padded], rows.beta)
-        back = bounded.backward(rows, bounded.relaxation(rows, torch.float64), torch.float64, group, begun)
-        apart = (back.inputs[:, None] * group.owners[0].T).flatten(0, 1)
-        least = bounded.region.minimum(apart, sample.repeat_interleave(apart.shape[0] // count))[0]
-        self._raise(group.units[row], side, (back.constant + least.view(count, -1))[: len(row)])
+        back = bounded.backward(rows, bounded.relaxation(rows, torch.float64), torch.float64, owners, begun)
+        least = self._least(back.inputs, owners[0])
+        self._raise(group.units[row], side, (back.constant + least)[: len(row)])
 
-    def _raise_by_intervals(self, group: Group, gradients: list[Tensor | None]) -> None:
+    def _least(self, inputs: Tensor, own: Tensor) -> Tensor:
+        """(m, M): the minimum over the region of each unit's part of the rows' inputs (m, d); a few rows at a time, for each is M rows then."""
+        found = list[Tensor]()
+        for part in inputs.split(max(1, _NUMBERS // own.numel())):
+            apart = (part[:, None] * own.T).flatten(0, 1)
+            least = self._bounded.region.minimum(apart, self._sample.expand(len(apart)))[0]
+            found.append(least.view(len(part), -1))
+        return torch.cat(found)
+
+    def _raise_by_intervals(self, group: Group, owners: list[Tensor], gradients: list[Tensor | None]) -> None:
         spec = self._spec(group)
         shift = self._bounded.network.tape(len(spec), torch.float64).node(self._j)[0].detach().flatten()
-        middle = (spec * shift) @ group.owners[-1]
+        middle = (spec * shift) @ owners[-1]
         spread = torch.zeros_like(middle)
-        for gradient, (centre, radius), owners in zip(gradients, self._boxes, group.owners, strict=False):
+        for gradient, (centre, radius), own in zip(gradients, self._boxes, owners, strict=False):
             if gradient is not None:
-                middle = middle + (gradient * centre) @ owners
-                spread = spread + (gradient.abs() * radius) @ owners
+                middle = middle + (gradient * centre) @ own
+                spread = spread + (gradient.abs() * radius) @ own
         for side, found in enumerate((middle - spread, -middle - spread)):
             self._raise(group.units, torch.full((len(spec),), side, device=spec.device), found)
 
