@@ -111,7 +111,7 @@ class _Layer:
         self._raise(group.units[row], side, (back.constant + least)[: len(row)])
 
     def _least(self, inputs: Tensor, own: Tensor) -> Tensor:
-        """(m, M): the minimum over the region of each unit's part of the rows' inputs (m, d); a few rows at a time, for each is M rows then."""
+        """(m, M): the minima over the region of the parts of inputs (m, d) that are each unit's; a few rows at a time."""
         found = list[Tensor]()
         for part in inputs.split(max(1, _NUMBERS // own.numel())):
             apart = (part[:, None] * own.T).flatten(0, 1)
