@@ -155,7 +155,7 @@ def test_a_solver_killed_from_outside_is_asked_again_and_the_others_answer(digit
     hard = queries_of(subject, 0.2, torch.arange(1), one_by_one=False)[0]
     wide = replace(hard, index=7, lower=hard.lower, upper=hard.lower + np.float32(1e-4))
     answers, before = [], set(multiprocessing.active_children())
-    run = threading.Thread(target=lambda: answers.extend(solve_all(path, [hard, wide], 5, float("inf"), "m")))
+    run = threading.Thread(target=lambda: answers.extend(solve_all(path, [hard, wide], 10, float("inf"), "m")))
     run.start()
     deadline = time.monotonic() + 60
     while not (solvers := set(multiprocessing.active_children()) - before) and time.monotonic() < deadline:
@@ -183,12 +183,12 @@ def test_a_solver_that_dies_or_hangs_costs_its_sample_alone(tiny, tmp_path, monk
 
     class Dies:
         def results(self, work, units, name, limit):
-            assert limit(units[0]) == 2 + marabou.GRACE
+            assert limit(units[0]) == 60 + marabou.GRACE
             yield 1, work(units[1])
             yield 0, lost
 
     monkeypatch.setattr(marabou, "executor", lambda _: Dies())
-    gone, other = solve_all(path, queries, 2, float("inf"), "m")
+    gone, other = solve_all(path, queries, 60, float("inf"), "m")
     assert gone.verdict is verdict
     assert reason in gone.reason
     assert other.verdict in {Verdict.VERIFIED, Verdict.FALSIFIED}
