@@ -93,11 +93,12 @@ def executor(processes: int = 1) -> Executor:
     """
     if _Inside.unit:
         return Here()
-    asked = placement() or Placement("processes" if processes > 1 else "here", processes)
+    asked = placement() or (Placement("processes", processes) if processes > 1 else Placement("here"))
     if asked.kind == "processes":
         from windtunnel.core.executors.processes import Processes
 
-        return Processes(asked.workers or 1)
+        assert asked.workers is not None
+        return Processes(asked.workers)
     if asked.kind == "ray":
         from windtunnel.core.executors.on_ray import OnRay
 

@@ -8,7 +8,11 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.verification.branch_and_bound import influence
 from windtunnel.assessments.verification.branch_and_bound.influence import influential
-from windtunnel.assessments.verification.branch_and_bound.intermediate import _improve, bound_network, improve_network
+from windtunnel.assessments.verification.branch_and_bound.intermediate import (
+    bound_apart,
+    bound_network,
+    improve_network,
+)
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of
@@ -72,7 +76,7 @@ def test_each_unit_has_the_bound_that_it_has_alone_or_is_stable_by_intervals(nam
     for j, layer in enumerate(net.layers):
         groups, every = groups_of(net, j, 16), torch.ones(2, 2, layer.size, dtype=torch.bool)
         alone, together = nothing_known(bounded, j), nothing_known(bounded, j)
-        _improve(bounded, j, alone, every, 0, 16)
+        bound_apart(bounded, j, alone, every, 0, 16)
         if groups:
             grouped += 1
             bound_together(bounded, j, groups, together, every, 0, 16)

@@ -2,6 +2,8 @@
 
 A piecewise-linear activation is max(z, c z) with c < 1: ReLU has c = 0, leaky ReLU its negative slope. Max pooling, clamps,
 absolute values and maxima are sums of such kinks and affine maps: max(a, b) = a + relu(b - a).
+
+What is raised as NotImplementedError names a use of an operator that has no bounds; `Network` says it in one line.
 """
 
 from __future__ import annotations

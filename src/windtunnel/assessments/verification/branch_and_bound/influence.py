@@ -30,16 +30,13 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[T
     gain.add(margins)
     scores: list[Tensor] = []
     for j in reversed(range(len(network.layers))):
-        layer, units, at = network.layers[j], bounded.units[j], bounded.slices[j]
-        found = torch.zeros(2, n, layer.size, device=network.device)
+        layer = network.layers[j]
+        weights = torch.zeros(2, n, layer.size, device=network.device)
         if layer.splits and bounded.below(j):
-            width = (bounded.up[j] - bounded.low[j])[:, units].float()
-            found[:, :, units] = gain.total[:, :, at] * width
-            weights = torch.zeros_like(found)
-            weights[:, :, units] = gain.total[:, :, at] * (found[:, :, units] > 0)
+            weights[:, :, bounded.units[j]] = gain.total[:, :, bounded.slices[j]]
             for part in _weighted(bounded, j, weights, rows):
                 gain.add(part)
-        scores.append(found)
+        scores.append(weights * (bounded.up[j] - bounded.low[j]).float())
     scores.reverse()
     every = torch.cat(scores, 2).transpose(0, 1).flatten(1)
     least = every.topk(min(most, every.shape[1]), 1).values[:, -1]

@@ -22,9 +22,7 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
         every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
-        if groups := groups_of(network, j, rows):
-            bound_together(bounded, j, groups, ends, every, 0, rows)
-        elif layer.direct:
+        if layer.direct and not groups_of(network, j, rows):
             _exact(bounded, j, ends, rows)
         else:
             _improve(bounded, j, ends, every, 0, rows)
@@ -44,11 +42,8 @@ def improve_network(
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)
-        for asked, steps in ((open_ & ~which[j], 0), (open_ & which[j], iterations)):
-            if groups := groups_of(bounded.network, j, rows):
-                bound_together(bounded, j, groups, ends, asked, steps, rows)
-            else:
-                _improve(bounded, j, ends, asked, steps, rows)
+        _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
+        _improve(bounded, j, ends, open_ & which[j], iterations, rows)
         bounded.tighten(j, ends[0], -ends[1])
 
 
@@ -63,6 +58,14 @@ def unit_rows(which: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor
 
 def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int) -> None:
     """Raise the lower bounds `ends` of z and of -z, each (n, size), where `which` (2, n, size) says so."""
+    if groups := groups_of(bounded.network, j, rows):
+        bound_together(bounded, j, groups, ends, which, iterations, rows)
+    else:
+        bound_apart(bounded, j, ends, which, iterations, rows)
+
+
+def bound_apart(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int) -> None:
+    """As `bound_together`, by a linear function for each unit."""
     for spec, sample, unit, side in unit_rows(which, rows):
         part = bounded.start(j, spec, sample)
         if iterations:

@@ -8,7 +8,7 @@ operators are: linear, convolution, normalisation, average pooling, residual sum
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -60,6 +60,14 @@ class Tape:
         return torch.autograd.grad(
             node, self.leaves[: index + 1], weights.view_as(node), allow_unused=True, retain_graph=True
         )
+
+
+def gather(held: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
+    """Add to what each leaf has, (m, size), its gradients."""
+    for i, found in enumerate(gradients):
+        if found is not None:
+            flat, known = found.flatten(1), held[i]
+            held[i] = flat if known is None else known + flat
 
 
 class _Reached(Exception):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Smooth
-from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 from windtunnel.assessments.verification.branch_and_bound.planes import Plane
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
@@ -269,10 +269,7 @@ class Bounded:
             nonlocal constant
             shift = tape.node(node)[0].detach().flatten()
             constant = constant + (a @ shift if owners is None else total(a * shift, node))
-            for i, found in enumerate(tape.gradients(node, a) if gradients is None else gradients):
-                if found is not None:
-                    flat, known = found.flatten(1), held[i]
-                    held[i] = flat if known is None else known + flat
+            gather(held, tape.gradients(node, a) if gradients is None else gradients)
 
         push(start, rows.spec.to(dtype), begun)
         for j in reversed(range(start)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 
 _LARGEST = 2**26  # entries of the tables of who depends on what, beyond which units stay alone
 _WORTH_IT = 0.7  # groups for each position: with more, carrying them together gains nothing
@@ -117,17 +117,12 @@ def _seen(network: Network, j: int, positions: int, rows: int) -> list[Tensor]:
         spec[torch.arange(len(part)), :, part] = weights
         tape = network.tape(len(part), torch.float64)
         held: list[Tensor | None] = [None] * (j + 1)
-        node, carried = j, spec.flatten(1)
-        while node >= 0:
-            for i, gradient in enumerate(tape.gradients(node, carried)):
-                if gradient is not None:
-                    known = held[i]
-                    held[i] = gradient.flatten(1) if known is None else known + gradient.flatten(1)
-            node = max((i - 1 for i in range(1, node + 1) if held[i] is not None), default=-1)
-            if (found := held[node + 1]) is not None:
-                sees[node + 1][part] = (found != 0).view(len(part), *shapes[node + 1]).any(1)
-                held[node + 1] = None
-                carried = found * slopes[node] if node >= 0 else carried
+        gather(held, tape.gradients(j, spec.flatten(1)))
+        for leaf in reversed(range(j + 1)):
+            if (found := held[leaf]) is not None:
+                sees[leaf][part] = (found != 0).view(len(part), *shapes[leaf]).any(1)
+                if leaf:
+                    gather(held, tape.gradients(leaf - 1, found * slopes[leaf - 1]))
     return sees
 
 

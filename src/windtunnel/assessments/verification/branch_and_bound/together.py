@@ -7,6 +7,8 @@ of them, because none depends on the slopes of another.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,20 @@ def bound_together(
             slopes = layer.slopes(parts, chosen, iterations, rows)
             for part, (side, row), alpha in zip(parts, chosen, slopes, strict=True):
                 if len(row):
-                    layer.raise_by_lines(part, part.owners(), layer.gradients(part), side, row, alpha)
+                    layer.raise_by_lines(layer.begun(part), side, row, alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A group whose channels' sums are carried back to the leaves. spec: float64 (channels, size), these sums.
+
+    gradients: of each leaf float64 (channels, its size). owners: see `Group.owners`.
+    """
+
+    units: Tensor
+    spec: Tensor
+    gradients: list[Tensor | None]
+    owners: list[Tensor]
 
 
 class _Layer:
@@ -53,11 +68,11 @@ class _Layer:
         """By intervals, and by CROWN what they leave open."""
         if not bool(self._which[:, group.units].any()):
             return
-        owners, gradients = group.owners(), self.gradients(group)
-        self._raise_by_intervals(group, owners, gradients)
+        begun = self.begun(group)
+        self._raise_by_intervals(begun)
         side, row = self.chosen(group)
         if len(row) and not (self._layer.direct and self._bounded.region.norm is Norm.LINF):  # then intervals are exact
-            self.raise_by_lines(group, owners, gradients, side, row, None)
+            self.raise_by_lines(begun, side, row, None)
 
     def chosen(self, group: Group) -> tuple[Tensor, Tensor]:
         """(side, row) of the channels of a group with a unit that is asked for and open."""
@@ -81,34 +96,29 @@ class _Layer:
             found.append(optimise(self._bounded, start, iterations, torch.inf)[1].alpha)
         return list(torch.cat(found).split([len(row) for _, row in chosen]))
 
-    def gradients(self, group: Group) -> list[Tensor | None]:
-        """Of the sum of each channel's units by every leaf, float64 (channels, size)."""
+    def begun(self, group: Group) -> _Begun:
+        """The first step, the same for both sides."""
         spec = self._spec(group)
         found = self._bounded.network.tape(len(spec), torch.float64).gradients(self._j, spec)
-        return [None if gradient is None else gradient.flatten(1) for gradient in found]
+        gradients = [None if gradient is None else gradient.flatten(1) for gradient in found]
+        return _Begun(group.units, spec, gradients, group.owners())
 
-    def raise_by_lines(
-        self,
-        group: Group,
-        owners: list[Tensor],
-        gradients: list[Tensor | None],
-        side: Tensor,
-        row: Tensor,
-        alpha: Tensor | None,
-    ) -> None:
+    def raise_by_lines(self, begun: _Begun, side: Tensor, row: Tensor, alpha: Tensor | None) -> None:
         """By linear bounds carried back to the input, in float64, with the slopes alpha (m, C), or with CROWN's."""
         # As many rows as there are channels, or twice as many, so that the runs that are recorded serve every group.
-        count = len(group.units) * (1 if len(row) <= len(group.units) else 2)
+        count = len(begun.units) * (1 if len(row) <= len(begun.units) else 2)
         padded = torch.arange(count, device=row.device).clamp(max=len(row) - 1)
-        side_, row_, sample = side[padded], row[padded], self._sample.expand(count)
-        sign = (1.0 - 2.0 * side_.double())[:, None]
-        bounded, begun = self._bounded, [None if g is None else g[row_] * sign for g in gradients]
-        rows = bounded.start(self._j, self._spec(group)[row_] * sign, sample)
+        channel, sample, bounded = row[padded], self._sample.expand(count), self._bounded
+        sign = (1.0 - 2.0 * side[padded].double())[:, None]
+        gradients = [None if gradient is None else gradient[channel] * sign for gradient in begun.gradients]
+        rows = bounded.start(self._j, begun.spec[channel] * sign, sample)
         if alpha is not None:
             rows = rows.with_multipliers(alpha[padded], rows.beta)
-        back = bounded.backward(rows, bounded.relaxation(rows, torch.float64), torch.float64, owners, begun)
-        least = self._least(back.inputs, owners[0])
-        self._raise(group.units[row], side, (back.constant + least)[: len(row)])
+        back = bounded.backward(rows, bounded.relaxation(rows, torch.float64), torch.float64, begun.owners, gradients)
+        found = (back.constant + self._least(back.inputs, begun.owners[0]))[: len(row)]
+        for k, end in enumerate(self._ends):
+            units = begun.units[row[side == k]]
+            end[units] = torch.maximum(end[units], found[side == k])
 
     def _least(self, inputs: Tensor, own: Tensor) -> Tensor:
         """(m, M): the minima over the region of the parts of inputs (m, d) that are each unit's; a few rows at a time."""
@@ -119,24 +129,18 @@ class _Layer:
             found.append(least.view(len(part), -1))
         return torch.cat(found)
 
-    def _raise_by_intervals(self, group: Group, owners: list[Tensor], gradients: list[Tensor | None]) -> None:
-        spec = self._spec(group)
-        shift = self._bounded.network.tape(len(spec), torch.float64).node(self._j)[0].detach().flatten()
-        middle = (spec * shift) @ owners[-1]
+    def _raise_by_intervals(self, begun: _Begun) -> None:
+        shift = self._bounded.network.tape(len(begun.spec), torch.float64).node(self._j)[0].detach().flatten()
+        middle = (begun.spec * shift) @ begun.owners[-1]
         spread = torch.zeros_like(middle)
-        for gradient, (centre, radius), own in zip(gradients, self._boxes, owners, strict=False):
+        for gradient, (centre, radius), own in zip(begun.gradients, self._boxes, begun.owners, strict=False):
             if gradient is not None:
                 middle = middle + (gradient * centre) @ own
                 spread = spread + (gradient.abs() * radius) @ own
-        for side, found in enumerate((middle - spread, -middle - spread)):
-            self._raise(group.units, torch.full((len(spec),), side, device=spec.device), found)
+        for end, found in zip(self._ends, (middle - spread, -middle - spread), strict=True):
+            end[begun.units] = torch.maximum(end[begun.units], found)
 
     def _spec(self, group: Group) -> Tensor:
         units = group.units
         spec = torch.zeros(len(units), self._layer.size, dtype=torch.float64, device=units.device)
         return spec.scatter_(1, units, 1.0)
-
-    def _raise(self, units: Tensor, side: Tensor, found: Tensor) -> None:
-        for k, end in enumerate(self._ends):
-            at = units[side == k]
-            end[at] = torch.maximum(end[at], found[side == k])
