@@ -17,19 +17,18 @@ from windtunnel.assessments.verification.branch_and_bound.planes import with_pla
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
-from windtunnel.assessments.verification.branch_and_bound.tighten import tighten
+from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
 from windtunnel.assessments.verification.limits import OutOfTimeError
 
 # Iterations: of the margins at first, of the margins later, of the inputs of activations, of the planes.
 _QUICK_ROOT, _ROOT, _INNER, _PLANES = 20, 60, 20, 60
 # Bounds of inner units whose slopes are optimised: all of a dense network's, the most influential of others'.
 _IMPROVED = 1500
-# (bounds of inner units, splits for each of them): what is tightened in turn. A search comes before each round, with half of the
-# work of the round; it is thrown away afterwards, but it decides what is nearly decided.
-_TIGHTENING = ((200, 8), (1000, 8), (1000, 24))
-_SPLITS_PER_SUBDOMAIN = 16
-# Iterations of each half: with 20 the bounds gain 2 % more and take three times as long (MLP of 4 layers of 256).
-_TIGHTENING_STEPS = 5
+_COLUMNS = 64  # of each layer, that get planes for a margin
+# What is tightened in turn, and how many subdomains of a sample are searched before: that is thrown away afterwards, but it decides
+# what is nearly decided. Planes tighten more than splits do, where they are to be had.
+_CHORDS = ((100, Effort(200, 8, False)), (500, Effort(1000, 8, False)), (1500, Effort(1000, 24, False)))
+_BENT = ((100, Effort(200, 0, True)), (500, Effort(1200, 2, True)))
 _WORTH_IT = 0.05  # of the missing margin: what a round of tightening must gain for another to follow
 
 # Whether points (m, d), float64, of samples (m,) are counter-examples; (m,) bool.
@@ -125,8 +124,7 @@ class _Work:
         )
         roots = self._bent_roots(bounded, members)
         worth = self._network.piecewise_linear and len(self._network.layers) > 1
-        for most, splits in _TIGHTENING:
-            before = most * splits // _SPLITS_PER_SUBDOMAIN
+        for before, effort in _BENT if bounded.takes_planes else _CHORDS:
             if not worth or before >= self._limits.domains:
                 break
             self._search(bounded, members, roots, before)
@@ -135,8 +133,8 @@ class _Work:
                 return
             known, rows = self._bounds[open_].clone(), roots[1]
             assert rows is not None
-            which = influential(bounded, rows.at(torch.isin(roots[0], open_)), most, self._limits.rows)
-            tighten(bounded, which, splits, _TIGHTENING_STEPS, self._limits.rows, self._expired)
+            which = influential(bounded, rows.at(torch.isin(roots[0], open_)), effort.bounds, self._limits.rows)
+            tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
             roots = self._bent_roots(bounded, members)
             missing = (self._goal[open_] - known).clamp(min=1e-12)
             worth = bool(((self._bounds[open_] - known) / missing).amax() > _WORTH_IT)
@@ -190,8 +188,8 @@ class _Work:
         still = (self._bounds[asked] <= self._goal[asked]).nonzero().flatten()
         if rows is None or not len(still) or self._expired() or not self._bend:
             return asked, rows
-        open_, rows = asked[still], with_planes(bounded, rows.at(still), _PLANES, self._limits.memory)
-        self._bend = bool(rows.planes)
+        open_, rows = asked[still], with_planes(bounded, rows.at(still), _PLANES, self._limits.memory, _COLUMNS)
+        self._bend = bounded.takes_planes or bool(rows.planes)
         for part in torch.arange(len(open_), device=open_.device).split(self._limits.rows):
             self._bounds[open_[part]] = torch.maximum(self._bounds[open_[part]], bounded.value(rows.at(part)))
         return open_, rows

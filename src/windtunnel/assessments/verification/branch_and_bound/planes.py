@@ -24,145 +24,203 @@ from windtunnel.assessments.verification.branch_and_bound.adam import Adam
 if TYPE_CHECKING:
     from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
-_LARGEST = 2**20  # numbers in the planes of one layer for one linear function
 _COPIES = 8  # of all planes, while they are improved
 # Measured on an MLP of 4 layers of 256: 50 steps close as much of a root's gap as 160 at a tenth of the rate that decays by 0.985.
-_RATE, _DECAY = 0.05, 0.96
+_RATE, _DECAY = 0.1, 0.95
 _TRIAL, _GAIN = 25, 0.02  # steps after which the bounds must have gained that share of what they were
+_NARROW = 1e-3  # of the widest side of a box: the least that is counted
+_LAST = 5  # iterates among which the best is looked for: their rate falls, so that earlier ones are worse
 _BLUR = 0.005  # of a unit's range: offsets so near to each other count as equal in the gradient, which would jump between them
 
 
 @dataclass(frozen=True, slots=True)
-class Plane:
-    """Of one layer's U columns, for Q linear functions. source: the leaf that is its input.
+class Box:
+    """What the inputs of a layer can be, for Q linear functions: middle, radius (Q, n), and the unit (Q, K) of the weights of its columns."""
 
-    weights: float32 (Q, U, n); offset: float64 (Q, U); the output of a column is at most weights x + offset.
+    middle: Tensor
+    radius: Tensor
+    unit: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Of some columns of one layer, K for each of Q linear functions; the others have their chords.
+
+    source: the leaf that is the layer's input. live: int64 (n,), its numbers that can be other than 0. columns: int64 (Q, K), places among
+    the layer's columns. weights: float32 (Q, K, n); offset: float64 (Q, K). A column is at most <weights, x> + offset.
+    box: while planes are fitted weights are in its units, and x is measured in it.
     """
 
     source: int
+    live: Tensor
+    columns: Tensor
     weights: Tensor
     offset: Tensor
+    box: Box | None = None
 
-    def carried(self, a: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        """What coefficients a (m, U) of the outputs give: (m, n) of the source, (m,) constants; which: (m,) of the Q."""
-        found = a.new_empty(len(a), self.weights.shape[2])
-        for q, at in _groups(which):
-            found[at] = a[at] @ self.weights[q].to(a)
-        return found, (a * self.offset[which].to(a)).sum(1)
+    def carried(self, a: Tensor, which: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of coefficients a (m, U) of the columns: (a of those without a plane, (m, size) of the source, (m,) constants).
 
-    def value(self, x: Tensor, which: Tensor) -> Tensor:
-        """The planes (m, U) at the source's outputs x (m, n)."""
-        found = x.new_empty(len(x), self.weights.shape[1])
-        for q, at in _groups(which):
-            found[at] = x[at] @ self.weights[q].to(x).T
-        return found + self.offset[which].to(x)
+        which: (m,), of which of the Q functions each row is.
+        """
+        columns = self.columns[which]
+        some = a.gather(1, columns)
+        constant = (some * self.offset[which].to(a)).sum(1)
+        if self.box is None:
+            found = self._each(some, which, transposed=False)
+        else:
+            found = self._each(some * self.box.unit, which, transposed=False) / self.box.radius
+            constant = constant - (found * self.box.middle).sum(1)
+        return a.scatter(1, columns, 0.0), a.new_zeros(len(a), size).index_copy_(1, self.live, found), constant
 
+    def bent(self, lines: Tensor, x: Tensor, where: Tensor, which: Tensor) -> Tensor:
+        """The lines (m, U) that columns take, those with a plane at the source's outputs x (m, size) where `where` is 1."""
+        columns = self.columns[which]
+        value = self._each(self.inside(x), which, transposed=True)
+        value = (value if self.box is None else value * self.box.unit) + self.offset[which].to(x)
+        return lines.scatter(1, columns, torch.lerp(lines.gather(1, columns), value, where.gather(1, columns)))
 
-def _groups(which: Tensor) -> list[tuple[int, Tensor]]:
-    return [(q, (which == q).nonzero().flatten()) for q in which.unique().tolist()]
+    def inside(self, x: Tensor) -> Tensor:
+        """(m, n): the live ones of the source's outputs x (m, size), in [-1, 1] where they are measured in a box."""
+        x = x.index_select(1, self.live)
+        return x if self.box is None else (x - self.box.middle) / self.box.radius
+
+    def _each(self, values: Tensor, which: Tensor, *, transposed: bool) -> Tensor:
+        """Each row of values times the weights of its function, or times their transposes."""
+        weights = (self.weights.mT if transposed else self.weights).to(values)
+        present, count = which.unique_consecutive(return_counts=True)
+        if len(present) == 1:
+            return values @ weights[int(present[0])]
+        if len(present) <= len(weights) and bool(
+            (count == count[0]).all()
+        ):  # inner units: a function has few rows, side by side
+            weights = weights if len(present) == len(weights) else weights[present]
+            return torch.bmm(values.view(len(present), -1, values.shape[1]), weights).flatten(0, 1)
+        found = values.new_empty(len(values), weights.shape[2])
+        for q in which.unique().tolist():
+            at = (which == q).nonzero().flatten()
+            found[at] = values[at] @ weights[q]
+        return found
 
 
 class _Fitted:
-    """The planes of one layer while they are improved; every tensor but w and b is of the Q linear functions."""
+    """The planes of one layer while they are improved."""
 
-    def __init__(self, bounded: Bounded, j: int, source: int, w: Tensor, b: Tensor, sample: Tensor) -> None:
-        low, up = bounded.at_columns(j, sample)
-        middle, radius = bounded.box(source, sample)
-        self.source = source
-        self._exact = (w, b, low, up, middle, radius)
-        self._w, self._b, self._low, self._up, self._middle, self._radius = (t.float() for t in self._exact)
-        slope = self._up / (self._up - self._low)
-        self.g, self.mu, self.nu = slope[:, :, None] * self._w, slope, 1 - slope
-        self._taken = (self._w != 0).float()  # what a unit does not see has no say in its plane
-        self._size = self._w.abs().sum(1, keepdim=True) / self._taken.sum(1, keepdim=True).clamp(min=1)
-        self._adam = [Adam.of(t, _RATE, _DECAY) for t in (self.g, self.mu, self.nu)]
-        self._best = (self.g.clone(), self.mu.clone(), self.nu.clone())
+    def __init__(self, bounded: Bounded, j: int, rows: Rows, lost: Tensor, most: int) -> None:
+        """lost: (Q, U), what each chord costs; the `most` dearest columns get planes."""
+        affine = bounded.affine(j)
+        assert affine is not None
+        self._source, w, b = affine
+        middle, radius = bounded.box(self._source, rows.sample)
+        self._live = ((middle != 0) | (radius > 2e-12)).any(0).nonzero().flatten()
+        middle, radius = middle[:, self._live], radius[:, self._live]
+        radius = radius.maximum(
+            _NARROW * radius.amax(1, keepdim=True)
+        )  # a wider box is valid too, and weights stay of one size
+        self._columns = lost.topk(min(most, lost.shape[1]), 1).indices
+        low, up = (t.gather(1, self._columns) for t in bounded.at_columns(j, rows.sample))
+        w = w[:, self._live][self._columns]
+        at_middle = b[self._columns] + (w * middle[:, None]).sum(2)
+        w = w * radius[:, None]
+        seen = w != 0  # what a unit does not see has no say in its plane
+        unit = (w.abs().sum(2) / seen.sum(2).clamp(min=1)).clamp(min=1e-30)
+        self._box, self._single_box = Box(middle, radius, unit), Box(middle.float(), radius.float(), unit.float())
+        self._exact = (w / unit[:, :, None], at_middle, low, up)
+        self._single = tuple(t.float() for t in self._exact)
+        self._unseen = None if bool(seen.all()) else ~seen
+        slope = (up / (up - low)).float()
+        self._now: tuple[Tensor, ...] = (
+            slope[:, :, None] * self._single[0],
+            slope,
+            1 - slope,
+        )  # the weights, mu and nu
+        self._best = tuple(t.clone() for t in self._now)
+        self._adam = [Adam.of(t, _RATE, _DECAY) for t in self._now]
 
     def plane(self) -> Plane:
         """The planes of now, for the search for better ones."""
-        found, self._corner, self._ends = self._offsets(self.g, self.mu, self.nu, *self._parts())
-        return Plane(self.source, self.g, found)
+        offset, self._corner, self._ends = self._offsets(*self._now, *self._single, self._single_box.unit)
+        return Plane(self._source, self._live, self._columns, self._now[0], offset, self._single_box)
 
     def keep(self, better: Tensor) -> None:
         """The planes of now are the best so far of the functions `better`."""
-        for best, now in zip(self._best, (self.g, self.mu, self.nu), strict=True):
+        for best, now in zip(self._best, self._now, strict=True):
             best[better] = now[better]
 
     def best(self) -> Plane:
-        """The best planes, their offsets in float64."""
+        """The best planes, their offsets in float64, for inputs as they are."""
         g, mu, nu = (t.double() for t in self._best)
-        return Plane(self.source, self._best[0], self._offsets(g, mu, nu, *self._exact)[0])
+        box = self._box
+        weights = (g * box.unit[:, :, None] / box.radius[:, None]).float()
+        g = weights.double() * box.radius[:, None] / box.unit[:, :, None]
+        offset = self._offsets(g, mu, nu, *self._exact, box.unit)[0] - (weights.double() * box.middle[:, None]).sum(2)
+        return Plane(self._source, self._live, self._columns, weights, offset)
 
     def step(self, negative: Tensor, x: Tensor) -> None:
-        """Ascend, given the coefficients of the outputs (Q, U), none positive, and the source's outputs (Q, n)."""
-        slope_g = negative[:, :, None] * (x[:, None, :] - self._corner) * self._taken
-        slope_mu, slope_nu = (negative * end for end in self._ends)
-        self.g = self._adam[0].step(self.g / self._size, slope_g) * self._size
-        self.mu = self._adam[1].step(self.mu, slope_mu)
-        self.nu = self._adam[2].step(self.nu, slope_nu)
-
-    def _parts(self) -> tuple[Tensor, ...]:
-        return self._w, self._b, self._low, self._up, self._middle, self._radius
+        """Ascend, given the coefficients of the columns (Q, U), none positive, and where the source's outputs lie in the box (Q, n)."""
+        negative = negative.gather(1, self._columns)
+        by_weights = self._corner.sub_(x[:, None]).mul_(-negative[:, :, None])
+        if self._unseen is not None:
+            by_weights.masked_fill_(self._unseen, 0)
+        slopes = by_weights, negative * self._ends[0], negative * self._ends[1]
+        self._now = tuple(adam.step(t, slope) for adam, t, slope in zip(self._adam, self._now, slopes, strict=True))
 
     @staticmethod
     def _offsets(
-        g: Tensor, mu: Tensor, nu: Tensor, w: Tensor, b: Tensor, low: Tensor, up: Tensor, middle: Tensor, radius: Tensor
+        g: Tensor, mu: Tensor, nu: Tensor, w: Tensor, b: Tensor, low: Tensor, up: Tensor, unit: Tensor
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """(offsets, the corners (Q, U, n) that attain them, their derivatives by mu and nu, where the first case does)."""
-        middle, radius = middle[:, None, :], radius[:, None, :]
+        """(offsets at the middle, the corners (Q, K, n) that attain them, their derivatives by mu and nu, where the first case does)."""
         cases = []
         for slope, rest, end in ((mu, mu, -low), (nu, 1 - nu, up)):
-            over = rest[:, :, None] * w - g
-            corner = torch.addcmul(middle, radius, over.sign())
-            value = (slope * end).clamp(min=0) + rest * b + (over * corner).sum(2)
-            cases.append((value, corner, end * (slope > 0)))
-        (one, at_one, end_one), (two, at_two, end_two) = cases
+            over = (rest[:, :, None] * w).sub_(g)
+            value = (slope * end).clamp(min=0) + rest * b + unit * over.abs().sum(2)
+            corner = over.sign_()
+            cases.append((value, corner, end * (slope > 0), b + unit * (corner * w).sum(2)))
+        (one, at_one, end_one, rest_one), (two, at_two, end_two, rest_two) = cases
         first = torch.sigmoid((one - two) / (_BLUR * (up - low)))
-        corner = torch.lerp(at_two, at_one, first[:, :, None])
-        ends = (first * (end_one + (at_one * w).sum(2) + b), (1 - first) * (end_two - (at_two * w).sum(2) - b))
-        return torch.maximum(one, two), corner, ends
+        ends = (first * (end_one + rest_one), (1 - first) * (end_two - rest_two))
+        return torch.maximum(one, two), torch.lerp(at_two, at_one, first[:, :, None]), ends
 
 
-def with_planes(bounded: Bounded, rows: Rows, iterations: int, memory: int) -> Rows:
+def with_planes(bounded: Bounded, rows: Rows, iterations: int, memory: int, most: int) -> Rows:
     """Undivided rows, each a linear function of its own, with planes and the slopes alpha that go with them.
 
+    most: columns of each layer that get planes, those whose chords cost the function most.
     As they are where no layer allows for planes, all of them together take more than `memory` bytes, or the first steps gain
     next to nothing, as on convolutional networks: planes make every bound after them slower.
     """
-    fitted, size = {}, 0
-    for j in range(rows.start):
-        affine = bounded.affine(j, _LARGEST)
-        if affine is None:
-            continue
-        size += len(rows) * affine[1].numel() * _COPIES * 4
-        if size > memory:
-            return rows
-        fitted[j] = _Fitted(bounded, j, *affine, rows.sample)
-    if not fitted:
+    weights = {j: affine[1] for j in range(rows.start) if (affine := bounded.affine(j))}
+    numbers = sum(len(rows) * min(most, len(w)) * w.shape[1] for w in weights.values())
+    if not weights or _COPIES * 4 * numbers > memory:
         return rows
+    relaxation = bounded.relaxation(rows, torch.float32)
+    k = relaxation.kinks
+    lost = -bounded.backward(rows, relaxation, torch.float32).coefficients.clamp(max=0) * k.offset * k.open
+    fitted = {j: _Fitted(bounded, j, rows, lost[:, bounded.slices[j]], most) for j in weights}
     which = torch.arange(len(rows), device=rows.spec.device)
     best = torch.full((len(rows),), -torch.inf, device=which.device)
-    alpha, kept, relaxation = rows.alpha, rows.alpha.clone(), bounded.relaxation(rows, torch.float32)
-    slopes, first = Adam.of(alpha, _RATE, _DECAY), best
+    alpha, kept = rows.alpha, rows.alpha.clone()
+    slopes, first, reached = Adam.of(alpha, _RATE, _DECAY), best, best
     for step in range(iterations + 1):
         planes = {j: layer.plane() for j, layer in fitted.items()}
         part = replace(rows, alpha=alpha, planes=planes, plane=which)
         back = bounded.backward(part, relaxation, torch.float32)
         value, x = bounded.region.minimum(back.inputs, rows.sample)
-        better = value + back.constant > best
-        best = torch.where(better, value + back.constant, best)
-        first = best if step == 0 else first
-        if step == _TRIAL and not bool((best - first > _GAIN * first.abs()).any()):
+        value = value + back.constant
+        first, reached = (value, value) if step == 0 else (first, torch.maximum(reached, value))
+        if step == _TRIAL and not bool((reached - first > _GAIN * first.abs()).any()):
             return rows
-        kept[better] = alpha[better]
-        for layer in fitted.values():
-            layer.keep(better)
+        if step == 0 or step > iterations - _LAST:
+            better = value > best
+            best = torch.where(better, value, best)
+            kept[better] = alpha[better]
+            for layer in fitted.values():
+                layer.keep(better)
         if step == iterations:
             break
         met, _, leaves = bounded.forward(x, part, relaxation, back)
         a = back.coefficients
-        gradient = a.clamp(min=0) * relaxation.kinks.rise * met
-        alpha = slopes.step(alpha, gradient).clamp_(0, 1)
+        alpha = slopes.step(alpha, a.clamp(min=0) * k.rise * met).clamp_(0, 1)
         for j, layer in fitted.items():
-            layer.step(a[:, bounded.slices[j]].clamp(max=0), leaves[layer.source])
+            layer.step(a[:, bounded.slices[j]].clamp(max=0), planes[j].inside(leaves[planes[j].source]))
     return replace(rows, alpha=kept, planes={j: layer.best() for j, layer in fitted.items()}, plane=which)

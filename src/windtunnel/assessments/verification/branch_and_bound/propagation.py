@@ -18,6 +18,9 @@ from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
 
 
+_LARGEST = 2**20  # weights of a layer that are written out
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """m linear functions of one node to be bounded, each in one subdomain of one region.
@@ -107,6 +110,7 @@ class Bounded:
         self.slices: list[slice] = []
         self._at_columns: tuple[Tensor, Tensor, Tensor]
         self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
+        self._affine: dict[int, tuple[int, Tensor, Tensor] | None] = {}
         self._refresh()
 
     def add(self, low: Tensor, up: Tensor) -> None:
@@ -132,6 +136,7 @@ class Bounded:
 
     def _refresh(self) -> None:
         self._fixed.clear()
+        self._affine.clear()
         self.units, self.slices, end = [], [], 0
         nothing = torch.empty(0, dtype=torch.int64, device=self.network.device)
         parts: list[list[Tensor]] = [[], [], []]
@@ -188,16 +193,26 @@ class Bounded:
         )
         return torch.minimum(*below), torch.maximum(*above)
 
-    def affine(self, j: int, largest: int) -> tuple[int, Tensor, Tensor] | None:
+    @property
+    def takes_planes(self) -> bool:
+        """Whether every layer with columns has an `affine` map, as in dense networks."""
+        return all(self.affine(j) for j, units in enumerate(self.units) if len(units))
+
+    def affine(self, j: int) -> tuple[int, Tensor, Tensor] | None:
         """(source, w float64 (U, n), b (U,)): the inputs of layer j's columns are w x + b of the outputs x of one leaf.
 
-        None where that is not so, where the layer is no ReLU or has none that is open, or where w has more than `largest` numbers.
+        None where that is not so, where the layer is no ReLU or has none that is open, or where w has more than 2^20 numbers.
         """
+        if j not in self._affine:
+            self._affine[j] = self._find_affine(j)
+        return self._affine[j]
+
+    def _find_affine(self, j: int) -> tuple[int, Tensor, Tensor] | None:
         layer, units = self.network.layers[j], self.units[j]
         if not isinstance(layer.activation, Kink) or bool(layer.activation.slope.any()) or not len(units):
             return None
         source = self.network.source(j)
-        if source is None or len(units) * self.network.leaf_size(source) > largest:
+        if source is None or len(units) * self.network.leaf_size(source) > _LARGEST:
             return None
         spec = torch.zeros(len(units), layer.size, dtype=torch.float64, device=self.network.device)
         spec[torch.arange(len(units)), units] = 1.0
@@ -293,12 +308,11 @@ class Bounded:
                 new = (some - negative) * lower[:, at]
                 if plane := rows.planes.get(j):
                     bent = negative * k.open[:, at]
-                    carried, offset = plane.carried(bent, rows.plane)
-                    constant, negative = constant + offset, negative - bent
+                    flat, carried, offset = plane.carried(bent, rows.plane, self.network.leaf_size(plane.source))
+                    constant, negative = constant + offset, negative - (bent - flat)
                     known = held[plane.source]
                     held[plane.source] = carried if known is None else known + carried
-                else:
-                    constant = constant + total(negative * k.offset[:, at], j, units)
+                constant = constant + total(negative * k.offset[:, at], j, units)
                 new = new + negative * k.up[:, at]
                 split = relaxation.split[j]
                 if split is not None:
@@ -344,8 +358,8 @@ class Bounded:
                 found.append(some)
                 line = torch.addcmul(offset[:, at], slope[:, at], some)
                 if plane := rows.planes.get(j):
-                    bent = (1 - taken[:, at]) * k.open[:, at]
-                    line = torch.lerp(line, plane.value(leaves[plane.source], rows.plane), bent)
+                    where = (1 - taken[:, at]) * k.open[:, at]
+                    line = plane.bent(line, leaves[plane.source], where, rows.plane)
                 outputs.append(line)
                 value.index_copy_(1, units, line)
             return value
