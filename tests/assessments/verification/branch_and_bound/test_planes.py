@@ -9,6 +9,7 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -99,3 +100,30 @@ def test_planes_bound_no_worse_than_chords_and_often_better(kind):
 def test_planes_that_need_too_much_memory_are_left_out():
     _, bounded, _, chords, _ = margins("dense", 0)
     assert not with_planes(bounded, chords, 5, 100, MOST).planes
+
+
+@pytest.mark.parametrize("order", [[0, 0, 1, 1], [1, 0, 1, 1, 0], [1, 1], [1, 0], [0, 1, 0, 1]])
+def test_a_function_has_its_planes_in_whatever_order_its_rows_come(order):
+    _, bounded, _, _, rows = margins("dense", 0)
+    assert rows.planes
+    assert len(rows) == 2
+    alone = torch.cat([bounded.value(rows.at(torch.tensor([i]))) for i in order])
+    assert torch.allclose(bounded.value(rows.at(torch.tensor(order))), alone, atol=1e-12)
+
+
+@pytest.mark.parametrize("splits", [0, 3])
+def test_inner_bounds_are_tighter_with_planes_and_hold_at_every_point(splits):
+    gained = 0
+    for seed in range(3):
+        net, plain, region, _, _ = margins("dense", seed)
+        bent = plain.part(torch.zeros(1, dtype=torch.int64))
+        every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
+        for bounded, planes in ((plain, False), (bent, True)):
+            tighten(bounded, every, Effort(10**6, splits, planes), 64, 10**9, lambda: False)
+        points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64).round(decimals=1)
+        met = net.inputs_of_activations(points.view(-1, 1, 4, 4))
+        assert (met >= torch.cat(bent.low, 1)).all()
+        assert (met <= torch.cat(bent.up, 1)).all()
+        narrower = [(a.up[j] - a.low[j]).sum() for a in (bent, plain) for j in range(1, len(net.layers))]
+        gained += int(sum(narrower[: len(narrower) // 2]) < 0.999 * sum(narrower[len(narrower) // 2 :]))
+    assert gained == 3 or splits

@@ -17,7 +17,6 @@ from windtunnel.assessments.verification.branch_and_bound.planes import Plane
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
 
-
 _LARGEST = 2**20  # weights of a layer that are written out
 
 
