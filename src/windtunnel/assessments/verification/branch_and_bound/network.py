@@ -146,17 +146,8 @@ class Network:
             for j, (activation, z) in enumerate(zip(self._activations, tape.pre, strict=True))
         ]
         self.num_outputs = tape.out.shape[1]
-        self._sources = [self._leaves_of(tape, j) for j in range(len(tape.pre))]
         self.inputs = tape.leaves[0][0].numel()
         self.width = self.inputs + (ends[-1] if ends else 0)
-
-    def source(self, index: int) -> int | None:
-        """The only leaf that the input of activation `index` depends on; None where there are several."""
-        return self._sources[index][0] if len(self._sources[index]) == 1 else None
-
-    def leaf_size(self, leaf: int) -> int:
-        """How many numbers a leaf has."""
-        return self.sizes[leaf - 1] if leaf else self.inputs
 
     @property
     def piecewise_linear(self) -> bool:

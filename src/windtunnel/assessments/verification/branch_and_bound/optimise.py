@@ -61,7 +61,7 @@ def _ascend(
         left = best[at] <= limit[at]
         if 2 * int(left.sum()) <= len(at):
             return at[left], iterations
-        met, _, _ = bounded.forward(x, part, relaxation, back)
+        met, _ = bounded.forward(x, part, relaxation, back)
         stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * met).clamp_(0, 1)
         moved = part.beta
         if len(columns):

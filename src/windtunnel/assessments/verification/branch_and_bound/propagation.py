@@ -109,7 +109,7 @@ class Bounded:
         self.slices: list[slice] = []
         self._at_columns: tuple[Tensor, Tensor, Tensor]
         self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
-        self._affine: dict[int, tuple[int, Tensor, Tensor] | None] = {}
+        self._affine: dict[int, tuple[Tensor, Tensor] | None] = {}
         self._refresh()
 
     def add(self, low: Tensor, up: Tensor) -> None:
@@ -194,11 +194,12 @@ class Bounded:
 
     @property
     def takes_planes(self) -> bool:
-        """Whether every layer with columns has an `affine` map, as in dense networks."""
-        return all(self.affine(j) for j, units in enumerate(self.units) if len(units))
+        """Whether the units of the first layer see most of the input, as in dense networks: `planes` gain much there."""
+        found = self.affine(0) if self.units else None
+        return found is not None and 2 * int(found[0].count_nonzero()) > found[0].numel()
 
-    def affine(self, j: int) -> tuple[int, Tensor, Tensor] | None:
-        """(source, w float64 (U, n), b (U,)): the inputs of layer j's columns are w x + b of the outputs x of one leaf.
+    def affine(self, j: int) -> tuple[Tensor, Tensor] | None:
+        """(w float64 (U, d), b (U,)): the inputs of layer j's columns are w x + b of the network's input x.
 
         None where that is not so, where the layer is no ReLU or has none that is open, or where w has more than 2^20 numbers.
         """
@@ -206,19 +207,17 @@ class Bounded:
             self._affine[j] = self._find_affine(j)
         return self._affine[j]
 
-    def _find_affine(self, j: int) -> tuple[int, Tensor, Tensor] | None:
+    def _find_affine(self, j: int) -> tuple[Tensor, Tensor] | None:
         layer, units = self.network.layers[j], self.units[j]
         if not isinstance(layer.activation, Kink) or bool(layer.activation.slope.any()) or not len(units):
             return None
-        source = self.network.source(j)
-        if source is None or len(units) * self.network.leaf_size(source) > _LARGEST:
+        if not layer.direct or len(units) * self.network.inputs > _LARGEST:
             return None
         spec = torch.zeros(len(units), layer.size, dtype=torch.float64, device=self.network.device)
         spec[torch.arange(len(units)), units] = 1.0
         tape = self.network.tape(len(units), torch.float64)
-        w = tape.gradients(j, spec)[source]
-        assert w is not None
-        return source, w.flatten(1), tape.node(j)[0].detach().flatten()[units]
+        w = tape.gradients(j, spec)[0]
+        return None if w is None else (w.flatten(1), tape.node(j)[0].detach().flatten()[units])
 
     def relaxation(self, rows: Rows, dtype: torch.dtype) -> Relaxation:
         """The linear bounds of every layer below the rows' node, in each row's subdomain."""
@@ -307,10 +306,9 @@ class Bounded:
                 new = (some - negative) * lower[:, at]
                 if plane := rows.planes.get(j):
                     bent = negative * k.open[:, at]
-                    flat, carried, offset = plane.carried(bent, rows.plane, self.network.leaf_size(plane.source))
+                    flat, carried, offset = plane.carried(bent, rows.plane)
                     constant, negative = constant + offset, negative - (bent - flat)
-                    known = held[plane.source]
-                    held[plane.source] = carried if known is None else known + carried
+                    held[0] = carried if held[0] is None else held[0] + carried
                 constant = constant + total(negative * k.offset[:, at], j, units)
                 new = new + negative * k.up[:, at]
                 split = relaxation.split[j]
@@ -325,22 +323,17 @@ class Bounded:
         coefficients = torch.cat(columns[::-1], 1) if columns else rows.alpha[:, :0].to(dtype)
         return Back(constant, inputs, coefficients, chosen)
 
-    def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """(inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it.
-
-        And the leaves, (m, size) each.
-        """
+    def forward(self, x: Tensor, rows: Rows, relaxation: Relaxation, back: Back) -> tuple[Tensor, Tensor]:
+        """(inputs, outputs) (m, C) of the columns at x (m, d), where every activation is the line that `back` took for it."""
         k = relaxation.kinks
         taken = back.coefficients.sign().add_(1).mul_(0.5)
         slope = torch.lerp(k.up, k.base + k.rise * rows.alpha.to(x), taken)
         offset = k.offset * (1 - taken)
         found: list[Tensor] = []
         outputs: list[Tensor] = []
-        leaves = [x]
 
         def answer(j: int, z: Tensor) -> Tensor:
-            leaves.append(value := taken_for(j, z))
-            return value.view(z.shape)
+            return taken_for(j, z).view(z.shape)
 
         def taken_for(j: int, z: Tensor) -> Tensor:
             flat, fixed, units, at = z.flatten(1), relaxation.fixed[j], self.units[j], self.slices[j]
@@ -358,15 +351,15 @@ class Bounded:
                 line = torch.addcmul(offset[:, at], slope[:, at], some)
                 if plane := rows.planes.get(j):
                     where = (1 - taken[:, at]) * k.open[:, at]
-                    line = plane.bent(line, leaves[plane.source], where, rows.plane)
+                    line = plane.bent(line, x, where, rows.plane)
                 outputs.append(line)
                 value.index_copy_(1, units, line)
             return value
 
         self.network.run(x.view(-1, *self.network.input_shape), answer, upto=rows.start)
         if not found:
-            return rows.alpha[:, :0].to(x), rows.alpha[:, :0].to(x), leaves
-        return torch.cat(found, 1), torch.cat(outputs, 1), leaves
+            return rows.alpha[:, :0].to(x), rows.alpha[:, :0].to(x)
+        return torch.cat(found, 1), torch.cat(outputs, 1)
 
     def value(self, rows: Rows, dtype: torch.dtype = torch.float64) -> Tensor:
         """The lower bounds (m,) of the rows, by one pass in `dtype`: valid for any alpha in [0, 1] and any beta >= 0."""

@@ -112,7 +112,7 @@ class Search:
         value, x = bounded.region.minimum(back.inputs, rows.sample)
         known = torch.maximum(known, back.constant + value)
         self._try(x, rows.sample, check)
-        met, taken, _ = bounded.forward(x, rows, relaxation, back)
+        met, taken = bounded.forward(x, rows, relaxation, back)
         ranked = scores(bounded, rows, relaxation, back, met, taken)
         column = choose(bounded, rows, ranked, known, goal, relaxation, back, self._limits.rows)
         for i in (column < 0).nonzero().flatten().tolist():
