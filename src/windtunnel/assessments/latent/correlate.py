@@ -32,6 +32,8 @@ FEWEST = 3  # two points always lie on a line
 ENOUGH = 5
 FOR_INTERVAL = 4  # Fisher's transformation divides by n - 3
 
+_PERFECT = 1 - 1e-12  # points on a line give this or 1, as rounding has it; there Fisher's z has no end
+
 
 def correlations(classifiers: Sequence[ClassifierMetrics]) -> list[Correlation]:
     """Pearson's and Spearman's coefficient of every pair of PAIRS over the `classifiers`, with 95 % intervals.
@@ -67,7 +69,7 @@ def few_classifiers(classifiers: Sequence[ClassifierMetrics]) -> tuple[Caveat, .
 def _with_interval(name: str, coefficient: float, variance: float, n: int) -> dict[str, float]:
     """A coefficient with the 95 % interval of Fisher's z, whose variance is `variance` / (n - 3)."""
     block = {name: coefficient}
-    if n >= FOR_INTERVAL and abs(coefficient) < 1:
+    if n >= FOR_INTERVAL and abs(coefficient) < _PERFECT:
         half = float(norm.ppf(0.975)) * math.sqrt(variance / (n - 3))
         low, high = (math.tanh(math.atanh(coefficient) + side * half) for side in (-1, 1))
         block |= {f"{name}_ci_low": low, f"{name}_ci_high": high}
