@@ -24,13 +24,8 @@ def margins(kind, seed, epsilon=0.3, norm=Norm.LINF):
     spec = torch.eye(net.num_outputs)[0] - torch.eye(net.num_outputs)[1:]
     rows = bounded.start(len(net.layers), spec, torch.zeros(len(spec), dtype=torch.int64))
     _, rows = optimise(bounded, rows, 30, torch.inf)
-    return (
-        net,
-        bounded,
-        region,
-        rows,
-        with_planes(bounded, rows, 20, 10**9, MOST),
-    )  # too few steps to be left out for want of gain
+    # Too few steps to be left out for want of gain.
+    return net, bounded, region, rows, with_planes(bounded, rows, 20, 10**9, MOST)
 
 
 @pytest.mark.parametrize("kind", ["dense", "convolution, batch norm"])

@@ -145,3 +145,19 @@ def test_better_slopes_raise_the_bounds_of_a_whole_layer_and_no_point_lies_outsi
     for low, up, value in zip(bounded.low, bounded.up, values, strict=True):
         assert (value >= low[sample]).all()
         assert (value <= up[sample]).all()
+
+
+@pytest.mark.parametrize("before", [nn.LeakyReLU(-0.6), nn.Sigmoid(), nn.GELU()])
+def test_the_box_of_what_an_activation_gives_holds_it(before):
+    """The ends of its inputs do not bound the outputs of one that is not monotonic."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        first = nn.Linear(16, 6).requires_grad_(False)
+        first.weight.mul_(2.5)
+        module = nn.Sequential(nn.Flatten(), first, before, nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+        net = Network(module.requires_grad_(False), (1, 4, 4), CPU)
+        region = Region.around(torch.rand(1, 1, 4, 4), Norm.LINF, 0.3, CPU)
+        middle, radius = bound_network(net, region, 64).box(1, torch.zeros(1, dtype=torch.int64))
+        points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64)
+        given = before(points @ first.weight.double().T + first.bias.double())
+        assert ((given - middle).abs() <= radius + 1e-9).all()
