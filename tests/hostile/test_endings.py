@@ -291,6 +291,21 @@ def test_an_interruption_that_something_swallows_ends_the_run_all_the_same(proje
     assert err.count("interrupted") == 1
 
 
+@pytest.mark.parametrize(
+    ("place", "then"),
+    [("in_data", "raise RecursionError('numpy')"), ("in_data", "sys.exit(3)"), ("at_import", "os._exit(9)")],
+)
+def test_an_interruption_that_something_makes_another_end_of_is_an_interruption(project, place, then):
+    """torch does while it imports: numpy, whose import was cut short, is missing for it and fails later, or its C++ code aborts."""
+    lines = ["import signal", "try: os.kill(os.getpid(), signal.SIGINT); time.sleep(10)", "except BaseException: pass", then]
+    indented = "" if place == "at_import" else "    "
+    hostile(project, place, f"\n{indented}".join(["", *lines]), data={"source": "function", "function": "mine:data"})
+    assert stage("resolve", cwd=project).code == 0
+    ended = stage("prepare", cwd=project)
+    assert ended.code == 130, ended.err
+    assert ended.line == "windtunnel: interrupted; what is finished is kept, `dvc repro` continues"
+
+
 @pytest.mark.slow
 def test_a_stage_does_not_outlive_dvc(long_project):
     """DVC runs a stage through a shell; killed with SIGKILL it cannot say a word to it."""

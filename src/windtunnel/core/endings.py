@@ -74,17 +74,17 @@ def user_errors() -> Iterator[None]:
         yield
         if _Ending.signal is not None:  # something swallowed the exception
             raise Interrupted(_Ending.signal)
-    except UserError as error:
-        raise SystemExit(_said(error)) from error
-    except Interrupted as error:
-        end_interrupted(error.number)
-    except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich's way to end where a reader such as `head` has left
-            raise
-        place = _last_place(error)
-        raise SystemExit(_said(UserError(f"{place}: called sys.exit({error.code!r}); nothing was finished"))) from error
-    except Exception as error:
-        known = as_user_error(error)
+    except (Exception, SystemExit, Interrupted) as error:
+        # Whatever something made of the interruption by now.
+        number = error.number if isinstance(error, Interrupted) else _Ending.signal
+        if number is not None:
+            end_interrupted(number)
+        if isinstance(error, SystemExit):
+            if isinstance(error.__context__, BrokenPipeError):  # rich's way to end where a reader such as `head` has left
+                raise
+            line = f"{_last_place(error)}: called sys.exit({error.code!r}); nothing was finished"
+            raise SystemExit(_said(UserError(line))) from error
+        known = as_user_error(error) if isinstance(error, Exception) else None
         if known is None:
             raise
         raise SystemExit(_said(known)) from error
@@ -171,13 +171,23 @@ def no_main_module() -> Iterator[None]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    if not _Ending.working or _Ending.signal is not None:  # nothing to tell yet, or any more; or asked a second time
+    # At once where there is nothing to tell yet, or any more; where it is asked a second time; and in an import, which C++ code
+    # such as torch's does not survive half done: it takes what was cut short for missing, aborts or reads freed memory.
+    if not _Ending.working or _Ending.signal is not None or _is_importing(frame):
         end_interrupted(number)
     _Ending.signal = number
     timer = threading.Timer(GRACE, end_interrupted, (number,))
     timer.daemon = True
     timer.start()
     raise Interrupted(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _on_unraisable(found: sys.UnraisableHookArgs) -> None:
@@ -191,9 +201,9 @@ def _on_unraisable(found: sys.UnraisableHookArgs) -> None:
 
 
 def _end_children() -> None:
-    import psutil
+    with contextlib.suppress(Exception):  # psutil itself may be half imported: then nobody was started yet
+        import psutil
 
-    with contextlib.suppress(psutil.Error):
         children = psutil.Process().children(recursive=True)
         for child in children:
             with contextlib.suppress(psutil.Error):
