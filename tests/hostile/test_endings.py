@@ -297,7 +297,12 @@ def test_an_interruption_that_something_swallows_ends_the_run_all_the_same(proje
 )
 def test_an_interruption_that_something_makes_another_end_of_is_an_interruption(project, place, then):
     """torch does while it imports: numpy, whose import was cut short, is missing for it and fails later, or its C++ code aborts."""
-    lines = ["import signal", "try: os.kill(os.getpid(), signal.SIGINT); time.sleep(10)", "except BaseException: pass", then]
+    lines = [
+        "import signal",
+        "try: os.kill(os.getpid(), signal.SIGINT); time.sleep(10)",
+        "except BaseException: pass",
+        then,
+    ]
     indented = "" if place == "at_import" else "    "
     hostile(project, place, f"\n{indented}".join(["", *lines]), data={"source": "function", "function": "mine:data"})
     assert stage("resolve", cwd=project).code == 0

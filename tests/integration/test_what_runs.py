@@ -240,7 +240,7 @@ ROWS = {
     "a progress bar": (version("rich", "99"), set()),
     # Params
     "a default in the schema": (
-        edit(f"{PACKAGE}/params/verification.py", "PositiveInt = Field(8000", "PositiveInt = Field(9000"),
+        edit(f"{PACKAGE}/params/verification.py", "PositiveInt = Field(20_000", "PositiveInt = Field(9000"),
         {*VERIFY, *WHOLE, "report"},
     ),
     "an unused budget": (edit("params.yaml", "epsilon: 0.12", "epsilon: 0.2"), set()),

@@ -80,7 +80,9 @@ def user_errors() -> Iterator[None]:
         if number is not None:
             end_interrupted(number)
         if isinstance(error, SystemExit):
-            if isinstance(error.__context__, BrokenPipeError):  # rich's way to end where a reader such as `head` has left
+            if isinstance(
+                error.__context__, BrokenPipeError
+            ):  # rich's way to end where a reader such as `head` has left
                 raise
             line = f"{_last_place(error)}: called sys.exit({error.code!r}); nothing was finished"
             raise SystemExit(_said(UserError(line))) from error

@@ -27,9 +27,12 @@ _IMPROVED = 1500
 _COLUMNS = 64  # of each layer, that get planes for a margin
 # What is tightened in turn, and how many subdomains of a sample are searched before: that is thrown away afterwards, but it decides
 # what is nearly decided. Planes tighten more than splits do, where they are to be had.
-_CHORDS = ((100, Effort(200, 8, False)), (500, Effort(1000, 8, False)), (1500, Effort(1000, 24, False)))
-_BENT = ((100, Effort(200, 0, True)), (500, Effort(1200, 2, True)))
-_WORTH_IT = 0.05  # of the missing margin: what a round of tightening must gain for another to follow
+_CHORDS = ((100, Effort(200, 8, False)), (500, Effort(5000, 8, False)))
+_BENT = ((100, Effort(200, 0, True)), (500, Effort(1200, 16, True)))
+_MOST = 5 * 10**7  # bounds that are tightened, times the units of the network: each of them takes passes through it
+# Another round must be worth it: the last one has gained that part of the missing margin, for its share of what there was to gain, and has
+# left some. Measured: 200 bounds are 0.75 to 0.9 of it in a CNN of 2 convolutions, 0.25 in a residual network of 5.
+_WORTH_IT, _ENOUGH = 0.05, 0.7
 
 # Whether points (m, d), float64, of samples (m,) are counter-examples; (m,) bool.
 Check = Callable[[Tensor, Tensor], Tensor]
@@ -120,11 +123,15 @@ class _Work:
         if rows is None or self._expired():
             return
         improve_network(
-            bounded, influential(bounded, rows, _IMPROVED, self._limits.rows), _INNER, self._limits.rows, self._expired
+            bounded,
+            influential(bounded, rows, _IMPROVED, self._limits.rows)[0],
+            _INNER,
+            self._limits.rows,
+            self._expired,
         )
         roots = self._bent_roots(bounded, members)
         worth = self._network.piecewise_linear and len(self._network.layers) > 1
-        for before, effort in _BENT if bounded.takes_planes else _CHORDS:
+        for before, effort in _BENT if bounded.is_dense else _CHORDS:
             if not worth or before >= self._limits.domains:
                 break
             self._search(bounded, members, roots, before)
@@ -133,11 +140,13 @@ class _Work:
                 return
             known, rows = self._bounds[open_].clone(), roots[1]
             assert rows is not None
-            which = influential(bounded, rows.at(torch.isin(roots[0], open_)), effort.bounds, self._limits.rows)
+            most = min(effort.bounds, _MOST // self._network.width)
+            which, share = influential(bounded, rows.at(torch.isin(roots[0], open_)), most, self._limits.rows)
             tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
             roots = self._bent_roots(bounded, members)
-            missing = (self._goal[open_] - known).clamp(min=1e-12)
-            worth = bool(((self._bounds[open_] - known) / missing).amax() > _WORTH_IT)
+            gained = (self._bounds[open_] - known) / (self._goal[open_] - known).clamp(min=1e-12)
+            done = float(share.amin())
+            worth = bool(gained.amax() > _WORTH_IT * done) and (effort.planes or done < _ENOUGH)
         self._search(bounded, members, roots, self._limits.domains)
 
     def decided(self) -> Decided:
@@ -189,7 +198,7 @@ class _Work:
         if rows is None or not len(still) or self._expired() or not self._bend:
             return asked, rows
         open_, rows = asked[still], with_planes(bounded, rows.at(still), _PLANES, self._limits.memory, _COLUMNS)
-        self._bend = bounded.takes_planes or bool(rows.planes)
+        self._bend = bounded.is_dense or bool(rows.planes)
         for part in torch.arange(len(open_), device=open_.device).split(self._limits.rows):
             self._bounds[open_[part]] = torch.maximum(self._bounds[open_[part]], bounded.value(rows.at(part)))
         return open_, rows

@@ -17,15 +17,16 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.receptive import rows_of
 
 
-def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[Tensor]:
+def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> tuple[list[Tensor], Tensor]:
     """(2, n, size) bool of each layer, low and up: the `most` bounds of each sample from which its margins have most to gain.
 
+    And (n,), in [0, 1], which share they are of all that there is to gain.
     Only bounds that better slopes or splits below can improve. Smooth units have no chord: all of theirs count. rows: linear functions
     that are carried together.
     """
     network, n = bounded.network, len(bounded.region)
     if not network.layers:
-        return []
+        return [], torch.ones(n, device=network.device)
     gain = _Gain(bounded)
     gain.add(margins)
     scores: list[Tensor] = []
@@ -39,11 +40,12 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> list[T
         scores.append(weights * (bounded.up[j] - bounded.low[j]).float())
     scores.reverse()
     every = torch.cat(scores, 2).transpose(0, 1).flatten(1)
-    least = every.topk(min(most, every.shape[1]), 1).values[:, -1]
-    return [
-        (score > 0) & (score >= least[:, None]) if layer.splits else torch.ones_like(score, dtype=torch.bool)
+    best = every.topk(min(most, every.shape[1]), 1).values
+    which = [
+        (score > 0) & (score >= best[:, -1:]) if layer.splits else torch.ones_like(score, dtype=torch.bool)
         for layer, score in zip(network.layers, scores, strict=True)
     ]
+    return which, torch.where(best[:, 0] > 0, best.sum(1) / every.sum(1), 1.0)
 
 
 def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[Rows]:

@@ -53,13 +53,15 @@ class Tape:
         return self.out if index == len(self.pre) else self.pre[index]
 
     def gradients(self, index: int, weights: Tensor) -> tuple[Tensor | None, ...]:
-        """Of <weights, node(index)>, for every leaf; None where it does not depend on the leaf."""
-        node = self.node(index)
+        """Of <weights, node(index)>, for every leaf; None where it does not depend on the leaf. At most as many rows as were recorded."""
+        node, m = self.node(index), len(weights)
         if not node.requires_grad:
             return (None,) * len(self.leaves)
-        return torch.autograd.grad(
-            node, self.leaves[: index + 1], weights.view_as(node), allow_unused=True, retain_graph=True
-        )
+        weights = weights.reshape(m, *node.shape[1:])
+        if m < len(node):
+            weights = torch.cat([weights, weights.new_zeros(len(node) - m, *node.shape[1:])])
+        found = torch.autograd.grad(node, self.leaves[: index + 1], weights, allow_unused=True, retain_graph=True)
+        return tuple(gradient if gradient is None else gradient[:m] for gradient in found)
 
 
 def gather(held: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
@@ -131,6 +133,7 @@ class Network:
         self._modules = {torch.float32: single, torch.float64: copy.deepcopy(single).double()}
         self._varies: list[bool] = []
         self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
+        self._most_rows = 0
         self._activations: list[Activation] = []
         self.windows: dict[int, tuple[Tensor, list[Tensor]]] = {}
         try:
@@ -155,13 +158,21 @@ class Network:
         return all(layer.splits for layer in self.layers)
 
     def tape(self, rows: int, dtype: torch.dtype) -> Tape:
-        """A run on `rows` zeros, with zeros for the outputs of the activations; the last two are kept."""
-        key = (rows, dtype)
-        if key not in self._tapes:
-            while len(self._tapes) > 1:
+        """A run on at least `rows` zeros, with zeros for the outputs of the activations.
+
+        Recording takes as long as using: sizes are rounded up by a quarter at most, and the last few are kept, which take no more
+        memory than two of the largest in float64.
+        """
+        step = 2 ** max(0, rows.bit_length() - 3)
+        key = (-(-rows // step) * step, dtype)
+        found = self._tapes.pop(key, None)
+        if found is None:
+            self._most_rows = max(self._most_rows, key[0])
+            while sum(size * kept.itemsize for size, kept in [*self._tapes, key]) > 2 * 8 * self._most_rows:
                 self._tapes.pop(next(iter(self._tapes)))
-            self._tapes[key] = self._record(rows, dtype)
-        return self._tapes[key]
+            found = self._record(*key)
+        self._tapes[key] = found  # now the last
+        return found
 
     @torch.no_grad()
     def run(self, x: Tensor, apply: Callable[[int, Tensor], Tensor], upto: int | None = None) -> Tensor | None:

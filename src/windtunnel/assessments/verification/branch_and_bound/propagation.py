@@ -193,8 +193,8 @@ class Bounded:
         return torch.minimum(*below), torch.maximum(*above)
 
     @property
-    def takes_planes(self) -> bool:
-        """Whether the units of the first layer see most of the input, as in dense networks: `planes` gain much there."""
+    def is_dense(self) -> bool:
+        """Whether the units of the first layer see most of the input: what serves a dense network best differs."""
         found = self.affine(0) if self.units else None
         return found is not None and 2 * int(found[0].count_nonzero()) > found[0].numel()
 
