@@ -4,15 +4,18 @@ import time
 
 import pytest
 import torch
-from balls import budget, entry, first
+from balls import budget, entry, first, subject_with
+from torch import nn
 
 from windtunnel.assessments.verification import assess as pipeline
-from windtunnel.assessments.verification import falsifier, solver_step, steps
+from windtunnel.assessments.verification import falsifier, search_step, solver_step, steps
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.branch_and_bound.search import Search
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.params.verification import VerificationEntry
 
 
 @pytest.fixture
@@ -47,6 +50,42 @@ def test_the_falsifier_of_radii_ends_at_the_deadline(digits_subject, counted):
         work = steps._Break(digits_subject, Norm.LINF, radii, Deadline(time.monotonic() + left))
         work(Batch(0, torch.arange(4), 0))
         assert len(descents) == expected
+
+
+def test_a_search_ends_before_a_piece_of_work_that_would_end_too_late(monkeypatch):
+    """Interrupted in the middle of one, it would lose what it has counted since it was asked last."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    after, answers = search_step._After(110.0), []
+    for at in (101.0, 104.0, 104.5, 109.4, 109.45, 109.6):  # of a long piece of work a second is counted
+        now[0] = at
+        answers.append(after())
+    assert answers == [False, False, False, True, True, True]
+
+
+@pytest.mark.slow
+def test_subdomains_of_a_search_that_ran_out_of_time_are_counted(monkeypatch):
+    torch.manual_seed(0)
+    inner = [nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
+    subject = subject_with(nn.Sequential(nn.Flatten(), *inner, nn.Linear(100, 10)), torch.rand(1, 1, 8, 8), 10)
+    seen: list[int] = []
+
+    class Counted(Search):
+        def run(self, *given):
+            super().run(*given)
+            seen.append(int(self.domains.sum()))
+
+    monkeypatch.setattr("windtunnel.assessments.verification.branch_and_bound.decide.Search", Counted)
+    # What would be counter-examples is overlooked.
+    monkeypatch.setattr(
+        search_step, "_confirms", lambda *_: lambda points, at: torch.zeros(len(points), dtype=torch.bool)
+    )
+    step = VerificationEntry(
+        library="windtunnel", algorithm="branch-and-bound", params={"domains": 10**6}, time_budget=5.0
+    )
+    found = assess("v", step, budget(0.1), subject).data
+    assert found["timed_out"].all()
+    assert int(found["subdomains"].sum()) == sum(seen) > 0
 
 
 def test_the_solver_does_not_begin_with_less_time_than_a_query_has(digits_subject, counted):

@@ -36,6 +36,7 @@ _COPIES = 12  # of all activations of a row, at the peak of a bounding pass
 _WEAKER = "alpha-crown"
 _MOST_ROWS = 256  # on a CPU more do not go faster
 _MOST_INNER = 4096  # units: a solver decides nothing larger, and bounds are kept of every sample
+_PIECE = 1.0  # seconds of time at most that are left unused at the end, so that what was found last is kept
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
 
 
@@ -144,6 +145,7 @@ class _Decide:
         data, indices, classifier = self.subject.dataset, batch.indices, self.subject.classifier
         targets, device = data.targets[indices], classifier.device
         late = min(deadline, started + float(self.seconds[indices].sum()))
+        expired = _After(late)
         region = Region.around(data.inputs[indices], self.norm, self.epsilon, device)
         goals = torch.full((len(indices),), self.lead, dtype=torch.float64)
         try:
@@ -152,7 +154,7 @@ class _Decide:
                     self._network = network_of(classifier)
                 network = self._network
                 decided = decide(network, region, targets, goals, _confirms(network, classifier, targets),
-                                 limits_of(self.params, network), _after(late))  # fmt: skip
+                                 limits_of(self.params, network), expired)  # fmt: skip
         except OutOfTimeError:  # in the last moment: what was known is lost
             found["late"][:] = found["exhausted"][:] = True
             return found
@@ -174,7 +176,7 @@ class _Decide:
             "verified": decided.verified.cpu(),
             "domains": decided.domains.cpu(),
             "exhausted": decided.exhausted.cpu(),
-            "late": decided.exhausted.cpu() & (time.monotonic() > late),
+            "late": decided.exhausted.cpu() & (expired.over or time.monotonic() > late),
             "undecidable": ~(decided.verified | decided.exhausted).cpu() & ~broken,
             "seconds": torch.full((len(indices),), (time.monotonic() - started) / len(indices)),
         }
@@ -205,8 +207,17 @@ def _look_inside(
         into[i] = torch.stack([*(torch.cat(ends) for ends in zip(*layers, strict=True)), *values]).float()
 
 
-def _after(late: float) -> Callable[[], bool]:
-    return lambda: time.monotonic() > late
+class _After:
+    """Whether time is over: another piece of work like the one since the last question would end too late, and what it found be lost."""
+
+    def __init__(self, late: float) -> None:
+        self._late, self._asked, self.over = late, time.monotonic(), False
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        took, self._asked = min(now - self._asked, _PIECE), now
+        self.over = self.over or now + took > self._late
+        return self.over
 
 
 def _confirms(network: Network, classifier: Classifier, targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from windtunnel.assessments.verification.branch_and_bound.activations import REWRITES, Activation, Kink
+from windtunnel.assessments.verification.branch_and_bound.convolution import conv2d
 from windtunnel.core.errors import IncompatibleError
 
 # At these checks of exported programs, the copy in float64 would fail for being one.
@@ -104,7 +105,8 @@ class _Replacing(TorchFunctionMode):
             if isinstance(func, torch._ops.OpOverload) and len(func._schema.returns) != 1:
                 raise NotImplementedError(f"{name} with its indices")
             return REWRITES[name](self._apply, *args, **kwargs)
-        found = func(*args, **kwargs)
+        recorded = name == "conv2d" and torch.is_grad_enabled() and self._requires_grad(args)
+        found = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
         if name in _FINAL and isinstance(found, Tensor):
             self._before_softmax[id(found)] = (found, args[0])
         elif self._watch is not None:
@@ -113,9 +115,13 @@ class _Replacing(TorchFunctionMode):
 
     def _depends(self, args: tuple[object, ...]) -> bool:
         if self._first:
-            self._varies.append(any(isinstance(value, Tensor) and value.requires_grad for value in args))
+            self._varies.append(self._requires_grad(args))
         self._calls += 1
         return self._varies[self._calls - 1]
+
+    @staticmethod
+    def _requires_grad(args: tuple[object, ...]) -> bool:
+        return any(isinstance(value, Tensor) and value.requires_grad for value in args)
 
     def logits(self, out: Tensor) -> Tensor:
         return self._before_softmax.get(id(out), (out, out))[1].flatten(1)

@@ -1,0 +1,35 @@
+"""The gradient of a convolution by its input, written as a convolution, is torch's."""
+
+import pytest
+import torch
+from torch import nn
+
+from windtunnel.assessments.verification.branch_and_bound.convolution import conv2d
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("size", "kernel", "settings"),
+    [
+        ((9, 7), (3, 3), {}),
+        ((9, 7), (3, 3), {"padding": 1}),
+        ((8, 8), (1, 1), {"stride": 2}),
+        ((28, 28), (4, 4), {"stride": 2, "padding": 1}),
+        ((28, 28), (3, 3), {"stride": (2, 2), "padding": (1, 1)}),
+        ((11, 10), (5, 3), {"stride": (2, 3), "padding": (2, 1)}),
+        ((9, 9), (2, 2), {"stride": 3}),  # positions of which nothing depends
+        ((7, 8), (3, 2), {"stride": [1], "padding": [4, 2]}),  # wider than the kernel
+        ((9, 9), (3, 3), {"padding": "same", "dilation": 2}),
+        ((9, 9), (3, 3), {"groups": 2}),
+    ],
+)
+def test_the_gradient_is_torchs(dtype, size, kernel, settings):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, *size, dtype=dtype, requires_grad=True)
+    weight = torch.randn(6, 4 // settings.get("groups", 1), *kernel, dtype=dtype)
+    bias = torch.randn(6, dtype=dtype)
+    ours, theirs = conv2d(x, weight, bias, **settings), nn.functional.conv2d(x, weight, bias, **settings)
+    assert torch.equal(ours, theirs)
+    g = torch.randn_like(ours)
+    (found,), (wanted,) = (torch.autograd.grad(out, x, g) for out in (ours, theirs))
+    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5)

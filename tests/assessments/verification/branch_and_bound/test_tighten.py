@@ -1,0 +1,89 @@
+"""Small searches that tighten the bounds of inner units: they hold at every point, and never by what float32 says."""
+
+import pytest
+import torch
+from exact import improved, network
+from torch import nn
+
+from windtunnel.assessments.verification.branch_and_bound import decide as deciding
+from windtunnel.assessments.verification.branch_and_bound import tighten as tightening
+from windtunnel.assessments.verification.branch_and_bound.decide import decide
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.search import Limits
+from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.core.contracts import Norm
+
+CPU = torch.device("cpu")
+KINDS = ["dense", "convolution, batch norm", "residual"]
+
+
+def taken_apart(kind, seed, epsilon=0.3):
+    net = Network(network(kind, seed), (1, 4, 4), CPU)
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return net, Region.around(x, Norm.LINF, epsilon, CPU)
+
+
+def tightened(net, region, splits):
+    bounded = improved(net, region, 10)
+    every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
+    tighten(bounded, every, Effort(10**6, splits, False), 64, 10**9, lambda: False)
+    return bounded
+
+
+def inputs_at_points(net, region):
+    points = region.low + (region.high - region.low) * torch.rand(4000, 16, dtype=torch.float64).round(decimals=1)
+    return net.inputs_of_activations(points.view(-1, 1, 4, 4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_splits_are_never_worse_and_often_better(kind):
+    better = 0
+    for seed in range(3):
+        net, region = taken_apart(kind, seed)
+        few, many = (tightened(net, region, splits) for splits in (0, 8))
+        met = inputs_at_points(net, region)
+        for bounded in (few, many):
+            assert (met >= torch.cat(bounded.low, 1)).all()
+            assert (met <= torch.cat(bounded.up, 1)).all()
+        gain = torch.cat(many.low, 1) - torch.cat(few.low, 1)
+        # One that is shown to be positive needs no more.
+        assert (gain[torch.cat(few.low, 1) < 0] >= -1e-4).all()
+        better += int((gain > 1e-3).sum())
+    assert better or kind == "convolution, batch norm"  # its inner layer hardly gains
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_float32_claims_does_not_count(kind, monkeypatch):
+    def boastful(*given):
+        bounds, rows = optimise(*given)
+        return bounds - 1e-3 + 0.5 * torch.rand(bounds.shape), rows
+
+    optimise = tightening.optimise
+    monkeypatch.setattr(tightening, "optimise", boastful)
+    for seed in range(3):
+        net, region = taken_apart(kind, seed)
+        bounded, met = tightened(net, region, 6), inputs_at_points(net, region)
+        assert (met >= torch.cat(bounded.low, 1)).all()
+        assert (met <= torch.cat(bounded.up, 1)).all()
+
+
+@pytest.mark.parametrize(("share", "rounds"), [(0.01, 2), (0.9, 1)])
+def test_a_second_round_follows_where_the_first_covered_little_of_the_influence(share, rounds, monkeypatch):
+    def of_a_share(*given):
+        which, shares = influential(*given)
+        return which, torch.full_like(shares, share)
+
+    influential, called = deciding.influential, []
+    monkeypatch.setattr(deciding, "influential", of_a_share)
+    monkeypatch.setattr(deciding, "tighten", lambda *given: (called.append(given[2]), tighten(*given)))
+    torch.manual_seed(0)
+    sizes = [1, 6, 6, 6]
+    inner = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
+    net = Network(nn.Sequential(*inner, nn.Flatten(), nn.Linear(6 * 36, 3)), (1, 6, 6), CPU)
+    x = torch.full((1, 1, 6, 6), 0.5)
+    target = net.logits(x).argmin(1)  # the class holds nowhere, but nobody is told so
+    never = lambda points, sample: torch.zeros(len(points), dtype=torch.bool)  # noqa: E731
+    region = Region.around(x, Norm.LINF, 0.3, CPU)
+    decide(net, region, target, torch.zeros(1), never, Limits(600, 3, 16, 2**30, 64), lambda: False)
+    assert called == [effort for _, effort in deciding._CHORDS[:rounds]]
