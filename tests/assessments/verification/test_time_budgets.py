@@ -72,8 +72,10 @@ def test_subdomains_of_a_search_that_ran_out_of_time_are_counted(monkeypatch):
 
     class Counted(Search):
         def run(self, *given):
-            super().run(*given)
-            seen.append(int(self.domains.sum()))
+            try:
+                super().run(*given)
+            finally:
+                seen.append(int(self.domains.sum()))
 
     monkeypatch.setattr("windtunnel.assessments.verification.branch_and_bound.decide.Search", Counted)
     # What would be counter-examples is overlooked.
