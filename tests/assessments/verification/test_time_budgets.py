@@ -4,18 +4,15 @@ import time
 
 import pytest
 import torch
-from balls import budget, entry, first, subject_with
-from torch import nn
+from balls import budget, entry, first
 
 from windtunnel.assessments.verification import assess as pipeline
 from windtunnel.assessments.verification import falsifier, search_step, solver_step, steps
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.branch_and_bound.search import Search
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm, Verdict
-from windtunnel.params.verification import VerificationEntry
 
 
 @pytest.fixture
@@ -61,33 +58,6 @@ def test_a_search_ends_before_a_piece_of_work_that_would_end_too_late(monkeypatc
         now[0] = at
         answers.append(after())
     assert answers == [False, False, False, True, True, True]
-
-
-@pytest.mark.slow
-def test_subdomains_of_a_search_that_ran_out_of_time_are_counted(monkeypatch):
-    torch.manual_seed(0)
-    inner = [nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU()]
-    subject = subject_with(nn.Sequential(nn.Flatten(), *inner, nn.Linear(100, 10)), torch.rand(1, 1, 8, 8), 10)
-    seen: list[int] = []
-
-    class Counted(Search):
-        def run(self, *given):
-            try:
-                super().run(*given)
-            finally:
-                seen.append(int(self.domains.sum()))
-
-    monkeypatch.setattr("windtunnel.assessments.verification.branch_and_bound.decide.Search", Counted)
-    # What would be counter-examples is overlooked.
-    monkeypatch.setattr(
-        search_step, "_confirms", lambda *_: lambda points, at: torch.zeros(len(points), dtype=torch.bool)
-    )
-    step = VerificationEntry(
-        library="windtunnel", algorithm="branch-and-bound", params={"domains": 10**6}, time_budget=5.0
-    )
-    found = assess("v", step, budget(0.1), subject).data
-    assert found["timed_out"].all()
-    assert int(found["subdomains"].sum()) == sum(seen) > 0
 
 
 def test_the_solver_does_not_begin_with_less_time_than_a_query_has(digits_subject, counted):
