@@ -23,6 +23,7 @@ from windtunnel.core.errors import IncompatibleError
 
 # At these checks of exported programs, the copy in float64 would fail for being one.
 _SKIPPED = {"_assert_tensor_metadata", "_assert"}
+_KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
 _FINAL = {"softmax", "log_softmax"}  # at the end of a network they change no order: the logits before them are bounded
 
 
@@ -139,7 +140,6 @@ class Network:
         self._modules = {torch.float32: single, torch.float64: copy.deepcopy(single).double()}
         self._varies: list[bool] = []
         self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
-        self._most_rows = 0
         self._activations: list[Activation] = []
         self.windows: dict[int, tuple[Tensor, list[Tensor]]] = {}
         try:
@@ -166,15 +166,13 @@ class Network:
     def tape(self, rows: int, dtype: torch.dtype) -> Tape:
         """A run on at least `rows` zeros, with zeros for the outputs of the activations.
 
-        Recording takes as long as using: sizes are rounded up by a quarter at most, and the last few are kept, which take no more
-        memory than two of the largest in float64.
+        Recording takes as long as using: sizes are rounded up by a quarter at most, and the last two are kept, or more small ones.
         """
         step = 2 ** max(0, rows.bit_length() - 3)
         key = (-(-rows // step) * step, dtype)
         found = self._tapes.pop(key, None)
         if found is None:
-            self._most_rows = max(self._most_rows, key[0])
-            while sum(size * kept.itemsize for size, kept in [*self._tapes, key]) > 2 * 8 * self._most_rows:
+            while len(self._tapes) > 1 and sum(size * kept.itemsize for size, kept in [*self._tapes, key]) > _KEPT:
                 self._tapes.pop(next(iter(self._tapes)))
             found = self._record(*key)
         self._tapes[key] = found  # now the last
