@@ -37,8 +37,8 @@ class BranchAndBound(Block):
     """`params` of algorithm: branch-and-bound, and of the cascade for its step of that name: limits of work, not of time."""
 
     domains: PositiveInt = Field(20_000, description="subdomains of one sample, after which it stays undecided")
-    iterations: PositiveInt = Field(12, description="steps of optimisation for each subdomain")
-    batch: PositiveInt = Field(64, description="subdomains that are split together")
+    iterations: PositiveInt = Field(8, description="steps of optimisation for each subdomain")
+    batch: PositiveInt = Field(128, description="subdomains that are split together")
     memory: PositiveInt = Field(
         1024, description="MiB of bounds at work, and of open subdomains beyond which it goes deep"
     )
