@@ -36,7 +36,7 @@ _COPIES = 12  # of all activations of a row, at the peak of a bounding pass
 _WEAKER = "alpha-crown"
 _MOST_ROWS = 256  # on a CPU more do not go faster
 _MOST_INNER = 4096  # units: a solver decides nothing larger, and bounds are kept of every sample
-_PIECE = 1.0  # seconds of time at most that are left unused at the end, so that what was found last is kept
+_UNUSED = 0.05  # of its time a search leaves at most, so that what it found last is kept
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
 
 
@@ -212,10 +212,11 @@ class _After:
 
     def __init__(self, late: float) -> None:
         self._late, self._asked, self.over = late, time.monotonic(), False
+        self._most = _UNUSED * (late - self._asked)
 
     def __call__(self) -> bool:
         now = time.monotonic()
-        took, self._asked = min(now - self._asked, _PIECE), now
+        took, self._asked = min(now - self._asked, self._most), now
         self.over = self.over or now + took > self._late
         return self.over
 
