@@ -74,19 +74,18 @@ def user_errors() -> Iterator[None]:
         yield
         if _Ending.signal is not None:  # something swallowed the exception
             raise Interrupted(_Ending.signal)
-    except (Exception, SystemExit, Interrupted) as error:
-        # Whatever something made of the interruption by now.
-        number = error.number if isinstance(error, Interrupted) else _Ending.signal
-        if number is not None:
-            end_interrupted(number)
+    except Interrupted as error:
+        end_interrupted(error.number)
+    except (Exception, SystemExit) as error:
+        if _Ending.signal is not None:  # something made another error of the interruption
+            end_interrupted(_Ending.signal)
         if isinstance(error, SystemExit):
-            if isinstance(
-                error.__context__, BrokenPipeError
-            ):  # rich's way to end where a reader such as `head` has left
+            # rich's way to end where a reader such as `head` has left
+            if isinstance(error.__context__, BrokenPipeError):
                 raise
             line = f"{_last_place(error)}: called sys.exit({error.code!r}); nothing was finished"
             raise SystemExit(_said(UserError(line))) from error
-        known = as_user_error(error) if isinstance(error, Exception) else None
+        known = as_user_error(error)
         if known is None:
             raise
         raise SystemExit(_said(known)) from error

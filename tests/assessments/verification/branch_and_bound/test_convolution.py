@@ -33,3 +33,12 @@ def test_the_gradient_is_torchs(dtype, size, kernel, settings):
     g = torch.randn_like(ours)
     (found,), (wanted,) = (torch.autograd.grad(out, x, g) for out in (ours, theirs))
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_weight_that_depends_on_the_input_has_its_gradient():
+    torch.manual_seed(0)
+    x = torch.randn(1, 4, 3, 3, requires_grad=True)
+    (found,), (wanted,) = (
+        torch.autograd.grad(f(torch.ones(1, 4, 9, 9), x).sum(), x) for f in (conv2d, nn.functional.conv2d)
+    )
+    assert torch.allclose(found, wanted)

@@ -149,8 +149,8 @@ def _max_pool2d(
 ) -> Tensor:
     if return_indices:
         raise NotImplementedError("max_pool2d that returns indices")
-    kernel, pad, spread = (_pair(v) for v in (kernel_size, padding, dilation))
-    step = _pair(stride) if stride else kernel
+    kernel, pad, spread = (pair(v) for v in (kernel_size, padding, dilation))
+    step = pair(stride) if stride else kernel
     shape = F.max_pool2d(z.detach()[:1], kernel, step, pad, spread, ceil_mode).shape[-2:]
     sides = zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)
     down, across = (_windows(*side).to(z.device) for side in sides)
@@ -175,7 +175,8 @@ def _adaptive_max_pool2d(apply: Apply, z: Tensor, output_size: object, return_in
     return _max_pool2d(apply, z, kernel)
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    """(rows, columns) of a setting of torch's two-dimensional layers: one number for both, or one each."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,)
     return (int(values[0]), int(values[-1]))
 

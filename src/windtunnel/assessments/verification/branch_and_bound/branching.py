@@ -81,8 +81,8 @@ def choose(
 ) -> Tensor:
     """The column (m,) to split each row at; -1 where there is none left.
 
-    Every candidate's halves are optimised for a few steps, `size` rows at a time; what counts is how much of the way from
-    the bound known (m,) to the goal (m,) they come, both halves together.
+    Every candidate's halves are bounded, in dense networks after a few steps of optimisation, `size` rows at a time; what counts is
+    how much of the way from the bound known (m,) to the goal (m,) they come, both halves together.
     """
     steps, overall = _DENSE if bounded.is_dense else _OTHERS
     row, column = candidates(bounded, rows.start, ranked, overall).nonzero().unbind(1)

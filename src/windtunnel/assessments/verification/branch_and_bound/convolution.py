@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from windtunnel.assessments.verification.branch_and_bound.activations import pair
+
 _Pair = tuple[int, int]
 
 
@@ -23,11 +25,13 @@ def conv2d(
     dilation: int | _Pair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """As torch.conv2d; x requires gradients, weight and bias do not."""
-    other = groups != 1 or _pair(dilation) != (1, 1) or x.device.type != "cpu" or x.dtype != torch.float32
-    if other or isinstance(padding, str):
+    """As torch.conv2d, whose gradients it has; torch's own where the ones of here are not for it."""
+    fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
+    usual = groups == 1 and pair(dilation) == (1, 1) and x.ndim == 4
+    if not (fixed and usual) or isinstance(padding, str) or x.device.type != "cpu" or x.dtype != torch.float32:
         return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    found: Tensor = _Convolution.apply(x, weight, bias, _pair(stride), _pair(padding))  # type: ignore[no-untyped-call]
+    # torch has no types for what it makes of a Function.
+    found: Tensor = _Convolution.apply(x, weight, bias, pair(stride), pair(padding))  # type: ignore[no-untyped-call]
     return found
 
 
@@ -60,24 +64,15 @@ class _Convolution(torch.autograd.Function):
 
 def _taps(weight: Tensor, stride: _Pair, padding: _Pair) -> tuple[Tensor, _Pair]:
     """(weights (inputs * stride * stride, outputs, ...) of the convolution of the gradient, the least d of each axis)."""
-    sides = [_offsets(size, s, p) for size, s, p in zip(weight.shape[2:], stride, padding, strict=True)]
-    (rows, least_row), (columns, least_column) = sides
-    taps = weight.new_zeros(weight.shape[1], *stride, weight.shape[0], *(len(side[0]) for side, _ in sides))
-    for r, row in enumerate(rows):
-        for c, column in enumerate(columns):
-            for i, k in enumerate(row):
-                for j, m in enumerate(column):
-                    if k is not None and m is not None:
-                        taps[:, r, c, :, i, j] = weight[:, :, k, m].T
-    return taps.flatten(0, 2), (least_row, least_column)
+    (rows, top), (columns, left) = (
+        _places(size, s, p) for size, s, p in zip(weight.shape[2:], stride, padding, strict=True)
+    )
+    taps = torch.einsum("oikl,kra,lsb->irsoab", weight, rows.to(weight), columns.to(weight))
+    return taps.flatten(0, 2).contiguous(), (top, left)
 
 
-def _offsets(size: int, stride: int, padding: int) -> tuple[list[list[int | None]], int]:
-    """(for each position modulo the stride and each d the place in a kernel of `size`, or None; the least d), along one axis."""
+def _places(size: int, stride: int, padding: int) -> tuple[Tensor, int]:
+    """Along one axis: (bool (size, stride, D): the place in the kernel of a position modulo the stride and a d; the least d)."""
     least, most = -((size - 1 - padding) // stride), (stride - 1 + padding) // stride
-    places = [[r + padding - stride * d for d in range(least, most + 1)] for r in range(stride)]
-    return [[k if 0 <= k < size else None for k in row] for row in places], least
-
-
-def _pair(value: int | _Pair) -> _Pair:
-    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+    place = torch.arange(stride)[:, None] + padding - stride * torch.arange(least, most + 1)
+    return torch.arange(size)[:, None, None] == place, least

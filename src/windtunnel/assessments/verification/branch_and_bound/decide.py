@@ -122,13 +122,8 @@ class _Work:
         _, rows = self._roots(bounded, members, _QUICK_ROOT)
         if rows is None or self._expired():
             return
-        improve_network(
-            bounded,
-            influential(bounded, rows, _IMPROVED, self._limits.rows)[0],
-            _INNER,
-            self._limits.rows,
-            self._expired,
-        )
+        which, _ = influential(bounded, rows, _IMPROVED, self._limits.rows)
+        improve_network(bounded, which, _INNER, self._limits.rows, self._expired)
         roots = self._bent_roots(bounded, members)
         worth = self._network.piecewise_linear and len(self._network.layers) > 1
         for before, effort in _BENT if bounded.is_dense else _CHORDS:
@@ -140,7 +135,7 @@ class _Work:
                 return
             known, rows = self._bounds[open_].clone(), roots[1]
             assert rows is not None
-            most = min(effort.bounds, _MOST // self._network.width)
+            most = max(1, min(effort.bounds, _MOST // self._network.width))
             which, share = influential(bounded, rows.at(torch.isin(roots[0], open_)), most, self._limits.rows)
             tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
             roots = self._bent_roots(bounded, members)

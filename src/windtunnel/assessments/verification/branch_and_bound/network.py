@@ -106,7 +106,7 @@ class _Replacing(TorchFunctionMode):
             if isinstance(func, torch._ops.OpOverload) and len(func._schema.returns) != 1:
                 raise NotImplementedError(f"{name} with its indices")
             return REWRITES[name](self._apply, *args, **kwargs)
-        recorded = name == "conv2d" and torch.is_grad_enabled() and self._requires_grad(args)
+        recorded = name == "conv2d" and torch.is_grad_enabled() and self._requires_grad(args[:1])
         found = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
         if name in _FINAL and isinstance(found, Tensor):
             self._before_softmax[id(found)] = (found, args[0])

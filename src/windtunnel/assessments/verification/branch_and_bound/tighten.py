@@ -54,7 +54,7 @@ def tighten(
             known, units = optimise(bounded, units, _SLOPES if effort.planes else _STEPS, 0.0)
             if effort.planes:
                 units = with_planes(bounded, units, _PLANES, memory, _COLUMNS)
-                known = bounded.value(units).float()
+                known = bounded.value(units, torch.float32)
             found = _best_first(bounded, units, known, effort.splits)
             for k, end in enumerate(ends):
                 at = side == k
@@ -71,13 +71,14 @@ def _best_first(bounded: Bounded, roots: Rows, bounds: Tensor, splits: int) -> T
     """
     m, device = len(roots), roots.spec.device
     found = torch.full((m, splits + 1), torch.inf, device=device)
+    made = torch.zeros_like(found, dtype=torch.bool)  # not told by `found`: float32 can claim anything
     kept = [
         torch.zeros(m, splits + 1, *t.shape[1:], dtype=t.dtype, device=device)
         for t in (roots.signs, roots.alpha, roots.beta)
     ]
 
     def keep(row: Tensor, place: Tensor, value: Tensor, rows: Rows) -> None:
-        found[row, place] = value
+        found[row, place], made[row, place] = value, True
         for store, of_rows in zip(kept, (rows.signs, rows.alpha, rows.beta), strict=True):
             store[row, place] = of_rows
 
@@ -107,10 +108,9 @@ def _best_first(bounded: Bounded, roots: Rows, bounds: Tensor, splits: int) -> T
         sides = torch.arange(len(halves), device=device).view(-1, 2)
         keep(row, worst[row], value[sides[:, 0]], halves.at(sides[:, 0]))
         keep(row, torch.full_like(row, split), value[sides[:, 1]], halves.at(sides[:, 1]))
-    exact = found.double()
-    row, place = found.isfinite().nonzero().unbind(1)
-    for part in torch.arange(len(row), device=device).split(
-        max(1, m // 2)
-    ):  # all but the last of one size: each is recorded once
+    exact = torch.full_like(found, torch.inf, dtype=torch.float64)
+    row, place = made.nonzero().unbind(1)
+    # Few at a time, so that nearly all parts are of one size, which is recorded once.
+    for part in torch.arange(len(row), device=device).split(max(1, m // 2)):
         exact[row[part], place[part]] = bounded.value(kept_at(row[part], place[part]))
     return exact.amin(1)
