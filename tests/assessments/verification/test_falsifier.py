@@ -29,6 +29,21 @@ def test_aimed_at_each_class_it_finds_what_the_nearest_class_hides():
     assert (subject.classifier.predict(points) == 2).all()
 
 
+class Basin(nn.Module):
+    """The least margin lies behind a ridge, on both sides of a basin that every random start is in."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        off = (x.flatten(1).mean(1) - 0.5).abs()
+        return torch.stack([torch.where(off < 0.1, 0.3 + off, 0.8 - 4 * off), torch.zeros_like(off)], 1)
+
+
+@pytest.mark.parametrize("search", [falsify, falsify_targeted])
+def test_its_first_steps_lead_out_of_the_basin_that_it_starts_in(search):
+    subject = subject_with(Basin(), torch.full((2, 1, 4, 4), 0.5), 2)
+    found, _ = search(subject.classifier, subject.dataset.inputs, subject.dataset.targets, 0.22, seed=0)
+    assert found.all()
+
+
 @pytest.mark.parametrize(("norm", "epsilon"), [(Norm.LINF, 0.1), (Norm.L2, 0.8), (Norm.L1, 4.0)])
 @pytest.mark.parametrize("search", [falsify, falsify_targeted])
 def test_what_it_finds_lies_in_the_ball_and_is_misclassified_in_both_precisions(digits_subject, norm, epsilon, search):

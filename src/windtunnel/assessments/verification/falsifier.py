@@ -1,8 +1,8 @@
 """The cascade's falsifier: what it breaks needs no certificate.
 
 First PGD on the margin to the nearest other class, with restarts; then, for what stands, targeted at each other class in turn,
-where the nearest one may be a dead end. Sources: Madry et al. 2018 (arXiv 1706.06083); Gowal et al. 2019, multi-targeted
-(arXiv 1910.09338); Frank-Wolfe for L2 and L1 (Chen et al. 2020, arXiv 1811.10828).
+where the nearest one may be a dead end. Sources: Madry et al. 2018 (arXiv 1706.06083); Dong et al. 2018, momentum
+(arXiv 1710.06081); Gowal et al. 2019, multi-targeted (arXiv 1910.09338); Frank-Wolfe for L2 and L1 (Chen et al. 2020, arXiv 1811.10828).
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from windtunnel.core.contracts import Capability, Norm
 
 STEPS, RESTARTS = 40, 3
 QUICK_STEPS, QUICK_RESTARTS = 10, 1  # before the bounds: finds most of what is easily broken in a tenth of the time
-TARGETED_STEPS, TARGETED_RESTARTS = 100, 10
+TARGETED_STEPS, TARGETED_RESTARTS = 50, 20
 _NEAREST = 3  # other classes that are tried with all restarts
 # A smaller lead of another class can turn with the size of the batch that the sample is in.
 ROUNDING = 1e-5
 _AT_ONCE = 512  # points
+# Of the steps under Linf: the last one as a part of the first, which is epsilon, and how much of a direction is kept for the next.
+# Measured on an adversarially trained CNN, a dense and a residual network: steps that begin at a tenth of epsilon, without memory, end
+# 4 to 12 times as far above the least margin known, and leave 2 of 10 samples unbroken that these break.
+_LAST_STEP, _MOMENTUM = 0.05, 0.75
 
 
 def falsify(
@@ -138,15 +142,15 @@ def _descend(
 ) -> tuple[Tensor, Tensor]:
     """(points (m, *input_shape), margins (m,)): the least that `steps` steps from `start` (m, d) meet.
 
-    others: (m,) the class that each search aims at; None for whichever is nearest. For Linf signed steps whose size falls to
-    a tenth; for L2 and L1 Frank-Wolfe, whose steps end at extreme points of the ball inside the image domain.
+    others: (m,) the class that each search aims at; None for whichever is nearest. For Linf signed steps with momentum, whose
+    size falls from epsilon on; for L2 and L1 Frank-Wolfe, whose steps end at extreme points of the ball inside the image domain.
     """
     device, shape = classifier.device, (-1, *classifier.input_shape)
     y = targets[indices].to(device)[:, None]
     other = None if others is None else others.to(device)[:, None]
     low, high, radius = (t[indices].to(device).float() for t in (region.low, region.high, region.radius))
     x = start.float().to(device)
-    best, least = x.clone(), torch.full((len(x),), torch.inf, device=device)
+    best, least, direction = x.clone(), torch.full((len(x),), torch.inf, device=device), torch.zeros_like(x)
     for i in range(steps + 1):
         if time.monotonic() > deadline:
             break
@@ -159,8 +163,10 @@ def _descend(
         best[better], least[better] = x.detach()[better], now[better]
         (gradient,) = torch.autograd.grad(margin.sum(), x)
         if region.norm is Norm.LINF:
-            size = 2.5 * radius[:, None] / steps * (1 if other is None else 4 * 0.025 ** (i / steps))
-            x = torch.min(torch.max(x.detach() - size * gradient.sign(), low), high)
+            mean = gradient.abs().mean(1, keepdim=True)
+            direction = _MOMENTUM * direction + gradient / mean.where(mean > 0, 1)
+            size = radius[:, None] * _LAST_STEP ** (i / steps)
+            x = torch.min(torch.max(x.detach() - size * direction.sign(), low), high)
         else:
             _, corner = region.minimum(gradient.cpu(), indices)
             x = x.detach() + 2 / (i + 2) * (corner.to(x) - x.detach())
