@@ -132,7 +132,7 @@ def _amax(apply: Apply, z: Tensor, dim: int | tuple[int, ...] = (), keepdim: boo
 def _knockout(apply: Apply, values: Tensor, dim: int = -1) -> Tensor:
     """The largest of dimension `dim`, counted from the end, by rounds of pairs."""
     while (n := values.shape[dim]) > 1:
-        winners = _maximum(apply, *values.narrow(dim, 0, n - n % 2).unflatten(dim, (-1, 2)).unbind(dim))
+        winners = _maximum(apply, *_first(values, dim, n - n % 2).unflatten(dim, (-1, 2)).unbind(dim))
         values = torch.cat([winners, values.narrow(dim, n - 1, 1)], dim) if n % 2 else winners
     return values.squeeze(dim)
 
@@ -167,14 +167,19 @@ def _windows(size: int, count: int, kernel: int, step: int, pad: int, spread: in
 
 
 def _cut(z: Tensor, dim: int, windows: Tensor) -> Tensor:
-    """z with `windows` (count, kernel) of dimension `dim`, counted from the end, in its place.
+    """`windows` (count, kernel) in the place of dimension `dim` of z, counted from the end.
 
     Windows side by side are a view, whose gradient costs nothing; that of an index takes half of the time of a network that pools.
     """
     at, size = windows.flatten(), z.shape[dim]
     beside = len(at) <= size and bool((at == torch.arange(len(at), device=at.device)).all())
-    found = z.narrow(dim, 0, len(at)) if beside else z.index_select(dim, at)
+    found = _first(z, dim, len(at)) if beside else z.index_select(dim, at)
     return found.unflatten(dim, windows.shape)
+
+
+def _first(z: Tensor, dim: int, count: int) -> Tensor:
+    """The first `count` of dimension `dim`; of all of them nothing is recorded."""
+    return z if count == z.shape[dim] else z.narrow(dim, 0, count)
 
 
 def _adaptive_max_pool2d(apply: Apply, z: Tensor, output_size: object, return_indices: bool = False) -> Tensor:
