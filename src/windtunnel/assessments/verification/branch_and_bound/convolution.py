@@ -1,7 +1,7 @@
 """Convolutions whose gradient by the input, which carries linear bounds backwards, is a convolution again.
 
-Torch's own takes two to four times as long as the convolution itself on a processor. Here it is one convolution of stride 1 for all
-positions of the input modulo the stride: of position s a + r the sum over d of g[a + d] w[r + p - s d]; then they are put in their places.
+Torch's own takes two to four times as long as the convolution itself on a processor. Here it is one convolution of stride 1: the
+position s q + t of the padded input gets the sum over e of g[q - e] w[s e + t], all t < s at once; then they are put in their places.
 """
 
 from __future__ import annotations
@@ -27,52 +27,44 @@ def conv2d(
 ) -> Tensor:
     """As torch.conv2d, whose gradients it has; torch's own where the ones of here are not for it."""
     fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
-    usual = groups == 1 and pair(dilation) == (1, 1) and x.ndim == 4
+    down, across = pair(stride)
+    usual = groups == 1 and pair(dilation) == (1, 1) and x.ndim == 4 and down == across
     if not (fixed and usual) or isinstance(padding, str) or x.device.type != "cpu" or x.dtype != torch.float32:
         return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     # torch has no types for what it makes of a Function.
-    found: Tensor = _Convolution.apply(x, weight, bias, pair(stride), pair(padding))  # type: ignore[no-untyped-call]
+    found: Tensor = _Convolution.apply(x, weight, bias, down, pair(padding))  # type: ignore[no-untyped-call]
     return found
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: _Pair, padding: _Pair) -> Tensor:
-        ctx.size, ctx.stride = tuple(x.shape[2:]), stride
-        ctx.taps, ctx.least = _taps(weight, stride, padding)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: _Pair) -> Tensor:
+        ctx.size, ctx.stride, ctx.padding = x.shape[2:], stride, padding
+        ctx.taps = _taps(weight, stride)
         return nn.functional.conv2d(x, weight, bias, stride, padding)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = gradients
-        pads: list[int] = []
-        for axis in (1, 0):  # the last comes first
-            many = -(-ctx.size[axis] // ctx.stride[axis])
-            left = -ctx.least[axis]
-            pads += [left, many + ctx.taps.shape[2 + axis] - 1 - left - g.shape[2 + axis]]
-        if pads[0] == pads[1] >= 0 and pads[2] == pads[3] >= 0:
-            found = nn.functional.conv2d(g, ctx.taps, padding=(pads[2], pads[0]))
+        (g,), stride, taps = gradients, ctx.stride, ctx.taps
+        if stride > 1:  # a copy that what follows needs less time for
+            g = g.contiguous(memory_format=torch.channels_last)
+        sides = list(zip(ctx.size, ctx.padding, g.shape[2:], taps.shape[2:], strict=True))
+        # In front and behind of g, so that q goes from that of the first position to that of the last.
+        pads = [(reach - 1 - p // stride, (size - 1 + p) // stride - (many - 1)) for size, p, many, reach in sides]
+        if all(before == behind >= 0 for before, behind in pads):
+            found = nn.functional.conv2d(g, taps, padding=(pads[0][0], pads[1][0]))
         else:
-            found = nn.functional.conv2d(nn.functional.pad(g, pads), ctx.taps)
-        if ctx.stride != (1, 1):
-            n, _, rows, columns = found.shape
-            found = found.view(n, -1, *ctx.stride, rows, columns).permute(0, 1, 4, 2, 5, 3)
-            found = found.reshape(n, -1, rows * ctx.stride[0], columns * ctx.stride[1])
-            found = found[:, :, : ctx.size[0], : ctx.size[1]]
+            found = nn.functional.conv2d(nn.functional.pad(g, (*pads[1], *pads[0])), taps)
+        if stride > 1:
+            found = nn.functional.pixel_shuffle(found, stride)
+            for dim, (size, p, *_) in enumerate(sides, 2):
+                found = found.narrow(dim, p % stride, size)
         return found, None, None, None, None
 
 
-def _taps(weight: Tensor, stride: _Pair, padding: _Pair) -> tuple[Tensor, _Pair]:
-    """(weights (inputs * stride * stride, outputs, ...) of the convolution of the gradient, the least d of each axis)."""
-    (rows, top), (columns, left) = (
-        _places(size, s, p) for size, s, p in zip(weight.shape[2:], stride, padding, strict=True)
-    )
-    taps = torch.einsum("oikl,kra,lsb->irsoab", weight, rows.to(weight), columns.to(weight))
-    return taps.flatten(0, 2).contiguous(), (top, left)
-
-
-def _places(size: int, stride: int, padding: int) -> tuple[Tensor, int]:
-    """Along one axis: (bool (size, stride, D): the place in the kernel of a position modulo the stride and a d; the least d)."""
-    least, most = -((size - 1 - padding) // stride), (stride - 1 + padding) // stride
-    place = torch.arange(stride)[:, None] + padding - stride * torch.arange(least, most + 1)
-    return torch.arange(size)[:, None, None] == place, least
+def _taps(weight: Tensor, stride: int) -> Tensor:
+    """Weights (inputs * stride^2, outputs, ...) of the convolution of the gradient."""
+    rows, columns = (-(-size // stride) for size in weight.shape[2:])
+    whole = nn.functional.pad(weight, (0, columns * stride - weight.shape[3], 0, rows * stride - weight.shape[2]))
+    parts = whole.unflatten(3, (columns, stride)).unflatten(2, (rows, stride)).flip(2, 4)  # (o, i, e, t, e, t)
+    return parts.permute(1, 3, 5, 0, 2, 4).flatten(0, 2).contiguous()

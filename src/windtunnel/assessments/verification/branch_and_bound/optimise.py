@@ -39,11 +39,11 @@ def _ascend(
     bounded: Bounded, rows: Rows, at: Tensor, iterations: int, limit: Tensor, best: Tensor, alpha: Tensor, beta: Tensor
 ) -> tuple[Tensor, int]:
     """Improve the rows at `at` until half of them are done; (those that are not, the iterations left). Writes the others."""
-    part = rows.at(at).with_multipliers(alpha[at], beta[at])
+    part = rows.at(at).with_multipliers(alpha.index_select(0, at), beta.index_select(0, at))
     relaxation = bounded.relaxation(part, torch.float32)
     rise = relaxation.kinks.rise
     columns = torch.cat([split[1] for split in relaxation.split if split is not None] or [at[:0]])
-    signs = part.signs[:, columns].float()
+    signs = part.signs.index_select(1, columns).float()
     slopes, multipliers = Adam.of(part.alpha, _RATE, _DECAY), Adam.of(signs, _BETA_RATE, _DECAY)
     size: Tensor | None = None
     while True:
@@ -53,8 +53,8 @@ def _ascend(
         better = (value > best[at]).nonzero().flatten()
         chosen = at[better]
         best[chosen] = value[better]
-        alpha[chosen] = part.alpha[better]
-        beta[chosen] = part.beta[better]
+        alpha.index_copy_(0, chosen, part.alpha.index_select(0, better))
+        beta.index_copy_(0, chosen, part.beta.index_select(0, better))
         iterations -= 1
         if iterations < 0 or not part.alpha.shape[1]:
             return at[:0], -1
@@ -65,10 +65,10 @@ def _ascend(
         stepped = slopes.step(part.alpha, back.coefficients.clamp(min=0) * rise * met).clamp_(0, 1)
         moved = part.beta
         if len(columns):
-            known = part.beta[:, columns]
+            known = part.beta.index_select(1, columns)
             if size is None:  # multipliers are of the size of the coefficients: forms of one function agree
                 size = back.coefficients.abs().mean(1, keepdim=True).clamp(min=1e-12).maximum(known)
-            uphill = -signs * met[:, columns] * size
+            uphill = -signs * met.index_select(1, columns) * size
             stepping = multipliers.step(known / size, uphill).clamp_(min=0) * size
             moved = part.beta.index_copy(1, columns, stepping)
         part = part.with_multipliers(stepped, moved)

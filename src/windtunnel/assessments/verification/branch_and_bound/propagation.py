@@ -54,8 +54,10 @@ class Rows:
 
     def at(self, index: Tensor) -> Rows:
         """The rows at `index`, int64 or bool."""
+        index = index.nonzero().flatten() if index.dtype == torch.bool else index
+        # On a processor several times as fast as brackets.
         spec, sample, signs, alpha, beta = (
-            t[index] for t in (self.spec, self.sample, self.signs, self.alpha, self.beta)
+            t.index_select(0, index) for t in (self.spec, self.sample, self.signs, self.alpha, self.beta)
         )
         plane = self.plane[index] if self.planes else self.plane
         return Rows(self.start, spec, sample, signs, alpha, beta, self.planes, plane)
@@ -224,7 +226,7 @@ class Bounded:
         count, one = self.below(rows.start), len(self.region) == 1
         low, up, least = (t[:, :count].to(dtype) for t in self._at_columns)
         if not one:
-            low, up = low[rows.sample], up[rows.sample]
+            low, up = low.index_select(0, rows.sample), up.index_select(0, rows.sample)
         split: list[tuple[Tensor, Tensor] | None] = [None] * rows.start
         if bool(rows.signs.any()):
             signs = rows.signs.to(dtype)
@@ -314,7 +316,12 @@ class Bounded:
                 split = relaxation.split[j]
                 if split is not None:
                     places, all_ = split
-                    new.index_add_(1, places, rows.beta[:, all_].to(dtype) * rows.signs[:, all_], alpha=-1)
+                    new.index_add_(
+                        1,
+                        places,
+                        rows.beta.index_select(1, all_).to(dtype) * rows.signs.index_select(1, all_),
+                        alpha=-1,
+                    )
                 pushed.index_copy_(1, units, new)
             push(j, pushed)
         inputs = held[0]

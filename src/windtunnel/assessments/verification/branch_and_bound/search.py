@@ -100,9 +100,9 @@ class Search:
     def _keep(self, index: Tensor, *, invert: bool = False) -> None:
         mask = torch.zeros(len(self._query), dtype=torch.bool, device=self._query.device)
         mask[index] = True
-        mask = ~mask if invert else mask
+        kept = (~mask if invert else mask).nonzero().flatten()
         self._query, self._bound, self._signs, self._alpha, self._beta = (
-            t[mask] for t in (self._query, self._bound, self._signs, self._alpha, self._beta)
+            t.index_select(0, kept) for t in (self._query, self._bound, self._signs, self._alpha, self._beta)
         )
 
     def _split(self, rows: Rows, query: Tensor, known: Tensor, check: Callable[[Tensor, Tensor], Tensor]) -> None:
