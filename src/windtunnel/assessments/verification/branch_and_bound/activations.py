@@ -171,10 +171,11 @@ def _cut(z: Tensor, dim: int, windows: Tensor) -> Tensor:
 
     Windows side by side are a view, whose gradient costs nothing; that of an index takes half of the time of a network that pools.
     """
-    at, size = windows.flatten(), z.shape[dim]
-    beside = len(at) <= size and bool((at == torch.arange(len(at), device=at.device)).all())
-    found = _first(z, dim, len(at)) if beside else z.index_select(dim, at)
-    return found.unflatten(dim, windows.shape)
+    at = windows.flatten()
+    beside = len(at) <= z.shape[dim] and bool((at == torch.arange(len(at), device=at.device)).all())
+    chosen = _first(z, dim, len(at)) if beside else z.index_select(dim, at)
+    found: Tensor = chosen.unflatten(dim, windows.shape)
+    return found
 
 
 def _first(z: Tensor, dim: int, count: int) -> Tensor:

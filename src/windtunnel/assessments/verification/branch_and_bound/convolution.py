@@ -66,5 +66,5 @@ def _taps(weight: Tensor, stride: int) -> Tensor:
     """Weights (inputs * stride^2, outputs, ...) of the convolution of the gradient."""
     rows, columns = (-(-size // stride) for size in weight.shape[2:])
     whole = nn.functional.pad(weight, (0, columns * stride - weight.shape[3], 0, rows * stride - weight.shape[2]))
-    parts = whole.unflatten(3, (columns, stride)).unflatten(2, (rows, stride)).flip(2, 4)  # (o, i, e, t, e, t)
+    parts: Tensor = whole.unflatten(3, (columns, stride)).unflatten(2, (rows, stride)).flip(2, 4)  # (o, i, e, t, e, t)
     return parts.permute(1, 3, 5, 0, 2, 4).flatten(0, 2).contiguous()
