@@ -32,5 +32,6 @@ class Adam:
         self.mean.lerp_(gradient, 1 - _MOMENTUM)
         self.square.mul_(_SQUARES).addcmul_(gradient, gradient, value=1 - _SQUARES)
         rate = self.rate * (self.decay ** (self.steps - 1) / (1 - _MOMENTUM**self.steps))
-        size = self.square.div(1 - _SQUARES**self.steps).sqrt_().add_(1e-12)
-        return values.addcdiv(self.mean, size, value=rate)
+        # Not sqrt, which takes six times as long where there are zeros.
+        inverse = self.square.div(1 - _SQUARES**self.steps).add_(1e-24).rsqrt_()
+        return values.addcmul(self.mean, inverse, value=rate)
