@@ -90,19 +90,22 @@ class Plane:
 
     def _each(self, values: Tensor, which: Tensor, *, transposed: bool) -> Tensor:
         """Each row of values times the weights of its function, or times their transposes."""
-        weights = (self.weights.mT if transposed else self.weights).to(values)
+
+        def turned(some: Tensor) -> Tensor:  # converted last: all of them in float64 would be much to copy
+            return (some.mT if transposed else some).to(values)
+
         present, count = which.unique_consecutive(return_counts=True)
         if len(present) == 1:
-            return values @ weights[int(present[0])]
-        if len(present) <= len(weights) and bool((count == count[0]).all()):
+            return values @ turned(self.weights[int(present[0])])
+        if len(present) <= len(self.weights) and bool((count == count[0]).all()):
             # As of inner units, each a function with a few rows that lie side by side.
-            everyone = torch.equal(present, torch.arange(len(weights), device=present.device))
-            weights = weights if everyone else weights[present]
-            return torch.bmm(values.view(len(present), -1, values.shape[1]), weights).flatten(0, 1)
-        found = values.new_empty(len(values), weights.shape[2])
+            everyone = torch.equal(present, torch.arange(len(self.weights), device=present.device))
+            chosen = self.weights if everyone else self.weights.index_select(0, present)
+            return torch.bmm(values.view(len(present), -1, values.shape[1]), turned(chosen)).flatten(0, 1)
+        found = values.new_empty(len(values), self.weights.shape[1 if transposed else 2])
         for q in which.unique().tolist():
             at = (which == q).nonzero().flatten()
-            found[at] = values[at] @ weights[q]
+            found[at] = values[at] @ turned(self.weights[q])
         return found
 
 
