@@ -154,7 +154,7 @@ def _max_pool2d(
     shape = F.max_pool2d(z.detach()[:1], kernel, step, pad, spread, ceil_mode).shape[-2:]
     sides = zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)
     for dim, side in zip((-2, -1), sides, strict=True):
-        z = _knockout(apply, _cut(z, dim, _windows(*side).to(z.device)), dim)
+        z = _knockout(apply, _cut(z, dim, _windows(*side)), dim)
     return z
 
 
@@ -172,8 +172,8 @@ def _cut(z: Tensor, dim: int, windows: Tensor) -> Tensor:
     Windows side by side are a view, whose gradient costs nothing; that of an index takes half of the time of a network that pools.
     """
     at = windows.flatten()
-    beside = len(at) <= z.shape[dim] and bool((at == torch.arange(len(at), device=at.device)).all())
-    chosen = _first(z, dim, len(at)) if beside else z.index_select(dim, at)
+    beside = len(at) <= z.shape[dim] and torch.equal(at, torch.arange(len(at)))
+    chosen = _first(z, dim, len(at)) if beside else z.index_select(dim, at.to(z.device))
     found: Tensor = chosen.unflatten(dim, windows.shape)
     return found
 

@@ -39,7 +39,7 @@ def _ascend(
     bounded: Bounded, rows: Rows, at: Tensor, iterations: int, limit: Tensor, best: Tensor, alpha: Tensor, beta: Tensor
 ) -> tuple[Tensor, int]:
     """Improve the rows at `at` until half of them are done; (those that are not, the iterations left). Writes the others."""
-    part = rows.at(at).with_multipliers(alpha.index_select(0, at), beta.index_select(0, at))
+    part = rows.with_multipliers(alpha, beta).at(at)
     relaxation = bounded.relaxation(part, torch.float32)
     rise = relaxation.kinks.rise
     columns = torch.cat([split[1] for split in relaxation.split if split is not None] or [at[:0]])
