@@ -208,7 +208,13 @@ class _Work:
             return
         open_, rows = open_[left], rows.at(left)
         tree = Search(bounded, rows, self._bounds[open_], self._goal[open_], replace(self._limits, domains=domains))
-        tree.run(lambda points, at: self._check(points, members[at]), self._expired)
+        try:
+            tree.run(lambda points, at: self._check(points, members[at]), self._expired)
+        finally:  # out of time in the middle: what was found by then stands
+            self._enter(tree, open_, members)
+
+    def _enter(self, tree: Search, open_: Tensor, members: Tensor) -> None:
+        """Write down what a search over the margins `open_` of `members` has found."""
         at = members.cpu()
         self._domains[at] += tree.domains
         self._stuck[at] |= tree.given_up

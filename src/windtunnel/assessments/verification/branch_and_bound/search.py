@@ -60,7 +60,8 @@ class Search:
     def run(self, check: Callable[[Tensor, Tensor], Tensor], expired: Callable[[], bool]) -> None:
         """Split until nothing is open, a sample is beyond its limit or `expired` says that time is over.
 
-        check: of points (m, d) and their samples (m,), whether each is a counter-example, (m,) bool.
+        check: of points (m, d) and their samples (m,), whether each is a counter-example, (m,) bool. An exception in the middle leaves
+        what was found before: functions with a subdomain at work stay open.
         """
         while not expired():
             taken = self._take()
@@ -71,8 +72,12 @@ class Search:
                 self._queries.at(query), signs=self._signs[taken], alpha=self._alpha[taken].float(),
                 beta=self._beta[taken],
             )  # fmt: skip
-            self._keep(taken, invert=True)
-            self._split(rows, query, known, check)
+            try:
+                self._keep(taken, invert=True)
+                self._split(rows, query, known, check)
+            except BaseException:
+                self._abandoned[query] = True  # not all of their halves are among the open ones
+                raise
 
     def _take(self) -> Tensor:
         """Indices of the subdomains to split next, after those are dropped that no longer matter."""
