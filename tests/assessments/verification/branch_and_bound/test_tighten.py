@@ -71,8 +71,8 @@ def test_what_float32_claims_does_not_count(kind, claimed, monkeypatch):
 
 @pytest.mark.parametrize(("share", "rounds"), [(0.01, 2), (0.9, 1)])
 def test_a_second_round_follows_where_the_first_covered_little_of_the_influence(share, rounds, monkeypatch):
-    def of_a_share(*given):
-        which, shares = influential(*given)
+    def of_a_share(*given, **options):
+        which, shares = influential(*given, **options)
         return which, torch.full_like(shares, share)
 
     influential, called = deciding.influential, []

@@ -14,8 +14,8 @@ from windtunnel.assessments.verification.branch_and_bound.intermediate import (
     improve_network,
 )
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of, rows_of
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.together import bound_together
 from windtunnel.core.contracts import Norm
@@ -113,12 +113,45 @@ def inputs_of(net: Network, j: int, x: Tensor) -> Tensor:
     return net.inputs_of_activations(x)[0].split(net.sizes)[j]
 
 
+def margins(net: Network) -> tuple[Bounded, Rows]:
+    bounded = bound_network(net, region(Norm.LINF), 64)
+    spec = torch.eye(4)[0] - torch.eye(4)[1:]
+    return bounded, bounded.start(len(net.layers), spec.repeat(2, 1), torch.arange(2).repeat_interleave(3))
+
+
+@pytest.mark.parametrize("name", ["strides", "max pooling", "residual"])
+def test_as_many_functions_as_asked_for_hold_more_influence_than_those_of_the_most_influential_units(name):
+    """A pass carries all units of a function back, whichever of them were chosen."""
+    net = network(name)
+    bounded, rows = margins(net)
+    row_of = [rows_of(net, j, 16) for j in range(len(net.layers))]
+
+    def functions(chosen: list[Tensor]) -> int:
+        """Of the first sample."""
+        at = [
+            {(side, int(row[unit])) for side, unit in w[:, 0].nonzero().tolist()}
+            for w, row in zip(chosen, row_of, strict=True)
+        ]
+        return sum(map(len, at))
+
+    by_unit, _ = influential(bounded, rows, 60, 16)
+    most = functions(by_unit)
+    whole, share = influential(bounded, rows, most, 16, together=True)
+    every, _ = influential(bounded, rows, 10**6, 16)
+    assert functions(whole) == most
+    assert not any(bool((a & ~b).any()) for a, b in zip(whole, every, strict=True))
+    for chosen, known, row in zip(whole, every, row_of, strict=True):  # all units of a function or none
+        for side, unit in chosen[:, 0].nonzero().tolist():
+            beside = row == row[unit]
+            assert torch.equal(chosen[side, 0, beside], known[side, 0, beside])
+    assert sum(int(w[:, 0].sum()) for w in whole) > 60
+    assert float(share[0]) > float(influential(bounded, rows, 60, 16)[1][0])
+
+
 @pytest.mark.parametrize("name", ["strides", "max pooling", "residual"])
 def test_influence_is_the_same_with_units_carried_together(name, monkeypatch):
     net = network(name)
-    bounded = bound_network(net, region(Norm.LINF), 64)
-    spec = torch.eye(4)[0] - torch.eye(4)[1:]
-    rows = bounded.start(len(net.layers), spec.repeat(2, 1), torch.arange(2).repeat_interleave(3))
+    bounded, rows = margins(net)
     together = influential(bounded, rows, 60, 16)[0]
     monkeypatch.setattr(influence, "rows_of", lambda network, j, rows: torch.arange(network.layers[j].size))
     alone = influential(bounded, rows, 60, 16)[0]

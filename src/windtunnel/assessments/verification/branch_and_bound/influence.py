@@ -17,12 +17,14 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.receptive import rows_of
 
 
-def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> tuple[list[Tensor], Tensor]:
+def influential(
+    bounded: Bounded, margins: Rows, most: int, rows: int, *, together: bool = False
+) -> tuple[list[Tensor], Tensor]:
     """(2, n, size) bool of each layer, low and up: the `most` bounds of each sample from which its margins have most to gain.
 
     And (n,), in [0, 1], which share they are of all that there is to gain.
     Only bounds that better slopes or splits below can improve. Smooth units have no chord: all of theirs count. rows: linear functions
-    that are carried together.
+    that are carried together. together: `most` linear functions, those of units of disjoint windows (`receptive.py`) counted as one.
     """
     network, n = bounded.network, len(bounded.region)
     if not network.layers:
@@ -39,11 +41,18 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> tuple[
                 gain.add(part)
         scores.append(weights * (bounded.up[j] - bounded.low[j]).float())
     scores.reverse()
-    every = torch.cat(scores, 2).transpose(0, 1).flatten(1)
+    row_of = [
+        rows_of(network, j, rows) if together else torch.arange(layer.size, device=network.device)
+        for j, layer in enumerate(network.layers)
+    ]
+    sums = [_summed(score, of_unit) for score, of_unit in zip(scores, row_of, strict=True)]
+    every = torch.cat(sums, 2).transpose(0, 1).flatten(1)
     best = every.topk(min(most, every.shape[1]), 1).values
     which = [
-        (score > 0) & (score >= best[:, -1:]) if layer.splits else torch.ones_like(score, dtype=torch.bool)
-        for layer, score in zip(network.layers, scores, strict=True)
+        (score > 0) & (total[:, :, of_unit] >= best[:, -1:])
+        if layer.splits
+        else torch.ones_like(score, dtype=torch.bool)
+        for layer, score, total, of_unit in zip(network.layers, scores, sums, row_of, strict=True)
     ]
     return which, torch.where(best[:, 0] > 0, best.sum(1) / every.sum(1), 1.0)
 
@@ -51,12 +60,16 @@ def influential(bounded: Bounded, margins: Rows, most: int, rows: int) -> tuple[
 def _weighted(bounded: Bounded, j: int, weights: Tensor, most: int) -> Iterator[Rows]:
     """The units of layer j as linear functions, z and -z times their weights (2, n, size); as one where their windows are disjoint."""
     row_of = rows_of(bounded.network, j, most)
-    some = torch.zeros(2, len(bounded.region), int(row_of.max()) + 1, device=weights.device)
-    side, sample, row = some.index_add_(2, row_of, weights).nonzero().unbind(1)
+    side, sample, row = _summed(weights, row_of).nonzero().unbind(1)
     for part in torch.arange(len(row), device=weights.device).split(most) if len(row) else ():
         sign = (1.0 - 2.0 * side[part])[:, None]
         spec = torch.where(row_of == row[part][:, None], weights[side[part], sample[part]], 0.0) * sign
         yield bounded.start(j, spec, sample[part])
+
+
+def _summed(weights: Tensor, row_of: Tensor) -> Tensor:
+    """(2, n, rows): the sums of weights (2, n, size) over the units of each linear function."""
+    return weights.new_zeros(*weights.shape[:2], int(row_of.max()) + 1).index_add_(2, row_of, weights)
 
 
 class _Gain:
