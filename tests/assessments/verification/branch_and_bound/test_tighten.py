@@ -24,10 +24,10 @@ def taken_apart(kind, seed, epsilon=0.3):
     return net, Region.around(x, Norm.LINF, epsilon, CPU)
 
 
-def tightened(net, region, splits):
+def tightened(net, region, splits, memory=10**9):
     bounded = improved(net, region, 10)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
-    tighten(bounded, every, Effort(10**6, splits, False), 64, 10**9, lambda: False)
+    tighten(bounded, every, Effort(10**6, splits, False), 64, memory, lambda: False)
     return bounded
 
 
@@ -69,14 +69,29 @@ def test_what_float32_claims_does_not_count(kind, claimed, monkeypatch):
         assert (met <= torch.cat(bounded.up, 1)).all()
 
 
-@pytest.mark.parametrize(("share", "rounds"), [(0.01, 2), (0.9, 1)])
-def test_a_second_round_follows_where_the_first_covered_little_of_the_influence(share, rounds, monkeypatch):
+def test_many_splits_in_little_memory_are_of_fewer_units_at_a_time_and_give_the_same_bounds(monkeypatch):
+    sizes, taken = [], tightening.unit_rows
+    monkeypatch.setattr(tightening, "unit_rows", lambda which, rows: sizes.append(rows) or taken(which, rows))
+    net, region = taken_apart("dense", 0)
+    much = tightened(net, region, 8)
+    little = tightened(net, region, 8, memory=9 * 9 * much.below(1) * 3)
+    assert (sizes[0], sizes[len(sizes) // 2]) == (32, 3)
+    for ample, scarce in ((much.low, little.low), (much.up, little.up)):
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ample, scarce, strict=True))
+
+
+@pytest.mark.parametrize(("share", "long", "rounds"), [(0.01, 600, 2), (0.9, 600, 1), (0.01, 599, 3), (0.9, 599, 1)])
+def test_rounds_follow_where_the_first_covered_little_of_the_influence_and_searches_may_be_long(
+    share, long, rounds, monkeypatch
+):
     def of_a_share(*given, **options):
         which, shares = influential(*given, **options)
         return which, torch.full_like(shares, share)
 
     influential, called = deciding.influential, []
     monkeypatch.setattr(deciding, "influential", of_a_share)
+    monkeypatch.setattr(deciding, "_LONG", long)
+    monkeypatch.setattr(deciding, "_MORE_CHORDS", ((550, Effort(5000, 12, False)),))
     monkeypatch.setattr(deciding, "tighten", lambda *given: (called.append(given[2]), tighten(*given)))
     torch.manual_seed(0)
     sizes = [1, 6, 6, 6]
@@ -87,4 +102,4 @@ def test_a_second_round_follows_where_the_first_covered_little_of_the_influence(
     never = lambda points, sample: torch.zeros(len(points), dtype=torch.bool)  # noqa: E731
     region = Region.around(x, Norm.LINF, 0.3, CPU)
     decide(net, region, target, torch.zeros(1), never, Limits(600, 3, 16, 2**30, 64), lambda: False)
-    assert called == [effort for _, effort in deciding._CHORDS[:rounds]]
+    assert called == [effort for _, effort in (deciding._CHORDS + deciding._MORE_CHORDS)[:rounds]]

@@ -22,6 +22,7 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 _STEPS, _HALF_STEPS = 5, 2
 # With planes: steps of the slopes, then of the planes; columns of each layer that get one; units at a time.
 _SLOPES, _PLANES, _COLUMNS, _TOGETHER = 20, 40, 48, 64
+_KEPT = 9  # bytes of each column of a subdomain: the side it is on, its slope, its multiplier
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,16 @@ def tighten(
 ) -> None:
     """Tighten each bound in `which` of an unstable unit, in the order of layers, so that later ones profit.
 
-    which: of each layer (2, n, size) bool. rows: linear functions that are bounded together. memory: bytes that their planes may take.
-    Ends early when `expired`; all bounds hold at any time.
+    which: of each layer (2, n, size) bool. rows: linear functions that are bounded together. memory: bytes that their planes, and that
+    their subdomains, may take. Ends early when `expired`; all bounds hold at any time.
     """
-    together = max(1, min(rows // 2, _TOGETHER) if effort.planes else rows // 2)
+    most = min(rows // 2, _TOGETHER) if effort.planes else rows // 2
     for j, layer in enumerate(bounded.network.layers):
         if layer.direct or not layer.splits or not bounded.below(j):
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) & which[j]
+        together = max(1, min(most, memory // (_KEPT * (effort.splits + 1) * bounded.below(j))))
         for spec, sample, unit, side in unit_rows(open_, together):
             if expired():
                 break
