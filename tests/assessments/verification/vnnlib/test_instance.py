@@ -10,7 +10,7 @@ from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.vnnlib.export import export_instances
-from windtunnel.assessments.verification.vnnlib.instance import decide_instance
+from windtunnel.assessments.verification.vnnlib.instance import Decision, decide_instance
 from windtunnel.assessments.verification.vnnlib.specification import read_specifications
 from windtunnel.cli.verify import verify
 from windtunnel.core.contracts import Norm, Verdict
@@ -18,7 +18,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.inputs.models.backends import OnnxModule
 from windtunnel.inputs.models.onnx_network import OnnxNetwork
 from windtunnel.params.entry import Budget
-from windtunnel.params.verification import VerificationEntry
+from windtunnel.params.verification import BranchAndBound, VerificationEntry
 
 ENTRY = VerificationEntry(library="windtunnel", algorithm="cascade", steps=("attack", "crown", "branch-and-bound"))
 EPSILON = 0.06
@@ -80,6 +80,22 @@ def test_the_command_understands_the_graphs_own_shape_and_boxes_beyond_images(co
     values = [float(line.strip("()").split()[1]) for line in answer.read_text().splitlines()[1:]]
     assert len(values) == 8
     assert sum(values[3:6]) >= sum(values[:3])
+
+
+def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch):
+    """By its default branch and bound would end after 20,000 subdomains: a quarter of a minute on two layers of 256."""
+    entries = []
+    monkeypatch.setattr(
+        "windtunnel.assessments.verification.vnnlib.instance.decide_instance",
+        lambda *given: entries.append(given[2]) or Decision("unknown"),
+    )
+    given = ["--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
+    for more in ([], ["--timeout", "300"]):
+        assert CliRunner().invoke(verify, [*given, *more]).exit_code == 0
+    by_work, by_time = entries
+    assert (by_work.timeout, by_time.timeout, by_time.time_budget) == (None, 300, 300)
+    assert BranchAndBound.model_validate(by_time.params).domains > 10**9
+    assert "domains" not in by_work.params
 
 
 def test_a_specification_of_another_size_is_refused(column, tmp_path):
