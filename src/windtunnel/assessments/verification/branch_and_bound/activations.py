@@ -41,10 +41,21 @@ class Smooth:
         return self.function(z)
 
 
-Activation = Kink | Smooth
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Not an activation: its input is bounded as theirs are, and its output is used nowhere."""
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Its input."""
+        return z
+
+
+Activation = Kink | Smooth | Observed
 Apply = Callable[[Activation, Tensor], Tensor]
 
 RELU = Kink(torch.zeros((), dtype=torch.float64))
+# Of windows of four: ReLUs that decide between the winners of their pairs, and the differences across pairs; see `windows`.
+LAST_OF_WINDOW, ACROSS_PAIRS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 
 
 def gelu_tanh(z: Tensor) -> Tensor:
@@ -105,8 +116,8 @@ def _abs(apply: Apply, z: Tensor) -> Tensor:
     return 2 * apply(RELU, z) - z
 
 
-def _maximum(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    return a + apply(RELU, b - a)
+def _maximum(apply: Apply, a: Tensor, b: Tensor, kink: Kink = RELU) -> Tensor:
+    return a + apply(kink, b - a)
 
 
 def _minimum(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
@@ -153,9 +164,19 @@ def _max_pool2d(
     step = pair(stride) if stride else kernel
     shape = F.max_pool2d(z.detach()[:1], kernel, step, pad, spread, ceil_mode).shape[-2:]
     sides = zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)
-    for dim, side in zip((-2, -1), sides, strict=True):
-        z = _knockout(apply, _cut(z, dim, _windows(*side)), dim)
-    return z
+    rows, columns = (_windows(*side) for side in sides)
+    z = _cut(z, -2, rows)
+    if kernel == (2, 2) and torch.equal(columns.flatten(), torch.arange(columns.numel())):
+        return _largest_of_four(apply, z.select(-2, 0), z.select(-2, 1), len(columns))
+    return _knockout(apply, _cut(_knockout(apply, z, -2), -1, columns), -1)
+
+
+def _largest_of_four(apply: Apply, upper: Tensor, lower: Tensor, count: int) -> Tensor:
+    """Of windows side by side, `count` of them, in two rows (N, C, H, W): pairs are of one column each, as `windows` takes them."""
+    left, right = ([z[..., side : 2 * count : 2] for z in (upper, lower)] for side in (0, 1))
+    apply(ACROSS_PAIRS, torch.cat([there - here for here in left for there in right], -3))
+    winners = _maximum(apply, upper, lower)
+    return _maximum(apply, winners[..., 0 : 2 * count : 2], winners[..., 1 : 2 * count : 2], LAST_OF_WINDOW)
 
 
 def _windows(size: int, count: int, kernel: int, step: int, pad: int, spread: int) -> Tensor:

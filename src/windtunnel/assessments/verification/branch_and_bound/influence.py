@@ -13,8 +13,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.receptive import rows_of
+from windtunnel.assessments.verification.branch_and_bound.windows import decides_windows
 
 
 def influential(
@@ -23,8 +25,9 @@ def influential(
     """(2, n, size) bool of each layer, low and up: the `most` bounds of each sample from which its margins have most to gain.
 
     And (n,), in [0, 1], which share they are of all that there is to gain.
-    Only bounds that better slopes or splits below can improve. Smooth units have no chord: all of theirs count. rows: linear functions
-    that are carried together. together: `most` linear functions, those of units of disjoint windows (`receptive.py`) counted as one.
+    Only bounds that better slopes or splits below can improve. Smooth units have no chord: all of theirs count; the last kinks of windows
+    (`windows.py`) have lines that hang on other bounds than their own: none of theirs do. rows: linear functions that are carried
+    together. together: `most` linear functions, those of units of disjoint windows (`receptive.py`) counted as one.
     """
     network, n = bounded.network, len(bounded.region)
     if not network.layers:
@@ -35,7 +38,7 @@ def influential(
     for j in reversed(range(len(network.layers))):
         layer = network.layers[j]
         weights = torch.zeros(2, n, layer.size, device=network.device)
-        if layer.splits and bounded.below(j):
+        if layer.splits and bounded.below(j) and not decides_windows(network, j):
             weights[:, :, bounded.units[j]] = gain.total[:, :, bounded.slices[j]]
             for part in _weighted(bounded, j, weights, rows):
                 gain.add(part)
@@ -51,7 +54,7 @@ def influential(
     which = [
         (score > 0) & (total[:, :, of_unit] >= best[:, -1:])
         if layer.splits
-        else torch.ones_like(score, dtype=torch.bool)
+        else torch.full_like(score, isinstance(layer.activation, Smooth), dtype=torch.bool)
         for layer, score, total, of_unit in zip(network.layers, scores, sums, row_of, strict=True)
     ]
     return which, torch.where(best[:, 0] > 0, best.sum(1) / every.sum(1), 1.0)

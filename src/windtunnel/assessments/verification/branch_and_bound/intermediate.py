@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.activations import Observed
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.together import bound_together
+from windtunnel.assessments.verification.branch_and_bound.windows import decides_windows, winners_apart
 
 
 def bound_network(network: Network, region: Region, rows: int) -> Bounded:
@@ -22,6 +24,9 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
         every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
+        if decides_windows(network, j):
+            low, up = winners_apart(bounded, j)
+            ends = [low, -up]
         if layer.direct and not groups_of(network, j, rows):
             _exact(bounded, j, ends, rows)
         else:
@@ -38,7 +43,7 @@ def improve_network(
     Ends early when `expired`; all bounds hold at any time.
     """
     for j, layer in enumerate(bounded.network.layers):
-        if layer.direct or expired():
+        if layer.direct or expired() or isinstance(layer.activation, Observed):
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)

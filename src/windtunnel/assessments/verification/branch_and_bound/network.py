@@ -17,7 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from windtunnel.assessments.verification.branch_and_bound.activations import REWRITES, Activation, Kink
+from windtunnel.assessments.verification.branch_and_bound.activations import (
+    LAST_OF_WINDOW,
+    REWRITES,
+    Activation,
+    Kink,
+    Smooth,
+)
 from windtunnel.assessments.verification.branch_and_bound.convolution import conv2d
 from windtunnel.core.errors import IncompatibleError
 
@@ -161,7 +167,12 @@ class Network:
     @property
     def piecewise_linear(self) -> bool:
         """Whether splitting every unit leaves nothing but affine maps."""
-        return all(layer.splits for layer in self.layers)
+        return not any(isinstance(layer.activation, Smooth) for layer in self.layers)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether windows of four are bounded as one somewhere, see `windows`."""
+        return any(layer.activation is LAST_OF_WINDOW for layer in self.layers)
 
     def tape(self, rows: int, dtype: torch.dtype) -> Tape:
         """A run on at least `rows` zeros, with zeros for the outputs of the activations.

@@ -5,17 +5,18 @@ Sources: CROWN (Zhang et al. 2018, arXiv 1811.00866), beta-CROWN (Wang et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Smooth
+from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 from windtunnel.assessments.verification.branch_and_bound.planes import Plane
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
+from windtunnel.assessments.verification.branch_and_bound.windows import Windows, decides_windows
 
 _LARGEST = 2**20  # weights of a layer that are written out
 
@@ -112,6 +113,7 @@ class Bounded:
         self._at_columns: tuple[Tensor, Tensor, Tensor]
         self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
         self._affine: dict[int, tuple[Tensor, Tensor] | None] = {}
+        self._windows: dict[int, Windows] = {}
         self._refresh()
 
     def add(self, low: Tensor, up: Tensor) -> None:
@@ -138,6 +140,7 @@ class Bounded:
     def _refresh(self) -> None:
         self._fixed.clear()
         self._affine.clear()
+        self._windows.clear()
         self.units, self.slices, end = [], [], 0
         nothing = torch.empty(0, dtype=torch.int64, device=self.network.device)
         parts: list[list[Tensor]] = [[], [], []]
@@ -157,6 +160,12 @@ class Bounded:
     def below(self, node: int) -> int:
         """How many columns lie below `node`."""
         return self.slices[node - 1].stop if node else 0
+
+    def columns(self, j: int) -> Tensor:
+        """int64 (size,): the columns of the units of layer j, -1 where a unit is none."""
+        found = torch.full((self.network.layers[j].size,), -1, device=self.network.device)
+        found[self.units[j]] = torch.arange(self.slices[j].start, self.slices[j].stop, device=found.device)
+        return found
 
     def start(self, node: int, spec: Tensor, sample: Tensor) -> Rows:
         """Undivided rows with CROWN's slopes: 1 where the upper bound is the larger."""
@@ -181,6 +190,8 @@ class Bounded:
         """(low, high), float64 (m, n), of the outputs of layer j in the regions `sample` (m,)."""
         activation, shape = self.network.layers[j].activation, (-1, *self.network.layers[j].shape)
         low, up = self.low[j][sample], self.up[j][sample]
+        if isinstance(activation, Observed):
+            return low, up
         if isinstance(activation, Kink):
             # Convex: least at an end or at the kink, which a negative slope makes the bottom.
             ends = [activation(z.view(shape)).flatten(1) for z in (low, up, low.clamp(min=0).minimum(up))]
@@ -215,6 +226,8 @@ class Bounded:
             return None
         if not layer.direct or len(units) * self.network.inputs > _LARGEST:
             return None
+        if j + 1 < len(self.network.layers) and decides_windows(self.network, j + 1):
+            return None  # planes take the place of single chords
         spec = torch.zeros(len(units), layer.size, dtype=torch.float64, device=self.network.device)
         spec[torch.arange(len(units)), units] = 1.0
         tape = self.network.tape(len(units), torch.float64)
@@ -239,13 +252,26 @@ class Bounded:
         fixed = [self._linear(j, dtype) for j in range(rows.start)]
         if not one:
             fixed = [f.at(rows.sample) if isinstance(f, Lines) else f[rows.sample] for f in fixed]
-        return Relaxation(fixed, kinks(low, up, least), split)
+        found = kinks(low, up, least)
+        for windows in self._windows_below(rows.start):
+            windows.bend(found, rows.signs, None if one else rows.sample)
+        return Relaxation(fixed, found, split)
+
+    def _windows_below(self, node: int) -> Iterator[Windows]:
+        """Of every layer before `node` that decides windows of four."""
+        for j in range(node):
+            if decides_windows(self.network, j) and len(self.units[j]):
+                if j not in self._windows:
+                    self._windows[j] = Windows(self, j)
+                yield self._windows[j]
 
     def _linear(self, j: int, dtype: torch.dtype) -> Tensor | Lines:
         """Of all n samples, remembered until bounds change."""
         if (j, dtype) not in self._fixed:
             activation, low, up = self.network.layers[j].activation, self.low[j], self.up[j]
-            if isinstance(activation, Smooth):
+            if isinstance(activation, Observed):
+                self._fixed[j, dtype] = low.new_zeros(len(low), 1, dtype=dtype)
+            elif isinstance(activation, Smooth):
                 self._fixed[j, dtype] = smooth_lines(activation, low, up).to(dtype)
             else:
                 slope = activation.slope.to(low).expand(1, *self.network.layers[j].shape).reshape(1, -1)
@@ -288,6 +314,8 @@ class Bounded:
 
         push(start, rows.spec.to(dtype), begun)
         for j in reversed(range(start)):
+            if isinstance(self.network.layers[j].activation, Observed):
+                continue
             fixed, units, at = relaxation.fixed[j], self.units[j], self.slices[j]
             a = held[j + 1]
             held[j + 1] = None
@@ -344,6 +372,8 @@ class Bounded:
 
         def taken_for(j: int, z: Tensor) -> Tensor:
             flat, fixed, units, at = z.flatten(1), relaxation.fixed[j], self.units[j], self.slices[j]
+            if isinstance(self.network.layers[j].activation, Observed):
+                return flat
             if isinstance(fixed, Lines):
                 side = back.chosen[j].sign().add_(1).mul_(0.5)
                 slopes, offsets = (
