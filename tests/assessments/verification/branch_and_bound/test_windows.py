@@ -1,5 +1,8 @@
 """Max pooling over 2 x 2 is bounded from above as one maximum: its offset is the value of a game, and its lines hold with splits too."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -130,7 +133,7 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm):
         chosen = torch.rand(m, columns, generator=generator) < share
         signs = torch.where(chosen, met[:, unit].sign(), 0.0).to(torch.int8)
         alpha = torch.rand(m, columns, generator=generator)
-        beta = torch.rand(m, columns, generator=generator) * chosen * 0.01
+        beta = torch.rand(m, columns, generator=generator) * chosen * 0.3
         for some in (rows, rows.with_multipliers(alpha, beta)):
             split = type(rows)(end, spec, sample, signs, some.alpha, some.beta)
             assert bool((bounded.value(split) <= value + 1e-9).all()), share
@@ -142,3 +145,44 @@ def test_after_a_split_it_is_the_game_of_who_is_left():
     rows.signs[0, bounded.slices[last - 1].start] = 1  # the second pixel beats the first
     # Weights of 1/3 each and 2/3 of the largest difference; less the mean, at most 1/4 + 2/3. Chords have 1/2, 1/4, 1/4 and 3/4.
     assert float(bounded.value(rows)) == pytest.approx(-11 / 12, abs=1e-6)
+
+
+class Sum(nn.Module):
+    """Nothing, and `weight` times the largest of 2 x 2 pixels plus `weights` times the pixels."""
+
+    def __init__(self, weight, weights):
+        super().__init__()
+        self.weight, self.weights = weight, weights
+
+    def forward(self, x):
+        largest = nn.functional.max_pool2d(x, 2).flatten(1)
+        value = self.weight * largest + (x.flatten(1) * self.weights.to(x)).sum(1, keepdim=True)
+        return torch.cat([0 * largest, value], 1)
+
+
+def test_bounds_with_any_multipliers_hold_in_every_subdomain_of_a_window():
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.tensor(list(product([0.0, 1.0], repeat=4)), dtype=torch.float64)
+    region = Region.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
+    splits = torch.tensor(list(product([-1, 0, 1], repeat=3)), dtype=torch.int8)
+    close = 0
+    for weight in (1.0, -1.0):
+        network = Network(Sum(weight, torch.randn(4, generator=generator)), (1, 2, 2), CPU)
+        bounded = bound_network(network, region, 64)
+        met = network.inputs_of_activations(corners.view(-1, 1, 2, 2))
+        unit = torch.cat(
+            [start + units for start, units in zip(np.cumsum([0, *network.sizes]), bounded.units, strict=False)]
+        )
+        values = network.logits(corners.view(-1, 1, 2, 2))[:, 1]
+        # The least value over a subdomain is at a corner: all ties of pixels meet the box there.
+        inside = (met[:, None, unit] * splits >= 0).all(2)
+        least = torch.where(inside, values[:, None], torch.inf).amin(0)
+        for _ in range(200):
+            alpha, beta = torch.rand(2, len(splits), 3, generator=generator)
+            spec = torch.tensor([[0.0, 1.0]]).expand(len(splits), -1)
+            rows = bounded.start(len(network.layers), spec, torch.zeros(len(splits), dtype=torch.int64))
+            rows = replace(rows, signs=splits, alpha=alpha, beta=2 * beta * (splits != 0))
+            found = bounded.value(rows)
+            assert bool((found <= least + 1e-9).all())
+            close += int((found > least - 0.05).sum())
+    assert close > 100  # some are nearly exact: the test can fail

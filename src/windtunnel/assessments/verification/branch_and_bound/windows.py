@@ -120,7 +120,7 @@ class Windows:
         """Write the windows' lines from above into k, of rows with the splits `signs` (m, C) in the regions `sample` (m,).
 
         sample: None where there is one region; then k may be of one row, where nothing is split. Only the sum of a window's
-        three offsets is bounded, and written at its last kink: the lines hold where a window's kinks are all bounded from above.
+        three offsets is bounded, and written at its last kink: what a row has of a window, it has from above of all of its kinks.
         """
         pick = slice(None) if sample is None else sample
         split = torch.zeros_like(self._columns[-1], dtype=torch.bool)
@@ -128,13 +128,12 @@ class Windows:
             split |= (signs.index_select(1, columns.clamp(min=0)) != 0).any(0) & (columns >= 0)
         at = split.nonzero().flatten()
         of_split = self._of_split(k, signs, pick, at) if len(at) else None
-        every = torch.arange(len(split), device=at.device)
-        self._write(k, every, self._weights[pick].to(k.up), self._offset[pick].to(k.up))
+        self._write(k, torch.arange(len(split), device=at.device), _lines(self._weights[pick], self._offset[pick]))
         if of_split is not None:
-            self._write(k, at, *of_split)
+            self._write(k, at, of_split)
 
-    def _of_split(self, k: Kinks, signs: Tensor, pick: slice | Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """(weights (m, W, 4), offsets (m, W)) of the windows `at` (W,), some of whose kinks are split in some rows."""
+    def _of_split(self, k: Kinks, signs: Tensor, pick: slice | Tensor, at: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The lines of the windows `at` (W,), some of whose kinks are split in some rows."""
         chords, sides = [], []
         for columns, known in zip(self._columns, self._chords, strict=True):
             place, real = columns[at].clamp(min=0), columns[at] >= 0
@@ -145,19 +144,27 @@ class Windows:
             sides.append((side > 0, side < 0))
         out = self._out[pick][:, at] | _beaten(sides)
         weights, d, room = (t[pick][:, at].to(k.up) for t in (self._weights, self._d, self._room))
-        return _better(chords, weights, d, out, room)
+        lines = _lines(*_better(chords, weights, d, out, room))
+        # The multiplier of a split last kink adds to what a row has of the pairs' kinks, from either side: they have chords of their own.
+        apart = sides[2][0] | sides[2][1]
+        return [
+            (torch.where(apart, own, slope), torch.where(apart, of_own, offset))
+            for (own, of_own), (slope, offset) in zip(chords, lines, strict=True)
+        ]
 
-    def _write(self, k: Kinks, at: Tensor, weights: Tensor, offset: Tensor) -> None:
-        first, second = weights[..., :2].sum(-1), weights[..., 2:].sum(-1)
-        slopes = [weights[..., 1] / first.clamp(min=1e-30), weights[..., 3] / second.clamp(min=1e-30), second]
-        for columns, slope, rest in zip(self._columns, slopes, (None, None, offset), strict=True):
+    def _write(self, k: Kinks, at: Tensor, lines: list[tuple[Tensor, Tensor]]) -> None:
+        for columns, line in zip(self._columns, lines, strict=True):
             real = (columns[at] >= 0).nonzero().flatten()
-            place, m = columns[at][real], len(k.up)
-            k.up.index_copy_(1, place, slope.index_select(1, real).expand(m, -1))
-            if rest is None:
-                k.offset.index_fill_(1, place, 0.0)
-            else:
-                k.offset.index_copy_(1, place, rest.expand(m, -1))
+            for into, value in zip((k.up, k.offset), line, strict=True):
+                some = value.index_select(1, real).to(into)
+                into.index_copy_(1, columns[at][real], some.expand(len(into), -1))
+
+
+def _lines(weights: Tensor, offset: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """(slope, offset) of the kinks of both pairs and of the last kink, that make up the weights (..., 4) and the offset (...,)."""
+    first, second = weights[..., :2].sum(-1), weights[..., 2:].sum(-1)
+    within = (weights[..., 1] / first.clamp(min=1e-30), weights[..., 3] / second.clamp(min=1e-30))
+    return [*((slope, torch.zeros_like(offset)) for slope in within), (second, offset)]
 
 
 def _beaten(sides: list[tuple[Tensor, Tensor]]) -> Tensor:
