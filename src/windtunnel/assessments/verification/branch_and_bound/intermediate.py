@@ -25,8 +25,8 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
         every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
         if decides_windows(network, j):
-            low, up = winners_apart(bounded, j)
-            ends = [low, -up]
+            bounded.add(*winners_apart(bounded, j))
+            continue
         if layer.direct and not groups_of(network, j, rows):
             _exact(bounded, j, ends, rows)
         else:
@@ -36,18 +36,28 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
 
 
 def improve_network(
-    bounded: Bounded, which: list[Tensor], iterations: int, rows: int, expired: Callable[[], bool]
+    bounded: Bounded,
+    which: list[Tensor],
+    iterations: int,
+    rows: int,
+    expired: Callable[[], bool],
+    *,
+    others: bool = True,
 ) -> None:
-    """Alpha-CROWN for the bounds in `which`, (2, n, size) bool of each layer, CROWN for the others; in the order of layers.
+    """Alpha-CROWN for the bounds in `which`, (2, n, size) bool of each layer; CROWN again for the others, where they are wanted.
 
-    Ends early when `expired`; all bounds hold at any time.
+    In the order of layers. Ends early when `expired`; all bounds hold at any time.
     """
     for j, layer in enumerate(bounded.network.layers):
         if layer.direct or expired() or isinstance(layer.activation, Observed):
             continue
+        if decides_windows(bounded.network, j):
+            bounded.tighten(j, *winners_apart(bounded, j))
+            continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)
-        _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
+        if others:
+            _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
         _improve(bounded, j, ends, open_ & which[j], iterations, rows)
         bounded.tighten(j, ends[0], -ends[1])
 
