@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
 import click
@@ -39,6 +41,7 @@ def verify(
       windtunnel verify --vnnlib spec.vnnlib --onnx net.onnx --timeout 60
       windtunnel verify --audit proof
     """  # noqa: D301
+    began = time.monotonic()
     if (audit is None) == (specification is None) or (specification is None) != (onnx is None):
         raise click.UsageError("give --vnnlib FILE and --onnx FILE, or --audit NAME")
     if audit is not None:
@@ -50,9 +53,10 @@ def verify(
     assert specification is not None
     assert onnx is not None
     # Who gives seconds wants them used: subdomains are not counted then.
-    limits = {} if timeout is None else {"timeout": timeout, "time_budget": timeout, "params": {"domains": _UNCOUNTED}}
-    entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", **limits})
-    answer = decide_instance(onnx, specification, entry).text()
+    params = {} if timeout is None else {"domains": _UNCOUNTED}
+    entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", "params": params})
+    deadline = math.inf if timeout is None else began + timeout
+    answer = decide_instance(onnx, specification, entry, deadline=deadline).text()
     click.echo(answer)
     if result is not None:
         result.write_text(f"{answer}\n")

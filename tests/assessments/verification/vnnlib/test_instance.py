@@ -1,5 +1,8 @@
 """Exported samples, decided one by one, have the verdicts of the assessment; counter-examples are inside and wrong."""
 
+import math
+import time
+
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +12,7 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.vnnlib import instance
 from windtunnel.assessments.verification.vnnlib.export import export_instances
 from windtunnel.assessments.verification.vnnlib.instance import Decision, decide_instance
 from windtunnel.assessments.verification.vnnlib.specification import read_specifications
@@ -84,18 +88,36 @@ def test_the_command_understands_the_graphs_own_shape_and_boxes_beyond_images(co
 
 def test_seconds_that_are_given_are_the_only_limit(column, tmp_path, monkeypatch):
     """By its default branch and bound would end after 20,000 subdomains: a quarter of a minute on two layers of 256."""
-    entries = []
+    asked = []
     monkeypatch.setattr(
         "windtunnel.assessments.verification.vnnlib.instance.decide_instance",
-        lambda *given: entries.append(given[2]) or Decision("unknown"),
+        lambda *given, deadline: asked.append((given[2], deadline - time.monotonic())) or Decision("unknown"),
     )
     given = ["--vnnlib", str(specification(tmp_path, 0.6, 2.0)), "--onnx", str(column)]
     for more in ([], ["--timeout", "300"]):
         assert CliRunner().invoke(verify, [*given, *more]).exit_code == 0
-    by_work, by_time = entries
-    assert (by_work.timeout, by_time.timeout, by_time.time_budget) == (None, 300, 300)
+    (by_work, without), (by_time, left) = asked
+    assert without == math.inf
+    assert 200 < left <= 300  # what starting took is counted
     assert BranchAndBound.model_validate(by_time.params).domains > 10**9
     assert "domains" not in by_work.params
+
+
+def test_the_boxes_of_a_specification_share_the_seconds(column, tmp_path, monkeypatch):
+    path, budgets = specification(tmp_path, 0.6, 2.0), []
+    monkeypatch.setattr(instance, "read_specifications", lambda path: 3 * read_specifications(path))
+
+    def decided(network, reference, asked, entry, seed):
+        budgets.append(entry.time_budget)
+        time.sleep(0.3)
+        return Decision("unsat")
+
+    monkeypatch.setattr(instance, "_decide", decided)
+    found = decide_instance(column, path, ENTRY, deadline=time.monotonic() + 30)
+    assert found.word == "unsat"
+    assert budgets == sorted(budgets, reverse=True)
+    assert 0.6 <= budgets[0] - budgets[2] < budgets[0] < 30
+    assert decide_instance(column, path, ENTRY, deadline=time.monotonic()).word == "timeout"
 
 
 def test_a_specification_of_another_size_is_refused(column, tmp_path):

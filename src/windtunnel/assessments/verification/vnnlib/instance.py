@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.steps import load_steps
 from windtunnel.assessments.verification.vnnlib.specification import (
     Specification,
     counter_example,
@@ -79,16 +81,25 @@ class _Margins(nn.Module):
         return F.linear(self.network(x), self.weight, self.bias)
 
 
-def decide_instance(onnx: Path, specification: Path, entry: VerificationEntry, seed: int = 0) -> Decision:
-    """Decide one instance. `entry`: which steps, with which limits.
+def decide_instance(
+    onnx: Path, specification: Path, entry: VerificationEntry, seed: int = 0, deadline: float = math.inf
+) -> Decision:
+    """Decide one instance. `entry`: which steps, with which limits. deadline: of `time.monotonic`, for all boxes of the specification.
 
     Raises UserError for files that are no instance, IncompatibleError for a graph that no step has bounds for.
     """
     network, reference = OnnxNetwork(onnx).eval().requires_grad_(False), OnnxModule(onnx)
+    load_steps(entry.steps)  # their seconds count here
     words: list[str] = []
     for asked in read_specifications(specification):
         _check(onnx, network, reference, asked)
-        found = _decide(network, reference, asked, entry, seed)
+        left = deadline - time.monotonic()
+        limits = {"timeout": left, "time_budget": left} if left < math.inf else {}
+        found = (
+            _decide(network, reference, asked, entry.model_copy(update=limits), seed)
+            if left > 0
+            else Decision("timeout")
+        )
         if found.word == "sat":
             return found
         words.append(found.word)
