@@ -35,7 +35,7 @@ class _Slopes:
 
 # Nearly all functions of a dense network. Each is of one unit, or of all at positions of disjoint windows: the 1,500 most influential
 # units of a LeNet are parts of 1,050 such functions, of which the best 800 give the same bounds. Where windows are bounded as one
-# (`windows`) less does unless there is time: a LeNet trained adversarially (epsilon 0.1) has margins of -1.19 and -2.22 after 11 s, of
+# (`windows`) less does: a LeNet trained adversarially (epsilon 0.1) has margins of -1.19 and -2.22 after 11 s, of
 # -0.73 and -1.8 after 25 s, and either way they close in 2 s more.
 _SLOPES, _BESIDE_WINDOWS = _Slopes(1000, 20, True), _Slopes(700, 10, False)
 _COLUMNS = 64  # of each layer, that get planes for a margin
@@ -141,14 +141,13 @@ class _Work:
         _, rows = self._roots(bounded, members, _QUICK_ROOT)
         if rows is None or self._expired():
             return
-        long = self._limits.domains > _LONG
-        slopes = _BESIDE_WINDOWS if self._network.has_windows and not long else _SLOPES
+        slopes = _BESIDE_WINDOWS if self._network.has_windows else _SLOPES
         which, _ = influential(bounded, rows, slopes.functions, self._limits.rows, together=True)
         improve_network(bounded, which, slopes.steps, self._limits.rows, self._expired, others=slopes.others)
         roots = self._bent_roots(bounded, members)
         worth, done, splits = self._network.piecewise_linear and len(self._network.layers) > 1, 0.0, 0
         usual, more = (_BENT, _MORE_BENT) if bounded.is_dense else (_CHORDS, _MORE_CHORDS)
-        for before, effort in usual + more if long else usual:
+        for before, effort in usual + more if self._limits.domains > _LONG else usual:
             worth = worth and (done < _ENOUGH or effort.splits > splits)
             if not worth or before >= self._limits.domains:
                 break

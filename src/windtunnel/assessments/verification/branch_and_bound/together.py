@@ -12,12 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive import Group
 from windtunnel.core.contracts import Norm
 
 _NUMBERS = 2**22  # coefficients of the input, of units apart, at a time
+# Numbers of a float64 tensor on a processor. One of more than 32 MiB is mapped and cleared each time that it is made: the pairs of
+# windows of a LeNet's second pooling take 13 s with tensors of 43 MB, and 7.5 s with 13 MB.
+_LARGEST = 3 * 2**19
 
 
 def bound_together(
@@ -28,7 +32,7 @@ def bound_together(
     By CROWN, whose slopes are optimised where there are `iterations`. Without these, intervals over the inputs of the layer come first:
     they cost little, and units that they show to be stable need no more. rows: linear functions that are carried together.
     """
-    parts = [group.part(units) for group in groups for units in group.units.split(max(1, rows // 2))]
+    parts = [group.part(units) for group in groups for units in group.units.split(_at_once(bounded, rows))]
     for i in range(len(bounded.region)):
         layer = _Layer(bounded, j, i, ends, which)
         if not iterations:
@@ -40,6 +44,14 @@ def bound_together(
             for part, (side, row), alpha in zip(parts, chosen, slopes, strict=True):
                 if len(row):
                     layer.raise_by_lines(layer.begun(part), side, row, alpha)
+
+
+def _at_once(bounded: Bounded, rows: int) -> int:
+    """Channels that are carried together, both sides of each."""
+    network, most = bounded.network, rows // 2
+    if network.device.type == "cpu":
+        most = min(most, _LARGEST // (2 * max(network.sizes, default=1)))
+    return max(1, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,7 @@ class _Layer:
     def chosen(self, group: Group) -> tuple[Tensor, Tensor]:
         """(side, row) of the channels of a group with a unit that is asked for and open."""
         units, open_ = group.units, self._which[:, group.units]
-        if self._layer.splits:
+        if not isinstance(self._layer.activation, Smooth):
             open_ = open_ & (self._ends[0][units] < 0) & (self._ends[1][units] < 0)
         side, row = open_.any(2).nonzero().unbind(1)
         return side, row
