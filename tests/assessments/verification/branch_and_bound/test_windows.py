@@ -94,6 +94,9 @@ NETS = {
     "columns that overlap": lambda: nn.Sequential(
         nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2, (2, 1)), nn.Flatten(), nn.Linear(3 * 3 * 6, 3)
     ),
+    "channels in the place of samples": lambda: nn.Sequential(
+        nn.Flatten(1, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(25, 3)
+    ),
     "adaptive": lambda: nn.Sequential(
         nn.Conv2d(1, 3, 3, padding=1), nn.Sigmoid(), nn.AdaptiveMaxPool2d(5), nn.Flatten(), nn.Linear(75, 3)
     ),
@@ -107,7 +110,7 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm):
     shape = (1, 9, 9) if "overlap" in name else (1, 10, 10)
     module = NETS[name]().eval().requires_grad_(False)
     network = Network(module, shape, CPU)
-    assert network.has_windows == (name != "columns that overlap")
+    assert network.has_windows == (name not in {"columns that overlap", "channels in the place of samples"})
     region = Region.around(torch.rand(2, *shape), norm, 0.1 if norm is Norm.LINF else 0.7, CPU)
     bounded = bound_network(network, region, 64)
     generator = torch.Generator().manual_seed(1)
@@ -137,6 +140,18 @@ def test_no_point_lies_below_a_bound_with_splits_and_without(name, norm):
         for some in (rows, rows.with_multipliers(alpha, beta)):
             split = type(rows)(end, spec, sample, signs, some.alpha, some.beta)
             assert bool((bounded.value(split) <= value + 1e-9).all()), share
+
+
+def test_a_subdomain_that_is_empty_has_a_bound_too():
+    region = Region.around(torch.full((1, 1, 2, 2), 0.5), Norm.LINF, 0.5, CPU)
+    network = Network(nn.Sequential(nn.Conv2d(1, 1, 1), LargestLessMean()), (1, 2, 2), CPU)
+    bounded = bound_network(network, region, 64)
+    every = torch.tensor(list(product([-1, 0, 1], repeat=3)), dtype=torch.int8)
+    spec = torch.tensor([[1.0, -1.0]]).expand(len(every), -1)
+    rows = bounded.start(len(network.layers), spec, torch.zeros(len(every), dtype=torch.int64))
+    for j in (1, 2):  # the last pixel wins for sure, whatever a split says
+        bounded.low[j].fill_(0.1)
+    assert bool(bounded.value(replace(rows, signs=every)).isfinite().all())
 
 
 def test_after_a_split_it_is_the_game_of_who_is_left():

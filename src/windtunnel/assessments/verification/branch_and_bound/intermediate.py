@@ -21,12 +21,12 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
     """CROWN bounds of every layer; in float64, `rows` at a time. Units that intervals show to be stable have theirs."""
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
-        n, size = len(region), layer.size
-        ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
-        every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
         if decides_windows(network, j):
             bounded.add(*winners_apart(bounded, j))
             continue
+        n, size = len(region), layer.size
+        ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
+        every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
         if layer.direct and not groups_of(network, j, rows):
             _exact(bounded, j, ends, rows)
         else:

@@ -120,7 +120,8 @@ class Windows:
         """Write the windows' lines from above into k, of rows with the splits `signs` (m, C) in the regions `sample` (m,).
 
         sample: None where there is one region; then k may be of one row, where nothing is split. Only the sum of a window's
-        three offsets is bounded, and written at its last kink: what a row has of a window, it has from above of all of its kinks.
+        three offsets is bounded, and written at its last kink: what a row has of a window, it has from above of all of its kinks. Where
+        the last kink is split that is not so, and the three keep chords of their own.
         """
         pick = slice(None) if sample is None else sample
         split = torch.zeros_like(self._columns[-1], dtype=torch.bool)
@@ -161,7 +162,7 @@ class Windows:
 
 
 def _lines(weights: Tensor, offset: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """(slope, offset) of the kinks of both pairs and of the last kink, that make up the weights (..., 4) and the offset (...,)."""
+    """(slope, offset) of the kinks of both pairs, whose offsets are 0, and of the last kink, that make up weights (..., 4) and offset."""
     first, second = weights[..., :2].sum(-1), weights[..., 2:].sum(-1)
     within = (weights[..., 1] / first.clamp(min=1e-30), weights[..., 3] / second.clamp(min=1e-30))
     return [*((slope, torch.zeros_like(offset)) for slope in within), (second, offset)]
@@ -182,5 +183,6 @@ def _better(
     offset = of_last + (1 - last) * of_a + last * of_b
     offset = torch.minimum(offset, value_of(d, own, out) + room)
     known, real = _made_weights(known, out)
+    offset = torch.where(out.all(-1), of_last, offset)  # of an empty subdomain, where no value is
     other = torch.where(real, value_of(d, known, out) + room, torch.inf)
     return torch.where((other < offset)[..., None], known, own), torch.minimum(offset, other)

@@ -84,7 +84,8 @@ class _Margins(nn.Module):
 def decide_instance(
     onnx: Path, specification: Path, entry: VerificationEntry, seed: int = 0, deadline: float = math.inf
 ) -> Decision:
-    """Decide one instance. `entry`: which steps, with which limits. deadline: of `time.monotonic`, for all boxes of the specification.
+    """Decide one instance. `entry`: which steps, with which limits. deadline: of `time.monotonic`, for all boxes of the
+    specification, of which each may take what those before it have left.
 
     Raises UserError for files that are no instance, IncompatibleError for a graph that no step has bounds for.
     """
@@ -92,18 +93,23 @@ def decide_instance(
     load_steps(entry.steps)  # their seconds count here
     words: list[str] = []
     for asked in read_specifications(specification):
-        _check(onnx, network, reference, asked)
         left = deadline - time.monotonic()
-        limits = {"timeout": left, "time_budget": left} if left < math.inf else {}
-        found = (
-            _decide(network, reference, asked, entry.model_copy(update=limits), seed)
-            if left > 0
-            else Decision("timeout")
-        )
+        if left <= 0:
+            words.append("timeout")
+            continue
+        _check(onnx, network, reference, asked)
+        found = _decide(network, reference, asked, _within(entry, left), seed)
         if found.word == "sat":
             return found
         words.append(found.word)
     return Decision(next((word for word in ("timeout", "unknown") if word in words), "unsat"))
+
+
+def _within(entry: VerificationEntry, left: float) -> VerificationEntry:
+    """The entry with `left` seconds at most."""
+    if left == math.inf:
+        return entry
+    return entry.model_copy(update={key: min(left, getattr(entry, key) or left) for key in ("timeout", "time_budget")})
 
 
 def _check(onnx: Path, network: OnnxNetwork, reference: OnnxModule, asked: Specification) -> None:
