@@ -12,7 +12,7 @@ from torch import nn
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
-from windtunnel.assessments.verification.branch_and_bound.windows import best_weights, decides_windows, value_of
+from windtunnel.assessments.verification.branch_and_bound.windows import best_weights, value_of
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")
@@ -156,7 +156,7 @@ def test_a_subdomain_that_is_empty_has_a_bound_too():
 
 def test_after_a_split_it_is_the_game_of_who_is_left():
     bounded, rows = largest_less_mean()
-    last = next(j for j in range(len(bounded.network.layers)) if decides_windows(bounded.network, j))
+    last = next(j for j, layer in enumerate(bounded.network.layers) if layer.decides_windows)
     rows.signs[0, bounded.slices[last - 1].start] = 1  # the second pixel beats the first
     # Weights of 1/3 each and 2/3 of the largest difference; less the mean, at most 1/4 + 2/3. Chords have 1/2, 1/4, 1/4 and 3/4.
     assert float(bounded.value(rows)) == pytest.approx(-11 / 12, abs=1e-6)

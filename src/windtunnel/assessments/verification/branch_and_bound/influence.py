@@ -16,7 +16,6 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.receptive import rows_of
-from windtunnel.assessments.verification.branch_and_bound.windows import decides_windows
 
 
 def influential(
@@ -38,7 +37,7 @@ def influential(
     for j in reversed(range(len(network.layers))):
         layer = network.layers[j]
         weights = torch.zeros(2, n, layer.size, device=network.device)
-        if layer.splits and bounded.below(j) and not decides_windows(network, j):
+        if layer.splits and bounded.below(j) and not layer.decides_windows:
             weights[:, :, bounded.units[j]] = gain.total[:, :, bounded.slices[j]]
             for part in _weighted(bounded, j, weights, rows):
                 gain.add(part)

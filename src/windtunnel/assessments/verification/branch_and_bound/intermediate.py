@@ -14,14 +14,14 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.together import bound_together
-from windtunnel.assessments.verification.branch_and_bound.windows import decides_windows, winners_apart
+from windtunnel.assessments.verification.branch_and_bound.windows import winners_apart
 
 
 def bound_network(network: Network, region: Region, rows: int) -> Bounded:
     """CROWN bounds of every layer; in float64, `rows` at a time. Units that intervals show to be stable have theirs."""
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
-        if decides_windows(network, j):
+        if layer.decides_windows:
             bounded.add(*winners_apart(bounded, j))
             continue
         n, size = len(region), layer.size
@@ -51,7 +51,7 @@ def improve_network(
     for j, layer in enumerate(bounded.network.layers):
         if layer.direct or expired() or isinstance(layer.activation, Observed):
             continue
-        if decides_windows(bounded.network, j):
+        if layer.decides_windows:
             bounded.tighten(j, *winners_apart(bounded, j))
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]

@@ -47,6 +47,11 @@ class Layer:
         """Whether its units can be split into two linear cases."""
         return isinstance(self.activation, Kink)
 
+    @property
+    def decides_windows(self) -> bool:
+        """Whether these are the last kinks of windows of four; before it come their pairs, and what is observed across these."""
+        return self.activation is LAST_OF_WINDOW
+
 
 @dataclass(frozen=True, slots=True)
 class Tape:
@@ -172,7 +177,7 @@ class Network:
     @property
     def has_windows(self) -> bool:
         """Whether windows of four are bounded as one somewhere, see `windows`."""
-        return any(layer.activation is LAST_OF_WINDOW for layer in self.layers)
+        return any(layer.decides_windows for layer in self.layers)
 
     def tape(self, rows: int, dtype: torch.dtype) -> Tape:
         """A run on at least `rows` zeros, with zeros for the outputs of the activations.

@@ -16,7 +16,7 @@ from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.planes import Plane
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
-from windtunnel.assessments.verification.branch_and_bound.windows import Windows, decides_windows
+from windtunnel.assessments.verification.branch_and_bound.windows import Windows
 
 _LARGEST = 2**20  # weights of a layer that are written out
 
@@ -226,7 +226,7 @@ class Bounded:
             return None
         if not layer.direct or len(units) * self.network.inputs > _LARGEST:
             return None
-        if j + 1 < len(self.network.layers) and decides_windows(self.network, j + 1):
+        if j + 1 < len(self.network.layers) and self.network.layers[j + 1].decides_windows:
             return None  # planes take the place of single chords
         spec = torch.zeros(len(units), layer.size, dtype=torch.float64, device=self.network.device)
         spec[torch.arange(len(units)), units] = 1.0
@@ -259,8 +259,8 @@ class Bounded:
 
     def _windows_below(self, node: int) -> Iterator[Windows]:
         """Of every layer before `node` that decides windows of four."""
-        for j in range(node):
-            if decides_windows(self.network, j) and len(self.units[j]):
+        for j, layer in enumerate(self.network.layers[:node]):
+            if layer.decides_windows and len(self.units[j]):
                 if j not in self._windows:
                     self._windows[j] = Windows(self, j)
                 yield self._windows[j]
@@ -372,8 +372,6 @@ class Bounded:
 
         def taken_for(j: int, z: Tensor) -> Tensor:
             flat, fixed, units, at = z.flatten(1), relaxation.fixed[j], self.units[j], self.slices[j]
-            if isinstance(self.network.layers[j].activation, Observed):
-                return flat
             if isinstance(fixed, Lines):
                 side = back.chosen[j].sign().add_(1).mul_(0.5)
                 slopes, offsets = (

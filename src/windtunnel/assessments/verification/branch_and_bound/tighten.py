@@ -16,7 +16,7 @@ from windtunnel.assessments.verification.branch_and_bound.intermediate import un
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
-from windtunnel.assessments.verification.branch_and_bound.windows import decides_windows, winners_apart
+from windtunnel.assessments.verification.branch_and_bound.windows import winners_apart
 
 # Of the slopes: of each unit, and of each half of a split one. All bounds of a residual network with 8 splits, 1 and 2 steps of the
 # halves: a margin of -2.45 becomes -0.28 and -0.24 in 31 and 38 s; with 4 splits and 5 steps -0.65 in 46 s. On a CNN 1 step loses a third.
@@ -45,7 +45,7 @@ def tighten(
     """
     most = min(rows // 2, _TOGETHER) if effort.planes else rows // 2
     for j, layer in enumerate(bounded.network.layers):
-        if decides_windows(bounded.network, j):
+        if layer.decides_windows:
             bounded.tighten(j, *winners_apart(bounded, j))
         if layer.direct or not layer.splits or not bounded.below(j):
             continue

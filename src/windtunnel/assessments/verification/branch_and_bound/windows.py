@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.activations import LAST_OF_WINDOW
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, kinks
 
 if TYPE_CHECKING:
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
     from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 
 _ROOM = 1e-9  # of the largest difference of a window: what rounding in weights and sums may take
-
-
-def decides_windows(network: Network, j: int) -> bool:
-    """Whether layer j decides windows of four: layer j - 1 decides their pairs, and layer j - 2 observes differences across pairs."""
-    return network.layers[j].activation is LAST_OF_WINDOW
 
 
 def of_pairs(network: Network, last: int, units: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,9 +106,10 @@ class Windows:
         self._chords = [kinks(low, up, low.new_zeros(())) for low, up in ends]
         self._out = _beaten([(low >= 0, (low < 0) & (up <= 0)) for low, up in ends])
         weights = best_weights(self._d, self._out)[0]
-        self._weights, self._offset = _better(
+        self._weights, offset = _better(
             [(k.up, k.offset) for k in self._chords], weights, self._d, self._out, self._room
         )
+        self._lines = _lines(self._weights, offset)
 
     def bend(self, k: Kinks, signs: Tensor, sample: Tensor | None) -> None:
         """Write the windows' lines from above into k, of rows with the splits `signs` (m, C) in the regions `sample` (m,).
@@ -129,7 +124,8 @@ class Windows:
             split |= (signs.index_select(1, columns.clamp(min=0)) != 0).any(0) & (columns >= 0)
         at = split.nonzero().flatten()
         of_split = self._of_split(k, signs, pick, at) if len(at) else None
-        self._write(k, torch.arange(len(split), device=at.device), _lines(self._weights[pick], self._offset[pick]))
+        unsplit = [(slope[pick], offset[pick]) for slope, offset in self._lines]
+        self._write(k, torch.arange(len(split), device=at.device), unsplit)
         if of_split is not None:
             self._write(k, at, of_split)
 
