@@ -165,9 +165,8 @@ def _max_pool2d(
     shape = F.max_pool2d(z.detach()[:1], kernel, step, pad, spread, ceil_mode).shape[-2:]
     sides = zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)
     rows, columns = (_windows(*side) for side in sides)
-    z = _cut(
-        z, -2, rows
-    )  # (N, C, H, 2, W); of images without a batch, (C, H, 2, W), channels are what torch has for samples
+    # Now (N, C, H, 2, W), where images without a batch are (C, H, 2, W): their channels are in the place of samples.
+    z = _cut(z, -2, rows)
     if z.ndim == 5 and kernel == (2, 2) and torch.equal(columns.flatten(), torch.arange(columns.numel())):
         return _largest_of_four(apply, z.select(-2, 0), z.select(-2, 1), len(columns))
     return _knockout(apply, _cut(_knockout(apply, z, -2), -1, columns), -1)
