@@ -67,7 +67,7 @@ def test_a_quarter_of_the_bounds_gains_far_more_than_a_quarter_of_what_all_of_th
     def gained(most: int) -> float:
         bounded, rows = bounded_margins(1)
         before = bounded.value(rows)
-        improve_network(bounded, influential(bounded, rows, most, 64)[0], 20, 64, lambda: False)
+        improve_network(bounded, influential(bounded, rows, most, 64)[0], 20, 64, 2**30, lambda: False)
         fresh = bounded.start(rows.start, rows.spec, rows.sample)
         return float((bounded.value(optimise(bounded, fresh, 20, torch.inf)[1]) - before).sum())
 
@@ -79,5 +79,5 @@ def test_a_quarter_of_the_bounds_gains_far_more_than_a_quarter_of_what_all_of_th
 def test_time_that_is_over_leaves_bounds_as_they_are():
     bounded, rows = bounded_margins()
     before = [low.clone() for low in bounded.low]
-    improve_network(bounded, influential(bounded, rows, EVERY, 64)[0], 20, 64, lambda: True)
+    improve_network(bounded, influential(bounded, rows, EVERY, 64)[0], 20, 64, 2**30, lambda: True)
     assert all(torch.equal(a, b) for a, b in zip(before, bounded.low, strict=True))

@@ -91,7 +91,8 @@ def test_rounds_follow_where_the_first_covered_little_of_the_influence_and_searc
     influential, called = deciding.influential, []
     monkeypatch.setattr(deciding, "influential", of_a_share)
     monkeypatch.setattr(deciding, "_LONG", long)
-    monkeypatch.setattr(deciding, "_MORE_CHORDS", ((550, Effort(5000, 12, False)),))
+    efforts = (deciding._CHORDS[0], ((550, Effort(5000, 12, False)),))
+    monkeypatch.setattr(deciding, "_CHORDS", efforts)
     monkeypatch.setattr(deciding, "tighten", lambda *given: (called.append(given[2]), tighten(*given)))
     torch.manual_seed(0)
     sizes = [1, 6, 6, 6]
@@ -102,4 +103,4 @@ def test_rounds_follow_where_the_first_covered_little_of_the_influence_and_searc
     never = lambda points, sample: torch.zeros(len(points), dtype=torch.bool)  # noqa: E731
     region = Region.around(x, Norm.LINF, 0.3, CPU)
     decide(net, region, target, torch.zeros(1), never, Limits(600, 3, 16, 2**30, 64), lambda: False)
-    assert called == [effort for _, effort in (deciding._CHORDS + deciding._MORE_CHORDS)[:rounds]]
+    assert called == [effort for _, effort in (efforts[0] + efforts[1])[:rounds]]

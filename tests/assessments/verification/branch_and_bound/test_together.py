@@ -76,10 +76,10 @@ def test_each_unit_has_the_bound_that_it_has_alone_or_is_stable_by_intervals(nam
     for j, layer in enumerate(net.layers):
         groups, every = groups_of(net, j, 16), torch.ones(2, 2, layer.size, dtype=torch.bool)
         alone, together = nothing_known(bounded, j), nothing_known(bounded, j)
-        bound_apart(bounded, j, alone, every, 0, 16)
+        bound_apart(bounded, j, alone, every, 0, 16, 0)
         if groups:
             grouped += 1
-            bound_together(bounded, j, groups, together, every, 0, 16)
+            bound_together(bounded, j, groups, together, every, 0, 16, 0)
             left = (together[0] < 0) & (together[1] < 0) if layer.splits else every[0]
             assert left.any()
             for a, b in zip(alone, together, strict=True):
@@ -167,7 +167,7 @@ def test_better_slopes_raise_the_bounds_of_a_whole_layer_and_no_point_lies_outsi
     bounded = bound_network(net, balls, 64)
     before = [(up - low).sum() for low, up in zip(bounded.low, bounded.up, strict=True)]
     every = [torch.ones(2, 2, layer.size, dtype=torch.bool) for layer in net.layers]
-    improve_network(bounded, every, 10, 64, lambda: False)
+    improve_network(bounded, every, 10, 64, 2**30, lambda: False)
     after = [(up - low).sum() for low, up in zip(bounded.low, bounded.up, strict=True)]
     assert all(b <= a for a, b in zip(before, after, strict=True))
     if name != "smooth":  # whose slopes are fixed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,8 +55,10 @@ Activation = Kink | Smooth | Observed
 Apply = Callable[[Activation, Tensor], Tensor]
 
 RELU = Kink(torch.zeros((), dtype=torch.float64))
-# Of windows of four: ReLUs that decide between the winners of their pairs, and the differences across pairs; see `windows`.
+# Of windows of four, see `windows`: ReLUs that decide between the winners of their pairs, and the differences across pairs. Where a ReLU
+# of the largest number follows, that ReLU, and the numbers themselves.
 LAST_OF_WINDOW, ACROSS_PAIRS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
+OF_LARGEST, NUMBERS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 
 
 def gelu_tanh(z: Tensor) -> Tensor:
@@ -148,8 +151,27 @@ def _knockout(apply: Apply, values: Tensor, dim: int = -1) -> Tensor:
     return values.squeeze(dim)
 
 
-def _max_pool2d(
-    apply: Apply,
+def _max_pool2d(apply: Apply, z: Tensor, *given: Any, **more: Any) -> Tensor:
+    rows, columns = _windows_of(z, *given, **more)
+    # Now (N, C, H, 2, W), where images without a batch are (C, H, 2, W): their channels are in the place of samples.
+    z = _cut(z, -2, rows)
+    if z.ndim == 5 and rows.shape[1] == 2 and _pairs(columns):
+        return _largest_of_four(apply, z.select(-2, 0), z.select(-2, 1), len(columns))
+    return _knockout(apply, _cut(_knockout(apply, z, -2), -1, columns), -1)
+
+
+def of_four_apart(z: Tensor, *given: Any, **more: Any) -> bool:
+    """Whether max pooling of z, with these arguments after it, is over windows of 2 x 2 side by side in both directions."""
+    return z.ndim == 4 and all(map(_pairs, _windows_of(z, *given, **more)))
+
+
+def relu_of_largest(apply: Apply, z: Tensor, *given: Any, **more: Any) -> Tensor:
+    """The ReLU of max pooling that is `of_four_apart`, or max pooling of the ReLU."""
+    apply(NUMBERS, z)
+    return apply(OF_LARGEST, _max_pool2d(apply, z, *given, **more))
+
+
+def _windows_of(
     z: Tensor,
     kernel_size: int | tuple[int, ...],
     stride: int | tuple[int, ...] | None = None,
@@ -157,7 +179,8 @@ def _max_pool2d(
     dilation: int | tuple[int, ...] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """Of max pooling: what its windows take of rows, (height, kernel) indices, and what they take of columns."""
     if return_indices:
         raise NotImplementedError("max_pool2d that returns indices")
     kernel, pad, spread = (pair(v) for v in (kernel_size, padding, dilation))
@@ -165,11 +188,12 @@ def _max_pool2d(
     shape = F.max_pool2d(z.detach()[:1], kernel, step, pad, spread, ceil_mode).shape[-2:]
     sides = zip(z.shape[-2:], shape, kernel, step, pad, spread, strict=True)
     rows, columns = (_windows(*side) for side in sides)
-    # Now (N, C, H, 2, W), where images without a batch are (C, H, 2, W): their channels are in the place of samples.
-    z = _cut(z, -2, rows)
-    if z.ndim == 5 and kernel == (2, 2) and torch.equal(columns.flatten(), torch.arange(columns.numel())):
-        return _largest_of_four(apply, z.select(-2, 0), z.select(-2, 1), len(columns))
-    return _knockout(apply, _cut(_knockout(apply, z, -2), -1, columns), -1)
+    return rows, columns
+
+
+def _pairs(windows: Tensor) -> bool:
+    """Whether windows (count, kernel) along one side are pairs, side by side."""
+    return windows.shape[1] == 2 and torch.equal(windows.flatten(), torch.arange(windows.numel()))
 
 
 def _largest_of_four(apply: Apply, upper: Tensor, lower: Tensor, count: int) -> Tensor:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
 from windtunnel.assessments.verification.branch_and_bound.influence import influential
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
@@ -32,6 +33,8 @@ class _Slopes:
     steps: int
     others: bool
 
+    splits: ClassVar[int] = 0
+
 
 # Nearly all functions of a dense network. Each is of one unit, or of all at positions of disjoint windows: the 1,500 most influential
 # units of a LeNet are parts of 1,050 such functions, of which the best 800 give the same bounds. Where windows are bounded as one
@@ -41,13 +44,20 @@ _SLOPES, _BESIDE_WINDOWS = _Slopes(1000, 20, True), _Slopes(700, 10, False)
 _COLUMNS = 64  # of each layer, that get planes for a margin
 # What is tightened in turn, and how many subdomains of a sample are searched before: that is thrown away afterwards, but it decides
 # what is nearly decided. Planes tighten more than splits do, where they are to be had.
-_CHORDS = ((100, Effort(200, 8, False)), (500, Effort(5000, 8, False)))
-_BENT = ((100, Effort(200, 0, True)), (500, Effort(1200, 16, True)))
-# Minutes more, for searches that may take longer than the default's. Measured on margins that 36,000 to 120,000 subdomains do not close: a
-# residual network's -1.21 becomes -0.30, those of 4 x 256 -3.10 and -4.07 become -1.77 and -2.79.
+# Beside windows splits of 200 bounds gain 0.01 to 0.02 in 20 s, slopes and planes a second time 0.04 to 0.06 in 27 s.
+# Then minutes more, for searches that may take longer than the default's. Measured on margins that 36,000 to 120,000 subdomains do not
+# close: a residual network's -1.21 becomes -0.30, those of 4 x 256 -3.10 and -4.07 become -1.77 and -2.79.
 _LONG = 20_000
-_MORE_CHORDS = ((5000, Effort(5000, 32, False)),)
-_MORE_BENT = ((5000, Effort(1200, 64, True)), (10_000, Effort(1200, 256, True)))
+_Rounds = tuple[tuple[int, Effort | _Slopes], ...]
+_CHORDS: tuple[_Rounds, _Rounds] = (
+    ((100, Effort(200, 8, False)), (500, Effort(5000, 8, False))),
+    ((5000, Effort(5000, 32, False)),),
+)
+_BENT: tuple[_Rounds, _Rounds] = (
+    ((100, Effort(200, 0, True)), (500, Effort(1200, 16, True))),
+    ((5000, Effort(1200, 64, True)), (10_000, Effort(1200, 256, True))),
+)
+_WINDOWS: tuple[_Rounds, _Rounds] = (((500, _BESIDE_WINDOWS),), ((5000, _BESIDE_WINDOWS),))
 _MOST = 5 * 10**7  # bounds that are tightened, times the units of the network: each of them takes passes through it
 # Another round must be worth it: the last one has gained that part of the missing margin, for its share of what there was to gain, and has
 # left some, or splits more. Measured: 200 bounds are 0.75 to 0.9 of it in a CNN of 2 convolutions, 0.25 in a residual network of 5.
@@ -141,12 +151,11 @@ class _Work:
         _, rows = self._roots(bounded, members, _QUICK_ROOT)
         if rows is None or self._expired():
             return
-        slopes = _BESIDE_WINDOWS if self._network.has_windows else _SLOPES
-        which, _ = influential(bounded, rows, slopes.functions, self._limits.rows, together=True)
-        improve_network(bounded, which, slopes.steps, self._limits.rows, self._expired, others=slopes.others)
+        windows = self._network.has_windows
+        self._better_slopes(bounded, rows, _BESIDE_WINDOWS if windows else _SLOPES)
         roots = self._bent_roots(bounded, members)
         worth, done, splits = self._network.piecewise_linear and len(self._network.layers) > 1, 0.0, 0
-        usual, more = (_BENT, _MORE_BENT) if bounded.is_dense else (_CHORDS, _MORE_CHORDS)
+        usual, more = _WINDOWS if windows else _BENT if bounded.is_dense else _CHORDS
         for before, effort in usual + more if self._limits.domains > _LONG else usual:
             worth = worth and (done < _ENOUGH or effort.splits > splits)
             if not worth or before >= self._limits.domains:
@@ -157,14 +166,28 @@ class _Work:
                 return
             known, rows = self._bounds[open_].clone(), roots[1]
             assert rows is not None
-            most = max(1, min(effort.bounds, _MOST // self._network.width))
-            which, share = influential(bounded, rows.at(torch.isin(roots[0], open_)), most, self._limits.rows)
-            tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
+            share = self._tightened(bounded, rows.at(torch.isin(roots[0], open_)), effort)
             roots = self._bent_roots(bounded, members)
             gained = (self._bounds[open_] - known) / (self._goal[open_] - known).clamp(min=1e-12)
             done, splits = float(share.amin()), effort.splits
             worth = bool(gained.amax() > _WORTH_IT * done)
         self._search(bounded, members, roots, self._limits.domains)
+
+    def _better_slopes(self, bounded: Bounded, margins: Rows, slopes: _Slopes) -> Tensor:
+        """Improve the inner bounds that the margins hang on most; (n,), which share they are of all that there is to gain."""
+        limits = self._limits
+        which, share = influential(bounded, margins, slopes.functions, limits.rows, together=True)
+        improve_network(bounded, which, slopes.steps, limits.rows, limits.memory, self._expired, others=slopes.others)
+        return share
+
+    def _tightened(self, bounded: Bounded, margins: Rows, effort: Effort | _Slopes) -> Tensor:
+        """As `_better_slopes`, by splits or by planes where that is the effort."""
+        if isinstance(effort, _Slopes):
+            return self._better_slopes(bounded, margins, effort)
+        most = max(1, min(effort.bounds, _MOST // self._network.width))
+        which, share = influential(bounded, margins, most, self._limits.rows)
+        tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
+        return share
 
     def decided(self) -> Decided:
         """What is known now."""

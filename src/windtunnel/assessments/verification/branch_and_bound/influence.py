@@ -37,8 +37,9 @@ def influential(
     for j in reversed(range(len(network.layers))):
         layer = network.layers[j]
         weights = torch.zeros(2, n, layer.size, device=network.device)
-        if layer.splits and bounded.below(j) and not layer.decides_windows:
-            weights[:, :, bounded.units[j]] = gain.total[:, :, bounded.slices[j]]
+        if not isinstance(layer.activation, Smooth) and bounded.below(j) and not layer.decides_windows:
+            weights = gain.of_layer(j)
+            weights[:, :, bounded.units[j]] += gain.total[:, :, bounded.slices[j]]
             for part in _weighted(bounded, j, weights, rows):
                 gain.add(part)
         scores.append(weights * (bounded.up[j] - bounded.low[j]).float())
@@ -52,8 +53,8 @@ def influential(
     best = every.topk(min(most, every.shape[1]), 1).values
     which = [
         (score > 0) & (total[:, :, of_unit] >= best[:, -1:])
-        if layer.splits
-        else torch.full_like(score, isinstance(layer.activation, Smooth), dtype=torch.bool)
+        if not isinstance(layer.activation, Smooth)
+        else torch.ones_like(score, dtype=torch.bool)
         for layer, score, total, of_unit in zip(network.layers, scores, sums, row_of, strict=True)
     ]
     return which, torch.where(best[:, 0] > 0, best.sum(1) / every.sum(1), 1.0)
@@ -81,11 +82,21 @@ class _Gain:
         self._bounded = bounded
         columns = bounded.below(len(bounded.network.layers))
         self.total = torch.zeros(2, len(bounded.region), columns, device=bounded.network.device)
+        self._layers: dict[int, Tensor] = {}
+
+    def of_layer(self, j: int) -> Tensor:
+        """(2, n, size): the same of bounds of layer j that lines of windows hang on."""
+        if j not in self._layers:
+            size = self._bounded.network.layers[j].size
+            self._layers[j] = torch.zeros(2, len(self._bounded.region), size, device=self.total.device)
+        return self._layers[j]
 
     def add(self, rows: Rows) -> None:
         """What the columns below the rows contribute, which is in proportion to them."""
         relaxation = self._bounded.relaxation(rows, torch.float32)
         back, k = self._bounded.backward(rows, relaxation, torch.float32), relaxation.kinks
         lost = -back.coefficients.clamp(max=0) * k.open
+        for windows in self._bounded.windows_below(rows.start):
+            windows.credit(lost, rows.sample, self.of_layer)
         for side, slope in enumerate((k.up, 1 - k.up)):
             self.total[side, :, : lost.shape[1]].index_add_(0, rows.sample, lost * slope**2)

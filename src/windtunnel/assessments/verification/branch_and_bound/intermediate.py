@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.activations import Observed
+from windtunnel.assessments.verification.branch_and_bound.activations import Observed, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
+from windtunnel.assessments.verification.branch_and_bound.optimise import improved
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.together import bound_together
-from windtunnel.assessments.verification.branch_and_bound.windows import winners_apart
+from windtunnel.assessments.verification.branch_and_bound.windows import largest, winners_apart
 
 
 def bound_network(network: Network, region: Region, rows: int) -> Bounded:
     """CROWN bounds of every layer; in float64, `rows` at a time. Units that intervals show to be stable have theirs."""
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
-        if layer.decides_windows:
-            bounded.add(*winners_apart(bounded, j))
+        if layer.decides_windows or layer.follows_windows:
+            bounded.add(*(winners_apart if layer.decides_windows else largest)(bounded, j))
             continue
         n, size = len(region), layer.size
         ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
@@ -30,7 +30,7 @@ def bound_network(network: Network, region: Region, rows: int) -> Bounded:
         if layer.direct and not groups_of(network, j, rows):
             _exact(bounded, j, ends, rows)
         else:
-            _improve(bounded, j, ends, every, 0, rows)
+            _improve(bounded, j, ends, every, 0, rows, 0)
         bounded.add(ends[0], -ends[1])
     return bounded
 
@@ -40,6 +40,7 @@ def improve_network(
     which: list[Tensor],
     iterations: int,
     rows: int,
+    memory: int,
     expired: Callable[[], bool],
     *,
     others: bool = True,
@@ -49,16 +50,17 @@ def improve_network(
     In the order of layers. Ends early when `expired`; all bounds hold at any time.
     """
     for j, layer in enumerate(bounded.network.layers):
-        if layer.direct or expired() or isinstance(layer.activation, Observed):
+        if layer.direct or expired():
             continue
         if layer.decides_windows:
             bounded.tighten(j, *winners_apart(bounded, j))
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
-        open_ = (ends[0] < 0) & (ends[1] < 0) if layer.splits else torch.ones_like(ends[0], dtype=torch.bool)
-        if others:
-            _improve(bounded, j, ends, open_ & ~which[j], 0, rows)
-        _improve(bounded, j, ends, open_ & which[j], iterations, rows)
+        smooth = isinstance(layer.activation, Smooth)
+        open_ = torch.ones_like(ends[0], dtype=torch.bool) if smooth else (ends[0] < 0) & (ends[1] < 0)
+        if others and not isinstance(layer.activation, Observed):
+            _improve(bounded, j, ends, open_ & ~which[j], 0, rows, 0)
+        _improve(bounded, j, ends, open_ & which[j], iterations, rows, memory)
         bounded.tighten(j, ends[0], -ends[1])
 
 
@@ -71,20 +73,24 @@ def unit_rows(which: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor
         yield spec, sample[part], unit[part], side[part]
 
 
-def _improve(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int) -> None:
+def _improve(
+    bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int, memory: int
+) -> None:
     """Raise the lower bounds `ends` of z and of -z, each (n, size), where `which` (2, n, size) says so."""
     if groups := groups_of(bounded.network, j, rows):
-        bound_together(bounded, j, groups, ends, which, iterations, rows)
+        bound_together(bounded, j, groups, ends, which, iterations, rows, memory)
     else:
-        bound_apart(bounded, j, ends, which, iterations, rows)
+        bound_apart(bounded, j, ends, which, iterations, rows, memory)
 
 
-def bound_apart(bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int) -> None:
+def bound_apart(
+    bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int, memory: int
+) -> None:
     """As `bound_together`, by a linear function for each unit."""
     for spec, sample, unit, side in unit_rows(which, rows):
         part = bounded.start(j, spec, sample)
         if iterations:
-            _, part = optimise(bounded, part, iterations, 0.0)
+            part = improved(bounded, part, iterations, 0.0, memory)
         found = bounded.value(part)
         for k, end in enumerate(ends):
             at = side == k

@@ -19,16 +19,17 @@ from torch.overrides import TorchFunctionMode
 
 from windtunnel.assessments.verification.branch_and_bound.activations import (
     LAST_OF_WINDOW,
+    OF_LARGEST,
     REWRITES,
     Activation,
     Kink,
     Smooth,
+    relu_of_largest,
 )
 from windtunnel.assessments.verification.branch_and_bound.convolution import conv2d
+from windtunnel.assessments.verification.branch_and_bound.joined import NOTHING, SKIPPED, Joined, joined, name_of
 from windtunnel.core.errors import IncompatibleError
 
-# At these checks of exported programs, the copy in float64 would fail for being one.
-_SKIPPED = {"_assert_tensor_metadata", "_assert"}
 _KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
 _FINAL = {"softmax", "log_softmax"}  # at the end of a network they change no order: the logits before them are bounded
 
@@ -51,6 +52,11 @@ class Layer:
     def decides_windows(self) -> bool:
         """Whether these are the last kinks of windows of four; before it come their pairs, and what is observed across these."""
         return self.activation is LAST_OF_WINDOW
+
+    @property
+    def follows_windows(self) -> bool:
+        """Whether these are the largest of windows of four, before it come the last kinks; first of all the numbers are observed."""
+        return self.activation is OF_LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,30 +99,34 @@ class _Replacing(TorchFunctionMode):
     """Activations are answered by `apply`; everything else runs as it is, and `watch` may look at it.
 
     varies: for each call of such a function in turn, whether it depends on the input; found out by the first run, in
-    which it is empty, and then known to the others, which record no gradients.
+    which it is empty, and then known to the others, which record no gradients. joined: ReLUs that are left to the max pooling before
+    or after them, and these poolings, see `joined`.
     """
 
     def __init__(
         self,
         apply: Callable[[Activation, Tensor], Tensor],
         varies: list[bool],
+        joined: Joined,
         watch: Callable[[str, object], None] | None = None,
     ) -> None:
         super().__init__()
-        self._apply, self._watch = apply, watch
+        self._apply, self._watch, (self._left, self._taken) = apply, watch, joined
         self._varies, self._first, self._calls = varies, not varies, 0
         self._before_softmax: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own types
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "").split(".")[0]
-        name = name if name.startswith("_") else name.rstrip("_")
-        if name in _SKIPPED:
+        name = name_of(func)
+        if name in SKIPPED:
             return None
         if name in REWRITES and self._depends(args):
             if isinstance(func, torch._ops.OpOverload) and len(func._schema.returns) != 1:
                 raise NotImplementedError(f"{name} with its indices")
-            return REWRITES[name](self._apply, *args, **kwargs)
+            if self._calls - 1 in self._left:
+                return args[0]
+            rewrite = relu_of_largest if self._calls - 1 in self._taken else REWRITES[name]
+            return rewrite(self._apply, *args, **kwargs)
         recorded = name == "conv2d" and torch.is_grad_enabled() and self._requires_grad(args[:1])
         found = conv2d(*args, **kwargs) if recorded else func(*args, **kwargs)
         if name in _FINAL and isinstance(found, Tensor):
@@ -153,7 +163,9 @@ class Network:
         self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
         self._activations: list[Activation] = []
         self.windows: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        self._joined = NOTHING
         try:
+            self._joined = joined(self._modules[torch.float64], self._zeros(2, torch.float64))
             tape = self._record(2, torch.float64, first=True)
             self._refuse_what_is_not_affine()
             self._refuse_another_function()
@@ -212,7 +224,7 @@ class Network:
 
         if upto == 0:
             return None
-        mode = _Replacing(answer, self._varies)
+        mode = _Replacing(answer, self._varies, self._joined)
         try:
             with mode:
                 out = self._modules[x.dtype](x)
@@ -237,8 +249,11 @@ class Network:
         self.run(x, look)
         return torch.cat(met, 1) if met else x.flatten(1)[:, :0]
 
+    def _zeros(self, rows: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(rows, *self.input_shape, dtype=dtype, device=self.device)
+
     def _record(self, rows: int, dtype: torch.dtype, *, first: bool = False) -> Tape:
-        x = torch.zeros(rows, *self.input_shape, dtype=dtype, device=self.device, requires_grad=True)
+        x = self._zeros(rows, dtype).requires_grad_()
         leaves, pre = [x], list[Tensor]()
 
         def cut(activation: Activation, z: Tensor) -> Tensor:
@@ -248,7 +263,7 @@ class Network:
                 self._activations.append(activation)
             return leaves[-1]
 
-        mode = _Replacing(cut, self._varies)
+        mode = _Replacing(cut, self._varies, self._joined)
         with torch.enable_grad(), mode:
             out = self._modules[dtype](x)
         return Tape(leaves, pre, mode.logits(out))
@@ -264,7 +279,7 @@ class Network:
         x, module = x.to(self.device), self._modules[torch.float64]
         with torch.no_grad():
             own = module(x)
-            with _Replacing(lambda activation, z: activation(z), self._varies):
+            with _Replacing(lambda activation, z: activation(z), self._varies, self._joined):
                 found = module(x)
         if not torch.allclose(found, own, rtol=1e-6, atol=1e-6 * float(own.abs().amax())):
             raise NotImplementedError("an activation that changes its argument in place, where that is used again")
@@ -295,7 +310,7 @@ class Network:
             taken.append(points(tuple(z.shape[1:])))
             return taken[-1]
 
-        mode = _Replacing(replace, self._varies, watch)
+        mode = _Replacing(replace, self._varies, self._joined, watch)
         x = points(self.input_shape)
         with torch.no_grad(), mode:
             out = self._modules[torch.float64](x)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.adam import Adam
+from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
 _RATE, _DECAY = 0.1, 0.97
@@ -33,6 +34,15 @@ def optimise(bounded: Bounded, rows: Rows, iterations: int, stop: Tensor | float
     while len(left) and iterations >= 0:
         left, iterations = _ascend(bounded, rows, left, iterations, limit, best, alpha, beta)
     return best, rows.with_multipliers(alpha, beta)
+
+
+def improved(bounded: Bounded, rows: Rows, iterations: int, stop: float, memory: int) -> Rows:
+    """Undivided rows with better slopes; with planes too where windows of max pooling can have them, which help inner bounds most."""
+    if len(rows) and any(bounded.pieces(j) for j in range(rows.start)):
+        bent = with_planes(bounded, rows, iterations, memory, 0)
+        if bent.planes:
+            return bent
+    return optimise(bounded, rows, iterations, stop)[1]
 
 
 def _ascend(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -14,9 +15,16 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed, Smooth
 from windtunnel.assessments.verification.branch_and_bound.network import Network, gather
 from windtunnel.assessments.verification.branch_and_bound.planes import Plane
+from windtunnel.assessments.verification.branch_and_bound.planes_of_windows import (
+    Numbers,
+    Pieces,
+    numbers_of,
+    pieces_of,
+)
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, Lines, kinks, smooth_lines
 from windtunnel.assessments.verification.branch_and_bound.windows import Windows
+from windtunnel.core.contracts import Norm
 
 _LARGEST = 2**20  # weights of a layer that are written out
 
@@ -46,12 +54,19 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Rows of one node without planes, one after the other."""
+        """Rows of one node, one after the other; each with its planes, where all parts have some."""
         spec, sample, signs, alpha, beta = (
             torch.cat(of)
             for of in zip(*((r.spec, r.sample, r.signs, r.alpha, r.beta) for r in parts), strict=True)
         )  # fmt: skip
-        return cls(parts[0].start, spec, sample, signs, alpha, beta)
+        found = cls(parts[0].start, spec, sample, signs, alpha, beta)
+        if not all(part.planes for part in parts):
+            return found
+        planes = {j: Plane.joined([part.planes[j] for part in parts]) for j in parts[0].planes}
+        functions = [len(next(iter(part.planes.values())).offset) for part in parts]
+        starts = [0, *accumulate(functions[:-1])]
+        plane = torch.cat([part.plane + start for part, start in zip(parts, starts, strict=True)])
+        return replace(found, planes=planes, plane=plane)
 
     def at(self, index: Tensor) -> Rows:
         """The rows at `index`, int64 or bool."""
@@ -113,7 +128,9 @@ class Bounded:
         self._at_columns: tuple[Tensor, Tensor, Tensor]
         self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
         self._affine: dict[int, tuple[Tensor, Tensor] | None] = {}
-        self._windows: dict[int, Windows] = {}
+        self._windows: dict[tuple[int, bool], Windows] = {}
+        self._pieces: dict[int, Pieces | None] = {}
+        self._numbers: dict[int, Numbers | None] = {}  # of the columns that were open first: later ones are among them
         self._refresh()
 
     def add(self, low: Tensor, up: Tensor) -> None:
@@ -134,6 +151,7 @@ class Bounded:
         """The samples `members`, int64, alone."""
         found = Bounded(self.network, self.region.part(members))
         found.low, found.up = [low[members] for low in self.low], [up[members] for up in self.up]
+        found._numbers = dict(self._numbers)
         found._refresh()
         return found
 
@@ -141,6 +159,7 @@ class Bounded:
         self._fixed.clear()
         self._affine.clear()
         self._windows.clear()
+        self._pieces.clear()
         self.units, self.slices, end = [], [], 0
         nothing = torch.empty(0, dtype=torch.int64, device=self.network.device)
         parts: list[list[Tensor]] = [[], [], []]
@@ -234,6 +253,17 @@ class Bounded:
         w = tape.gradients(j, spec)[0]
         return None if w is None else (w.flatten(1), tape.node(j)[0].detach().flatten()[units])
 
+    def pieces(self, j: int) -> Pieces | None:
+        """What planes above layer j's columns start from, where it follows windows of numbers that see a small part of a box."""
+        if self.region.norm is not Norm.LINF:
+            return None
+        if j not in self._numbers:
+            self._numbers[j] = numbers_of(self, j)
+        numbers = self._numbers[j]
+        if j not in self._pieces:
+            self._pieces[j] = pieces_of(self, j, numbers) if numbers and len(self.units[j]) else None
+        return self._pieces[j]
+
     def relaxation(self, rows: Rows, dtype: torch.dtype) -> Relaxation:
         """The linear bounds of every layer below the rows' node, in each row's subdomain."""
         count, one = self.below(rows.start), len(self.region) == 1
@@ -253,17 +283,18 @@ class Bounded:
         if not one:
             fixed = [f.at(rows.sample) if isinstance(f, Lines) else f[rows.sample] for f in fixed]
         found = kinks(low, up, least)
-        for windows in self._windows_below(rows.start):
+        for windows in self.windows_below(rows.start):
             windows.bend(found, rows.signs, None if one else rows.sample)
         return Relaxation(fixed, found, split)
 
-    def _windows_below(self, node: int) -> Iterator[Windows]:
-        """Of every layer before `node` that decides windows of four."""
+    def windows_below(self, node: int) -> Iterator[Windows]:
+        """The windows of every layer before `node` that decides some."""
         for j, layer in enumerate(self.network.layers[:node]):
-            if layer.decides_windows and len(self.units[j]):
-                if j not in self._windows:
-                    self._windows[j] = Windows(self, j)
-                yield self._windows[j]
+            if layer.decides_windows:
+                key = (j, node > j + 1)
+                if key not in self._windows:
+                    self._windows[key] = Windows(self, j, node)
+                yield self._windows[key]
 
     def _linear(self, j: int, dtype: torch.dtype) -> Tensor | Lines:
         """Of all n samples, remembered until bounds change."""
@@ -337,7 +368,7 @@ class Bounded:
                 if plane := rows.planes.get(j):
                     bent = negative * k.open[:, at]
                     flat, carried, offset = plane.carried(bent, rows.plane)
-                    constant, negative = constant + offset, negative - (bent - flat)
+                    constant, negative = constant + total(offset, j, units), negative - (bent - flat)
                     held[0] = carried if held[0] is None else held[0] + carried
                 constant = constant + total(negative * k.offset[:, at], j, units)
                 new = new + negative * k.up[:, at]

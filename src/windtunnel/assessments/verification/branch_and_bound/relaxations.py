@@ -39,7 +39,7 @@ class Kinks:
 
     up z + offset is the chord, a bound from above; the line of slope base + rise alpha, for any alpha in [0, 1], one from
     below. open: 1 where the unit can still be split, else 0, and then both lines are the activation itself. `windows` writes others into
-    up and offset, of which only the sum over a window's three kinks is a bound.
+    up and offset, of which only the sum over a window's kinks is a bound.
     """
 
     up: Tensor

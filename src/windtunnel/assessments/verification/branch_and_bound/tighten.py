@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.branching import children, slope_gain
+from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
 from windtunnel.assessments.verification.branch_and_bound.intermediate import unit_rows
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.windows import winners_apart
 
@@ -47,7 +48,7 @@ def tighten(
     for j, layer in enumerate(bounded.network.layers):
         if layer.decides_windows:
             bounded.tighten(j, *winners_apart(bounded, j))
-        if layer.direct or not layer.splits or not bounded.below(j):
+        if layer.direct or isinstance(layer.activation, Smooth) or not bounded.below(j):
             continue
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) & which[j]

@@ -7,14 +7,14 @@ of them, because none depends on the slopes of another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
-from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.optimise import improved
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.receptive import Group
 from windtunnel.core.contracts import Norm
 
@@ -25,7 +25,14 @@ _LARGEST = 3 * 2**19
 
 
 def bound_together(
-    bounded: Bounded, j: int, groups: list[Group], ends: list[Tensor], which: Tensor, iterations: int, rows: int
+    bounded: Bounded,
+    j: int,
+    groups: list[Group],
+    ends: list[Tensor],
+    which: Tensor,
+    iterations: int,
+    rows: int,
+    memory: int,
 ) -> None:
     """Raise the lower bounds `ends` of z and of -z, each float64 (n, size), where `which` (2, n, size) says so.
 
@@ -40,10 +47,11 @@ def bound_together(
                 layer.bound(part)
         else:
             chosen = [layer.chosen(part) for part in parts]
-            slopes = layer.slopes(parts, chosen, iterations, rows)
-            for part, (side, row), alpha in zip(parts, chosen, slopes, strict=True):
+            better, end = layer.improved(parts, chosen, iterations, rows, memory), 0
+            for part, (side, row) in zip(parts, chosen, strict=True):
                 if len(row):
-                    layer.raise_by_lines(layer.begun(part), side, row, alpha)
+                    at = torch.arange(end, end := end + len(row), device=row.device)
+                    layer.raise_by_lines(layer.begun(part), side, row, better.at(at))
 
 
 def _at_once(bounded: Bounded, rows: int) -> int:
@@ -94,19 +102,16 @@ class _Layer:
         side, row = open_.any(2).nonzero().unbind(1)
         return side, row
 
-    def slopes(
-        self, groups: list[Group], chosen: list[tuple[Tensor, Tensor]], iterations: int, rows: int
-    ) -> list[Tensor]:
-        """For each group the optimised slopes of its chosen rows, which are optimised over the groups' borders."""
+    def improved(
+        self, groups: list[Group], chosen: list[tuple[Tensor, Tensor]], iterations: int, rows: int, memory: int
+    ) -> Rows:
+        """The chosen rows of all groups, one after the other, with better slopes and planes."""
         spec = torch.cat([
             self._spec(group)[row].float() * (1 - 2 * side.float())[:, None]
             for group, (side, row) in zip(groups, chosen, strict=True)
         ])  # fmt: skip
-        found = list[Tensor]()
-        for part in spec.split(rows):
-            start = self._bounded.start(self._j, part, self._sample.expand(len(part)))
-            found.append(optimise(self._bounded, start, iterations, torch.inf)[1].alpha)
-        return list(torch.cat(found).split([len(row) for _, row in chosen]))
+        starts = (self._bounded.start(self._j, part, self._sample.expand(len(part))) for part in spec.split(rows))
+        return Rows.joined([improved(self._bounded, start, iterations, torch.inf, memory) for start in starts])
 
     def begun(self, group: Group) -> _Begun:
         """The first step, the same for both sides."""
@@ -115,17 +120,16 @@ class _Layer:
         gradients = [None if gradient is None else gradient.flatten(1) for gradient in found]
         return _Begun(group.units, spec, gradients, group.owners())
 
-    def raise_by_lines(self, begun: _Begun, side: Tensor, row: Tensor, alpha: Tensor | None) -> None:
-        """By linear bounds carried back to the input, in float64, with the slopes alpha (m, C), or with CROWN's."""
+    def raise_by_lines(self, begun: _Begun, side: Tensor, row: Tensor, better: Rows | None) -> None:
+        """By linear bounds carried back to the input, in float64, with the slopes and planes of `better`, or with CROWN's."""
         # As many rows as there are channels, or twice as many, so that the runs that are recorded serve every group.
         count = len(begun.units) * (1 if len(row) <= len(begun.units) else 2)
         padded = torch.arange(count, device=row.device).clamp(max=len(row) - 1)
         channel, sample, bounded = row[padded], self._sample.expand(count), self._bounded
         sign = (1.0 - 2.0 * side[padded].double())[:, None]
         gradients = [None if gradient is None else gradient[channel] * sign for gradient in begun.gradients]
-        rows = bounded.start(self._j, begun.spec[channel] * sign, sample)
-        if alpha is not None:
-            rows = rows.with_multipliers(alpha[padded], rows.beta)
+        spec = begun.spec[channel] * sign
+        rows = bounded.start(self._j, spec, sample) if better is None else replace(better.at(padded), spec=spec)
         back = bounded.backward(rows, bounded.relaxation(rows, torch.float64), torch.float64, begun.owners, gradients)
         found = (back.constant + self._least(back.inputs, begun.owners[0]))[: len(row)]
         for k, end in enumerate(self._ends):

@@ -7,17 +7,21 @@ For weights w >= 0 that sum to 1, and bounds d[i, j] >= x_i - x_j,
 whose best w are those of a matrix game, and its value the best offset; of two numbers that is the chord. Of four numbers that
 differ by d at most the offset is 3/4 d, where a knockout loses d / 2 in its first round and d / 2 to 3/4 d in its second.
 Measured on a LeNet-5 trained normally (epsilon 0.01): margins of -0.76 and -1.51 become -0.09 and -0.85; 5,000 tighter bounds inside gain
-0.07 there. The network stays written with three kinks, which are what is split: only their lines from above change.
+0.07 there. A ReLU after the window, or ReLUs before it, make 0 a fifth number: margins of -0.80 and -0.63 become -0.65 and -0.39. The
+network stays written with three kinks, or four, which are what is split: only their lines from above change.
 """
 
 from __future__ import annotations
 
-from itertools import combinations
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from windtunnel.assessments.verification.branch_and_bound.games import best_weights, made_weights, value_of
 from windtunnel.assessments.verification.branch_and_bound.relaxations import Kinks, kinks
 
 if TYPE_CHECKING:
@@ -36,15 +40,18 @@ def of_pairs(network: Network, last: int, units: Tensor) -> tuple[Tensor, Tensor
 
 def differences(bounded: Bounded, last: int, units: Tensor) -> Tensor:
     """Of the windows `units` (U,) of layer `last` d float64 (n, U, 4, 4), d[i, j] >= x_i - x_j; first the numbers of the first pair."""
-    size = bounded.network.layers[last].size
-    first, second = of_pairs(bounded.network, last, units)
     found = torch.zeros(len(bounded.region), len(units), 4, 4, dtype=torch.float64, device=units.device)
-    # As `activations` writes them: each is x_k - x_i.
-    written = [(0, 1, last - 1, first), (2, 3, last - 1, second)]
-    written += [(i, 2 + k, last - 2, (2 * i + k) * size + units) for i in (0, 1) for k in (0, 1)]
-    for i, k, layer, at in written:
+    for i, k, layer, at in _written(bounded.network, last, units):
         found[..., k, i], found[..., i, k] = bounded.up[layer][:, at], -bounded.low[layer][:, at]
     return found
+
+
+def _written(network: Network, last: int, units: Tensor) -> list[tuple[int, int, int, Tensor]]:
+    """(i, k, layer, its units (U,)) of each difference x_k - x_i, as `activations` writes them, of the windows `units` of layer `last`."""
+    size = network.layers[last].size
+    first, second = of_pairs(network, last, units)
+    across = [(i, 2 + k, last - 2, (2 * i + k) * size + units) for i in (0, 1) for k in (0, 1)]
+    return [(0, 1, last - 1, first), (2, 3, last - 1, second), *across]
 
 
 def winners_apart(bounded: Bounded, last: int) -> tuple[Tensor, Tensor]:
@@ -53,70 +60,101 @@ def winners_apart(bounded: Bounded, last: int) -> tuple[Tensor, Tensor]:
     return -d[..., :2, 2:].amin(3).amax(2), d[..., 2:, :2].amin(3).amax(2)
 
 
-def value_of(d: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-    """max_i sum_j weights_j d[i, j] over the i that are not `out`; of d (..., 4, 4), weights and bool out (..., 4)."""
-    return (d @ weights[..., None])[..., 0].masked_fill(out, -torch.inf).amax(-1)
+def with_nothing(bounded: Bounded, last: int, units: Tensor, d: Tensor) -> Tensor:
+    """(n, U, 5, 5): what `differences` says of the windows `units` (U,) of layer `last`, and of 0 as a fifth number.
 
-
-def best_weights(d: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """(weights (..., 4), their values (...,)), the best of each game; those of `out` are 0, which not all are.
-
-    The best of a game have as many weights as rows that attain its value. Where these are of the same numbers, a linear system
-    tells them (in a LeNet in 97 windows of 100; the values of all are 0.1 % above the best), and whatever it answers is made weights of,
-    whose value is their own.
+    The ReLU of the largest number is the largest of five, as max pooling of ReLUs is, which `network` writes so.
     """
-    scaled = d / d.abs().amax((-1, -2), keepdim=True).clamp(min=1e-30)
-    best, value = torch.zeros_like(d[..., 0]), torch.full_like(d[..., 0, 0], torch.inf)
-    for chosen in (list(some) for count in range(1, 5) for some in combinations(range(4), count)):
-        count = len(chosen)
-        system = d.new_zeros(*value.shape, count + 1, count + 1)
-        system[..., :count, :count] = scaled[..., chosen, :][..., chosen]
-        system[..., :count, count], system[..., count, :count] = -1.0, 1.0
-        right = d.new_tensor([[0.0]] * count + [[1.0]]).expand(*value.shape, -1, -1)
-        weights = torch.zeros_like(best)
-        weights[..., chosen] = torch.linalg.solve_ex(system, right).result[..., :count, 0]
-        weights, real = _made_weights(weights, out)
-        found = torch.where(real, value_of(d, weights, out), torch.inf)
-        best = torch.where((found < value)[..., None], weights, best)
-        value = torch.minimum(value, found)
-    return best, value
+    first = last - 3  # the numbers themselves
+    at = in_windows(bounded, first)[units]
+    found = d.new_zeros(*d.shape[:2], 5, 5)
+    found[..., :4, :4] = d
+    found[..., 4, :4] = -bounded.low[first][:, at]
+    found[..., :4, 4] = torch.minimum(bounded.up[first][:, at], bounded.up[last + 1][:, units, None])
+    return found
 
 
-def _made_weights(some: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """(numbers (..., 4) as weights, 0 where `out`; whether something was left of them)."""
-    some = some.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).masked_fill(out, 0.0)
-    total = some.sum(-1)
-    return some / total.clamp(min=1e-30)[..., None], total > 1e-3
+def largest(bounded: Bounded, j: int) -> tuple[Tensor, Tensor]:
+    """(low, up), float64 (n, size), of layer j, the largest numbers of windows: between the largest bounds of the numbers."""
+    at = in_windows(bounded, j - 4)
+    return bounded.low[j - 4][:, at].amax(2), bounded.up[j - 4][:, at].amax(2)
+
+
+def in_windows(bounded: Bounded, j: int) -> Tensor:
+    """int64 (windows, 4): the numbers, which are layer j, of each window of 2 x 2, side by side; column after column."""
+    shape = bounded.network.layers[j].shape
+    high, wide = shape[-2] // 2, shape[-1] // 2
+    every = torch.arange(math.prod(shape), device=bounded.network.device).view(shape)
+    pairs = every[..., : 2 * high, : 2 * wide].reshape(-1, high, 2, wide, 2)
+    return pairs.permute(0, 1, 3, 4, 2).reshape(-1, 4)
 
 
 class Windows:
-    """The windows of layer `last` in all n regions of `bounded` whose last kinks are columns, U of them."""
+    """The windows of layer `last` in all n regions of `bounded` of which some kink at the end is a column, U of them.
 
-    def __init__(self, bounded: Bounded, last: int) -> None:
-        units, column = bounded.units[last], bounded.columns(last - 1)
+    That is the last kink, or the ReLU of the largest number where one follows that lies below `node`.
+    """
+
+    def __init__(self, bounded: Bounded, last: int, node: int) -> None:
+        layers, units = bounded.network.layers, bounded.units[last]
+        self._relu = last + 1 < node and layers[last + 1].follows_windows
+        if self._relu:
+            units = torch.cat([units, bounded.units[last + 1]]).unique()
         of_both = of_pairs(bounded.network, last, units)
-        self._d = differences(bounded, last, units)
-        self._room = _ROOM * self._d.amax((-1, -2))
-        # Of the kinks of the first pairs, of the second ones, and of the last kinks: columns, -1 where there is none, and chords.
-        self._columns = [*(column[at] for at in of_both), bounded.columns(last)[units]]
-        ends = [
-            (bounded.low[j][:, at], bounded.up[j][:, at])
-            for j, at in zip((last - 1, last - 1, last), (*of_both, units), strict=True)
-        ]
+        at = list(zip((last - 1, last - 1, last), (*of_both, units), strict=True))
+        at += [(last + 1, units)] if self._relu else []
+        # Of the kinks of the first pairs, of the second ones, of the last kinks and of their ReLUs: columns, -1 where there is none, and
+        # chords.
+        self._columns = [bounded.columns(j)[some] for j, some in at]
+        ends = [(bounded.low[j][:, some], bounded.up[j][:, some]) for j, some in at]
         self._chords = [kinks(low, up, low.new_zeros(())) for low, up in ends]
-        self._out = _beaten([(low >= 0, (low < 0) & (up <= 0)) for low, up in ends])
-        weights = best_weights(self._d, self._out)[0]
-        self._weights, offset = _better(
-            [(k.up, k.offset) for k in self._chords], weights, self._d, self._out, self._room
-        )
-        self._lines = _lines(self._weights, offset)
+        self._last, self._units, self._bounded = last, units, bounded
+        self._out = _beaten([(low >= 0, (low < 0) & (up <= 0)) for low, up in ends[:3]])
+        d = differences(bounded, last, units)
+        games = [d, with_nothing(bounded, last, units, d)] if self._relu else [d]
+        self._games = [_Game.of(d, out) for d, out in zip(games, self._outs(self._out), strict=False)]
+        self._joint = self._chords[3].open > 0 if self._relu else torch.zeros_like(self._out[..., 0])
+        self._apart = (self._columns[2] < 0) & ~self._joint
+        chords = [(k.up, k.offset) for k in self._chords]
+        self._lines = self._lines_of(chords, self._games, self._out, self._joint, self._apart)
+
+    def of_five(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """(weights (n, U, 5), bool: which are beaten) of the games of five of the windows `units` (U,)."""
+        at = torch.searchsorted(self._units, units)
+        return self._games[1].weights[:, at], self._outs(self._out)[1][:, at]
+
+    def credit(self, lost: Tensor, sample: Tensor, credit: Callable[[int], Tensor]) -> None:
+        """What rows gain with the bounds that the windows' lines hang on, of undivided rows in the regions `sample` (m,).
+
+        lost: (m, C), minus the coefficients of the columns' lines from above; those of the windows are set to 0. credit: of each layer
+        (2, n, size), by how much the rows gain with its lower and its upper bounds, which is added to. The value of a game rises with
+        d[i, j] by the weight of j times that of i for who wants it large.
+        """
+        ends = [(self._columns[2], ~self._joint & ~self._apart)]
+        ends += [(self._columns[3], self._joint)] if self._relu else []
+        for game, out, (columns, where) in zip(self._games, self._outs(self._out), ends, strict=False):
+            at = (columns >= 0).nonzero().flatten()
+            some = lost[:, columns[at]] * where[sample][:, at]
+            total = lost.new_zeros(len(where), len(at)).index_add_(0, sample, some)
+            large = best_weights(-game.d.mT, out)[0]
+            share = (large[..., :, None] * game.weights[..., None, :])[:, at].float() * total[..., None, None]
+            for i, k, layer, units in _written(self._bounded.network, self._last, self._units[at]):
+                credit(layer)[1][:, units] += share[..., k, i]
+                credit(layer)[0][:, units] += share[..., i, k]
+            if share.shape[-1] == 5:
+                numbers = in_windows(self._bounded, self._last - 3)[self._units[at]]
+                credit(self._last - 3)[0][:, numbers] += share[..., 4, :4]
+                credit(self._last - 3)[1][:, numbers] += share[..., :4, 4]
+        for n, columns in enumerate(self._columns):
+            at = (columns >= 0).nonzero().flatten()
+            lost[:, columns[at]] *= ~(self._joint if n == 3 else ~self._apart)[sample][:, at]
 
     def bend(self, k: Kinks, signs: Tensor, sample: Tensor | None) -> None:
         """Write the windows' lines from above into k, of rows with the splits `signs` (m, C) in the regions `sample` (m,).
 
         sample: None where there is one region; then k may be of one row, where nothing is split. Only the sum of a window's
-        three offsets is bounded, and written at its last kink: what a row has of a window, it has from above of all of its kinks. Where
-        the last kink is split that is not so, and the three keep chords of their own.
+        offsets is bounded, and written at its end: what a row has of a window, it has from above of all of its kinks. Where
+        the last kink is split that is not so, and all keep chords of their own.
         """
         pick = slice(None) if sample is None else sample
         split = torch.zeros_like(self._columns[-1], dtype=torch.bool)
@@ -131,23 +169,45 @@ class Windows:
 
     def _of_split(self, k: Kinks, signs: Tensor, pick: slice | Tensor, at: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The lines of the windows `at` (W,), some of whose kinks are split in some rows."""
-        chords, sides = [], []
+        chords, sides, open_ = [], [], []
         for columns, known in zip(self._columns, self._chords, strict=True):
             place, real = columns[at].clamp(min=0), columns[at] >= 0
-            pairs = ((k.up, known.up), (k.offset, known.offset))
-            slope, offset = (torch.where(real, now[:, place], fixed[pick][:, at].to(now)) for now, fixed in pairs)
+            pairs = ((k.up, known.up), (k.offset, known.offset), (k.open, known.open))
+            slope, offset, may = (torch.where(real, now[:, place], fixed[pick][:, at].to(now)) for now, fixed in pairs)
             chords.append((slope, offset))
             side = signs[:, place] * real
             sides.append((side > 0, side < 0))
-        out = self._out[pick][:, at] | _beaten(sides)
-        weights, d, room = (t[pick][:, at].to(k.up) for t in (self._weights, self._d, self._room))
-        lines = _lines(*_better(chords, weights, d, out, room))
+            open_.append(may > 0)
+        out = self._out[pick][:, at] | _beaten(sides[:3])
         # The multiplier of a split last kink adds to what a row has of the pairs' kinks, from either side: they have chords of their own.
         apart = sides[2][0] | sides[2][1]
-        return [
-            (torch.where(apart, own, slope), torch.where(apart, of_own, offset))
-            for (own, of_own), (slope, offset) in zip(chords, lines, strict=True)
-        ]
+        joint = open_[3] & ~apart if self._relu else torch.zeros_like(apart)
+        games = [game.at(pick, at, k.up.dtype) for game in self._games]
+        return self._lines_of(chords, games, out, joint, apart | (self._columns[2][at] < 0) & ~joint)
+
+    @staticmethod
+    def _outs(out: Tensor) -> list[Tensor]:
+        """Of the numbers that are beaten (..., 4): the same of both games, where 0 is in the second one."""
+        return [out, torch.cat([out, torch.zeros_like(out[..., :1])], -1)]
+
+    def _lines_of(
+        self, chords: list[tuple[Tensor, Tensor]], games: list[_Game], out: Tensor, joint: Tensor, apart: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """(slope, offset) of each kink. chords: theirs. out: (..., 4), who is beaten.
+
+        joint: where the ReLU is bounded together with its window; elsewhere it has its chord. apart: where all have theirs.
+        """
+        made = _made_of(chords[:3])
+        weights, offset = games[0].better(made, self._outs(out)[0])
+        lines = _lines(weights, offset)
+        if self._relu:
+            (slope, of_chord), own = chords[3], chords[3]
+            made = torch.cat([weights * slope[..., None], 1 - slope[..., None]], -1), slope * offset + of_chord
+            weights, offset = games[1].better(made, self._outs(out)[1])
+            inside = [(some, torch.zeros_like(offset)) for some, _ in _lines(weights[..., :4], offset)]
+            lines = [_where(joint, one, other) for one, other in zip(inside, lines, strict=True)]
+            lines.append(_where(joint, (1 - weights[..., 4], offset), own))
+        return [_where(apart, own, line) for own, line in zip(chords, lines, strict=True)]
 
     def _write(self, k: Kinks, at: Tensor, lines: list[tuple[Tensor, Tensor]]) -> None:
         for columns, line in zip(self._columns, lines, strict=True):
@@ -157,11 +217,46 @@ class Windows:
                 into.index_copy_(1, columns[at][real], some.expand(len(into), -1))
 
 
+@dataclass(frozen=True, slots=True)
+class _Game:
+    """Of windows: d (..., 4, 4) or 5, weights that are good in it, and the room that rounding may need."""
+
+    d: Tensor
+    weights: Tensor
+    room: Tensor
+
+    @classmethod
+    def of(cls, d: Tensor, out: Tensor) -> _Game:
+        """With the best weights, 0 of who is `out`."""
+        return cls(d, best_weights(d, out)[0], _ROOM * d.abs().amax((-1, -2)))
+
+    def at(self, pick: slice | Tensor, windows: Tensor, dtype: torch.dtype) -> _Game:
+        """Of some windows, in some regions."""
+        return _Game(*(t[pick][:, windows].to(dtype) for t in (self.d, self.weights, self.room)))
+
+    def better(self, made: tuple[Tensor, Tensor], out: Tensor) -> tuple[Tensor, Tensor]:
+        """(weights, offset) of the less offset: those that chords make, whose offset is known, or one's own of who is not `out`."""
+        own, of_chords = made
+        offset = torch.minimum(of_chords, value_of(self.d, own, out) + self.room)
+        known, real = made_weights(self.weights, out)
+        offset = torch.where(out.all(-1), of_chords, offset)  # of an empty subdomain, where no value is
+        other = torch.where(real, value_of(self.d, known, out) + self.room, torch.inf)
+        return torch.where((other < offset)[..., None], known, own), torch.minimum(offset, other)
+
+
+def _where(condition: Tensor, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return torch.where(condition, one[0], other[0]), torch.where(condition, one[1], other[1])
+
+
 def _lines(weights: Tensor, offset: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """(slope, offset) of the kinks of both pairs, whose offsets are 0, and of the last kink, that make up weights (..., 4) and offset."""
+    """(slope, offset) of the kinks of both pairs, whose offsets are 0, and of the last kink, that make up weights (..., 4) and offset.
+
+    Weights that sum to less than 1 are those of the largest number times that sum.
+    """
     first, second = weights[..., :2].sum(-1), weights[..., 2:].sum(-1)
     within = (weights[..., 1] / first.clamp(min=1e-30), weights[..., 3] / second.clamp(min=1e-30))
-    return [*((slope, torch.zeros_like(offset)) for slope in within), (second, offset)]
+    nothing = torch.zeros_like(offset)
+    return [*((slope, nothing) for slope in within), (second / (first + second).clamp(min=1e-30), offset)]
 
 
 def _beaten(sides: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -170,15 +265,8 @@ def _beaten(sides: list[tuple[Tensor, Tensor]]) -> Tensor:
     return torch.stack([second | those, first | those, fourth | these, third | these], -1)
 
 
-def _better(
-    chords: list[tuple[Tensor, Tensor]], known: Tensor, d: Tensor, out: Tensor, room: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(weights, offset) of the less offset: those that the chords of three kinks make, or the `known` ones of who is not `out`."""
+def _made_of(chords: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """(weights, offset) that the chords of three kinks make."""
     (a, of_a), (b, of_b), (last, of_last) = chords
     own = torch.stack([(1 - last) * (1 - a), (1 - last) * a, last * (1 - b), last * b], -1)
-    offset = of_last + (1 - last) * of_a + last * of_b
-    offset = torch.minimum(offset, value_of(d, own, out) + room)
-    known, real = _made_weights(known, out)
-    offset = torch.where(out.all(-1), of_last, offset)  # of an empty subdomain, where no value is
-    other = torch.where(real, value_of(d, known, out) + room, torch.inf)
-    return torch.where((other < offset)[..., None], known, own), torch.minimum(offset, other)
+    return own, of_last + (1 - last) * of_a + last * of_b
