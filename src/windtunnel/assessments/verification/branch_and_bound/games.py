@@ -12,12 +12,12 @@ _PIVOTS, _GAIN = 20, 1e-9  # of the simplex method: the most, and the least that
 
 
 def value_of(d: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-    """max_i sum_j weights_j d[i, j] over the i that are not `out`; of d (..., 4, 4), weights and bool out (..., 4); or of 5."""
+    """max_i sum_j weights_j d[i, j] over the i that are not `out`; of d (..., K, K), weights and bool out (..., K)."""
     return (d @ weights[..., None])[..., 0].masked_fill(out, -torch.inf).amax(-1)
 
 
-def best_weights(d: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """(weights (..., K), their values (...,)), the best of each game; those of `out` are 0, which not all are.
+def best_weights(d: Tensor, out: Tensor) -> Tensor:
+    """Weights (..., K), the best of each game; those of `out` are 0, which not all are.
 
     By the simplex method, all games at once: with a = d + 2 > 0 in units of the largest difference, the y >= 0 of the largest sum
     for which a y <= 1 are the weights divided by the value. Whatever it ends with is made weights of, whose value is their own.
@@ -46,12 +46,11 @@ def best_weights(d: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         table[every] = some - column[..., None] * row
         basis[every, leaves] = enters
     y = d.new_zeros(len(a), 2 * k).scatter_(1, basis, table[:, :k, -1])[:, :k]
-    weights, _ = made_weights((y / y.sum(1, keepdim=True)).view(out.shape), out)
-    return weights, value_of(d, weights, out)
+    return made_weights((y / y.sum(1, keepdim=True)).view(out.shape), out)[0]
 
 
 def made_weights(some: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """(numbers (..., 4) as weights, 0 where `out`; whether something was left of them)."""
+    """(numbers (..., K) as weights, 0 where `out`; whether something was left of them)."""
     some = some.nan_to_num(0.0, 0.0, 0.0).clamp(0, 1).masked_fill(out, 0.0)
     total = some.sum(-1)
     return some / total.clamp(min=1e-30)[..., None], total > 1e-3

@@ -28,7 +28,8 @@ def joined(module: nn.Module, x: Tensor) -> Joined:
     """What is taken together in a module, by a run on x (m, *input_shape)."""
     mode = _Looking()
     with mode:
-        module(x)
+        found = module(x)
+    mode.take(found, -1)
     return mode.joined()
 
 
@@ -57,18 +58,22 @@ class _Looking(TorchFunctionMode):
             return None
         if name in REWRITES:
             call, self._calls = self._calls, self._calls + 1
-        known = name == "relu" or (name == "max_pool2d" and of_four_apart(*args, **kwargs))
-        for value in tree_leaves((args, kwargs)):
-            for maker in reversed(self._made):
-                if self._made[maker] is value:
-                    self._users[maker].append(call if known else -1)
-                    break  # what works in place gives what it took
+        known = bool(args) and (name == "relu" or (name == "max_pool2d" and of_four_apart(*args, **kwargs)))
+        self.take((args, kwargs), call if known else -1)
         found = func(*args, **kwargs)
         if known:
             self._made[call], self._users[call] = found, []
             if name == "relu":
                 self._relus.add(call)
         return found
+
+    def take(self, values: Any, call: int) -> None:
+        """Write down that a call takes these values, -1 for what is none of these calls."""
+        for value in tree_leaves(values):
+            for maker in reversed(self._made):
+                if self._made[maker] is value:
+                    self._users[maker].append(call)
+                    break  # what works in place gives what it took
 
     def joined(self) -> Joined:
         """(the ReLUs, the poolings) that are taken together."""

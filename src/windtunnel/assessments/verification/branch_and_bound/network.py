@@ -150,7 +150,7 @@ class _Replacing(TorchFunctionMode):
 
 
 class Network:
-    """A classifier taken apart. layers: its activations in the order they run. num_outputs: K. windows: kept for `receptive`.
+    """A classifier taken apart. layers: its activations in the order they run. num_outputs: K. fields: kept for `receptive`.
 
     Raises IncompatibleError, naming the operator, for a module that is not affine between known activations.
     """
@@ -162,7 +162,7 @@ class Network:
         self._varies: list[bool] = []
         self._tapes: dict[tuple[int, torch.dtype], Tape] = {}
         self._activations: list[Activation] = []
-        self.windows: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        self.fields: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self._joined = NOTHING
         try:
             self._joined = joined(self._modules[torch.float64], self._zeros(2, torch.float64))
@@ -243,7 +243,7 @@ class Network:
         met = list[Tensor]()
 
         def look(j: int, z: Tensor) -> Tensor:
-            met.append(z.flatten(1))
+            met.append(z.flatten(1).clone())
             return self._activations[j](z)
 
         self.run(x, look)
@@ -257,7 +257,7 @@ class Network:
         leaves, pre = [x], list[Tensor]()
 
         def cut(activation: Activation, z: Tensor) -> Tensor:
-            pre.append(z)
+            pre.append(z.clone())  # which may be changed in place afterwards
             leaves.append(torch.zeros_like(z, requires_grad=True))
             if first:
                 self._activations.append(activation)
@@ -306,7 +306,7 @@ class Network:
         tape, taken, met = self._record(3, torch.float64), list[Tensor](), list[Tensor]()
 
         def replace(_: Activation, z: Tensor) -> Tensor:
-            met.append(z)
+            met.append(z.clone())
             taken.append(points(tuple(z.shape[1:])))
             return taken[-1]
 

@@ -116,11 +116,20 @@ class Plane:
 class Fitted:
     """The planes of one layer while they are improved."""
 
-    def __init__(self, start: tuple[Tensor, ...], rate: float, decay: float) -> None:
-        """start: the weights (Q, K, P), and what else is improved."""
+    def __init__(self, start: tuple[Tensor, ...], seen: Tensor, rate: float, decay: float) -> None:
+        """start: the weights (Q, K, P), and what else is improved. seen: bool, (Q, K, P) or (K, P), of which inputs the unit depends.
+
+        What a unit does not see has no say in its plane: any weight there were valid, but of units that are carried together
+        (`together.py`) it would count for another one, which sees it.
+        """
         self._now = start
         self._best = tuple(t.clone() for t in start)
         self._adam = [Adam.of(t, rate, decay) for t in start]
+        self._unseen = None if bool(seen.all()) else ~seen
+
+    def _masked(self, by_weights: Tensor) -> Tensor:
+        """The derivative by the weights, 0 where nothing is seen."""
+        return by_weights if self._unseen is None else by_weights.masked_fill_(self._unseen, 0)
 
     def keep(self, better: Tensor) -> None:
         """The planes of now are the best so far of the functions `better`."""

@@ -74,14 +74,13 @@ class OfReLUs(Fitted):
         w = w[self._columns]
         at_middle = b[self._columns] + (w * middle[:, None]).sum(2)
         w = w * radius[:, None]
-        seen = w != 0  # what a unit does not see has no say in its plane
-        self._unseen = None if bool(seen.all()) else ~seen
+        seen = w != 0
         unit = (w.abs().sum(2) / seen.sum(2).clamp(min=1)).clamp(min=1e-30)
         self._units = _Units(w / unit[:, :, None], at_middle, low, up, Box(middle, radius, unit))
         self._single = self._units.single()
         slope = self._single.up / (self._single.up - self._single.low)
         start = (slope[:, :, None] * self._single.w, slope, 1 - slope)  # the weights, mu and nu
-        super().__init__(start, *RATES)
+        super().__init__(start, seen, *RATES)
 
     def plane(self) -> Plane:
         """The planes of now, for the search for better ones."""
@@ -99,9 +98,7 @@ class OfReLUs(Fitted):
     def step(self, negative: Tensor, x: Tensor) -> None:
         """Ascend, given the coefficients of the columns (Q, U), none positive, and where the inputs lie in the box (Q, d)."""
         negative = negative.gather(1, self._columns)
-        by_weights = self._corner.sub_(x[:, None]).mul_(-negative[:, :, None])
-        if self._unseen is not None:
-            by_weights.masked_fill_(self._unseen, 0)
+        by_weights = self._masked(self._corner.sub_(x[:, None]).mul_(-negative[:, :, None]))
         (g, mu, nu), (of_g, of_mu, of_nu) = self._now, self._adam
         self._now = (
             of_g.step(g, by_weights), of_mu.step(mu, negative * self._ends[0]), of_nu.step(nu, negative * self._ends[1])

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.planes import BLUR, Box, Fitted, Plane, box_of
-from windtunnel.assessments.verification.branch_and_bound.windows import Windows, in_windows
+from windtunnel.assessments.verification.branch_and_bound.windows import in_windows
 
 if TYPE_CHECKING:
     from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
@@ -35,7 +35,7 @@ RATES, SLOPES = (1.0, 0.85), (0.2, 0.9)
 class Numbers:
     """Of windows whose ReLU is open: int64 `units` (U,), and their four numbers and 0, K = 5 in all, as maps of a few inputs.
 
-    seen: int64 (U, P), which inputs. w: float64 (U, K, P), b (U, K).
+    seen: int64 (U, P), which inputs, and others where w is 0. w: float64 (U, K, P), b (U, K).
     """
 
     units: Tensor
@@ -90,7 +90,7 @@ def numbers_of(bounded: Bounded, j: int) -> Numbers | None:
 def pieces_of(bounded: Bounded, j: int, numbers: Numbers) -> Pieces:
     """Of layer j's columns."""
     units = bounded.units[j]
-    weights, out = Windows(bounded, j - 1, j + 1).of_five(units)
+    weights, out = bounded.windows(j - 1, j + 1).of_five(units)
     return Pieces(numbers.at(units), weights, out, (bounded.up[j] - bounded.low[j])[:, units])
 
 
@@ -111,7 +111,7 @@ class OfLargest(Fitted):
         self._single = (w.float(), b.float())
         self._box = Box(middle.float(), radius.float(), self._unit.float())
         self._columns = torch.arange(len(numbers.seen), device=middle.device).expand(len(rows), -1)
-        super().__init__(((weights[..., None] * w).sum(2).float(),), *RATES)
+        super().__init__(((weights[..., None] * w).sum(2).float(),), (numbers.w != 0).any(1), *RATES)
 
     def plane(self) -> Plane:
         """The planes of now, for the search for better ones."""
@@ -131,7 +131,8 @@ class OfLargest(Fitted):
     def step(self, negative: Tensor, x: Tensor) -> None:
         """Ascend, given the coefficients of the columns (Q, U), none positive, and where the inputs lie in the box (Q, d)."""
         corner = (self._first[..., None] * self._over.sign_()).sum(2)
-        self._now = (self._adam[0].step(self._now[0], negative[..., None] * (x[:, self._seen] - corner)),)
+        by_weights = self._masked(negative[..., None] * (x[:, self._seen] - corner))
+        self._now = (self._adam[0].step(self._now[0], by_weights),)
 
     def _values(self, g: Tensor, w: Tensor, b: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """(Q, U, K): by how much each number exceeds the plane at most, with what is left of its weights (Q, U, K, P)."""

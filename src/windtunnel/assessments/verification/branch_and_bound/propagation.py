@@ -291,10 +291,14 @@ class Bounded:
         """The windows of every layer before `node` that decides some."""
         for j, layer in enumerate(self.network.layers[:node]):
             if layer.decides_windows:
-                key = (j, node > j + 1)
-                if key not in self._windows:
-                    self._windows[key] = Windows(self, j, node)
-                yield self._windows[key]
+                yield self.windows(j, node)
+
+    def windows(self, last: int, node: int) -> Windows:
+        """Those of layer `last`, for functions of `node`; remembered until bounds change."""
+        key = (last, node > last + 1)
+        if key not in self._windows:
+            self._windows[key] = Windows(self, last, node)
+        return self._windows[key]
 
     def _linear(self, j: int, dtype: torch.dtype) -> Tensor | Lines:
         """Of all n samples, remembered until bounds change."""

@@ -48,9 +48,9 @@ def groups_of(network: Network, j: int, rows: int) -> list[Group]:
 
     They are found once for a network, with `rows` linear functions at a time.
     """
-    if j not in network.windows:
-        network.windows[j] = _found(network, j, rows)
-    colours, sees = network.windows[j]
+    if j not in network.fields:
+        network.fields[j] = _found(network, j, rows)
+    colours, sees = network.fields[j]
     size, channels = network.layers[j].size, [channels for channels, _ in _shapes(network, j)]
     made = list[Group]()
     for colour in range(int(colours.max()) + 1 if len(colours) else 0):

@@ -136,7 +136,7 @@ class Windows:
             at = (columns >= 0).nonzero().flatten()
             some = lost[:, columns[at]] * where[sample][:, at]
             total = lost.new_zeros(len(where), len(at)).index_add_(0, sample, some)
-            large = best_weights(-game.d.mT, out)[0]
+            large = best_weights(-game.d.mT, out)
             share = (large[..., :, None] * game.weights[..., None, :])[:, at].float() * total[..., None, None]
             for i, k, layer, units in _written(self._bounded.network, self._last, self._units[at]):
                 credit(layer)[1][:, units] += share[..., k, i]
@@ -228,7 +228,7 @@ class _Game:
     @classmethod
     def of(cls, d: Tensor, out: Tensor) -> _Game:
         """With the best weights, 0 of who is `out`."""
-        return cls(d, best_weights(d, out)[0], _ROOM * d.abs().amax((-1, -2)))
+        return cls(d, best_weights(d, out), _ROOM * d.abs().amax((-1, -2)))
 
     def at(self, pick: slice | Tensor, windows: Tensor, dtype: torch.dtype) -> _Game:
         """Of some windows, in some regions."""
