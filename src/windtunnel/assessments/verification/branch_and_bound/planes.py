@@ -59,7 +59,8 @@ class Plane:
         else:
             some = some * self.box.unit
             found = self._each(some, which, transposed=False) / self.box.radius
-            constant = constant - some * self._each(self.box.middle / self.box.radius, which, transposed=True)
+            # All of them in one: while planes are fitted nobody asks for the columns' own, which would take another pass.
+            constant[:, 0] -= (found * self.box.middle).sum(1)
         return a.scatter(1, columns, 0.0), found, torch.zeros_like(a).scatter(1, columns, constant)
 
     @classmethod

@@ -9,7 +9,7 @@ the first of the two where z <= 0 (relu(z) = 0 and mu z <= max(mu l, 0) there, f
 chord is g = s w, mu = s, nu = 1 - s with s = u / (u - l). So all planes are valid, and the best are found by ascent from the
 chord, for each linear function that is bounded: what a chord loses at a corner of the box, a plane need not. Deeper ReLUs could have
 planes too, over the outputs of activations, with which MLPs of 4 and 6 layers of 256 are bounded worse; or over the input, from lines
-that bound z there, with which a margin of -2.35 becomes -2.02 in twice the time, which splits use better.
+that bound z there, with which a margin of -2.08 becomes -2.02 in twice the time.
 Sources: Anderson et al. 2020 (arXiv 1811.01988), Tjandraatmadja et al. 2020 (arXiv 2006.14076), whose inequalities these contain.
 """
 
