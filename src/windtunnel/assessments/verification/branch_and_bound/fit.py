@@ -35,11 +35,10 @@ def with_planes(bounded: Bounded, rows: Rows, iterations: int, memory: int, most
         return rows
     relaxation = bounded.relaxation(rows, torch.float32)
     k = relaxation.kinks
-    lost = -bounded.backward(rows, relaxation, torch.float32).coefficients.clamp(max=0) * k.offset * k.open
-    fitted: dict[int, OfReLUs | OfLargest] = {
-        **{j: OfReLUs(bounded, j, rows, lost[:, bounded.slices[j]], most) for j in weights},
-        **{j: OfLargest(bounded, rows, pieces) for j, pieces in windows.items()},
-    }
+    fitted: dict[int, OfReLUs | OfLargest] = {j: OfLargest(bounded, rows, pieces) for j, pieces in windows.items()}
+    if weights:
+        lost = -bounded.backward(rows, relaxation, torch.float32).coefficients.clamp(max=0) * k.offset * k.open
+        fitted |= {j: OfReLUs(bounded, j, rows, lost[:, bounded.slices[j]], most) for j in weights}
     which = torch.arange(len(rows), device=rows.spec.device)
     best = torch.full((len(rows),), -torch.inf, device=which.device)
     alpha, kept = rows.alpha, rows.alpha.clone()

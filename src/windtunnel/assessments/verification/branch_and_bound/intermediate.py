@@ -101,12 +101,9 @@ def _exact(bounded: Bounded, j: int, ends: list[Tensor], rows: int) -> None:
     """Of an affine map of the input: its rows are the same for every sample, so that they are found once."""
     network, region, size = bounded.network, bounded.region, bounded.network.layers[j].size
     for part in torch.arange(size, device=network.device).split(rows):
-        spec = torch.zeros(len(part), size, dtype=torch.float64, device=network.device)
-        spec[torch.arange(len(part)), part] = 1.0
-        tape = network.tape(len(part), torch.float64)
-        gradient = tape.gradients(j, spec)[0]
-        assert gradient is not None
-        a, constant = gradient.flatten(1), spec @ tape.node(j)[0].detach().flatten()
+        maps = network.maps(j, part)
+        assert maps is not None
+        a, constant = maps
         for i in range(len(region)):
             at = torch.full((len(part),), i, device=network.device)
             ends[0][i, part] = constant + region.minimum(a, at)[0]

@@ -206,6 +206,17 @@ class Network:
         self._tapes[key] = found  # now the last
         return found
 
+    def maps(self, j: int, units: Tensor) -> tuple[Tensor, Tensor] | None:
+        """(w float64 (U, d), b (U,)): some units' inputs in layer j, which is direct, are w x + b of the network's input x.
+
+        None where they do not depend on it.
+        """
+        spec = torch.zeros(len(units), self.layers[j].size, dtype=torch.float64, device=self.device)
+        spec[torch.arange(len(units)), units] = 1.0
+        tape = self.tape(len(units), torch.float64)
+        w = tape.gradients(j, spec)[0]
+        return None if w is None else (w.flatten(1), tape.node(j)[0].detach().flatten()[units])
+
     @torch.no_grad()
     def run(self, x: Tensor, apply: Callable[[int, Tensor], Tensor], upto: int | None = None) -> Tensor | None:
         """The logits of x (m, *input_shape), activation j being answered by apply(j, its input).

@@ -70,18 +70,15 @@ def numbers_of(bounded: Bounded, j: int) -> Numbers | None:
         return None
     parts = []
     for at in in_windows(bounded, j - 4)[units].split(max(1, min(_WINDOWS, _MEMORY // (200 * network.width)))):
-        spec = torch.zeros(at.numel(), network.layers[j - 4].size, dtype=torch.float64, device=at.device)
-        spec[torch.arange(at.numel()), at.flatten()] = 1.0
-        tape = network.tape(at.numel(), torch.float64)
-        gradient = tape.gradients(j - 4, spec)[0]
-        if gradient is None:
+        maps = network.maps(j - 4, at.flatten())
+        if maps is None:
             return None
-        w = gradient.flatten(1).view(*at.shape, -1)
+        w, b = (t.unflatten(0, at.shape) for t in maps)
         met = (w != 0).any(1)
         seen = met.double().topk(int(met.sum(1).amax()), 1).indices
         if seen.shape[1] > _PART * network.inputs:
             return None
-        parts.append((seen, w.gather(2, seen[:, None].expand(-1, 4, -1)), tape.node(j - 4)[0].detach().flatten()[at]))
+        parts.append((seen, w.gather(2, seen[:, None].expand(-1, 4, -1)), b))
     most = max(seen.shape[1] for seen, _, _ in parts)
     seen, w = (torch.cat([F.pad(part[k], (0, most - part[k].shape[-1])) for part in parts]) for k in (0, 1))
     return Numbers(units, seen, F.pad(w, (0, 0, 0, 1)), F.pad(torch.cat([b for _, _, b in parts]), (0, 1)))

@@ -247,11 +247,7 @@ class Bounded:
             return None
         if j + 1 < len(self.network.layers) and self.network.layers[j + 1].decides_windows:
             return None  # planes take the place of single chords
-        spec = torch.zeros(len(units), layer.size, dtype=torch.float64, device=self.network.device)
-        spec[torch.arange(len(units)), units] = 1.0
-        tape = self.network.tape(len(units), torch.float64)
-        w = tape.gradients(j, spec)[0]
-        return None if w is None else (w.flatten(1), tape.node(j)[0].detach().flatten()[units])
+        return self.network.maps(j, units)
 
     def pieces(self, j: int) -> Pieces | None:
         """What planes above layer j's columns start from, where it follows windows of numbers that see a small part of a box."""
