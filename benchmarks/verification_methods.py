@@ -55,11 +55,15 @@ def methods_side_by_side(
     """names: networks, or `network:epsilon`. Prints a line for each sample and method, and the counts."""
     assessed, train = data
     for name, _, epsilon in (text.partition(":") for text in names):
-        module = network(name, weights, references, train.inputs, train.targets)
-        model = Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name)
-        subject = subject_of(model, assessed)
+        subject = subject_of(classifier(name, weights, references, train), assessed)
         for value in (float(epsilon),) if epsilon else INSTANCES[name]:
             _compare(name, value, subject, asked)
+
+
+def classifier(name: str, weights: Path, references: Path, train: Dataset) -> Classifier:
+    """The network `name` of `verification_models.py`."""
+    module = network(name, weights, references, train.inputs, train.targets)
+    return Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name)
 
 
 def _compare(name: str, epsilon: float, subject: Subject, asked: Asked) -> None:

@@ -9,6 +9,8 @@ from pydantic import Field, PositiveInt, model_validator
 from windtunnel.params.entry import Block, Entry
 from windtunnel.params.numbers import Number
 
+_FINEST = 1e-6  # of the largest radius: radii are float32, and no search would end
+
 
 class Radius(Block):
     """The largest certified epsilon of each sample, by bisection."""
@@ -16,11 +18,17 @@ class Radius(Block):
     max: Number = Field(gt=0, description="the largest epsilon that is tried")
     tolerance: Number = Field(gt=0, description="how near the search comes to the largest provable epsilon")
     attack: bool = Field(True, description="Linf: search the smallest epsilon that PGD breaks too, the other side")
+    method: str | None = Field(
+        None,
+        description="step that searches: by default the last that gives bounds; branch-and-bound goes on from there, minutes a sample",
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Radius:
         if self.tolerance >= self.max:
             raise ValueError(f"tolerance ({self.tolerance:g}) must be smaller than max ({self.max:g})")
+        if self.tolerance < _FINEST * self.max:
+            raise ValueError(f"tolerance ({self.tolerance:g}) must be at least a millionth of max ({self.max:g})")
         return self
 
 
@@ -58,7 +66,8 @@ class VerificationEntry(Entry):
     timeout: Number | None = Field(
         None,
         gt=0,
-        description="seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work",
+        description="seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work; "
+        "branch-and-bound has as many again for a radius",
     )
     time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
     other_classes: Literal["together", "one_by_one"] = Field(

@@ -161,7 +161,7 @@ def test_a_search_that_memory_does_not_hold_gives_way_to_alpha_crown_and_says_so
     def too_much(*_, **__):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB")
 
-    monkeypatch.setattr("windtunnel.assessments.verification.search_step.decide", too_much)
+    monkeypatch.setattr("windtunnel.assessments.verification.search_session.decide", too_much)
     result = assess("v", entry("branch-and-bound"), budget(0.01), first(digits_subject, 4))
     assert "alpha-crown was used instead of branch-and-bound: out of memory" in caveat(result, "weaker_method").text
     assert result.metrics["decided_by"]["alpha-crown"] > 0
@@ -182,7 +182,7 @@ def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digi
     def endless(*_, **__):
         raise OutOfTimeError  # as the limit does between two operations
 
-    monkeypatch.setattr("windtunnel.assessments.verification.search_step.memory_limit", noted)
+    monkeypatch.setattr("windtunnel.assessments.verification.search_session.memory_limit", noted)
     monkeypatch.setattr(decide, "bound_network", endless)
     subject = first(digits_subject, 3)
     result = assess("v", entry("branch-and-bound", timeout=1000), budget(0.01), subject)

@@ -16,16 +16,18 @@ from windtunnel.assessments.verification.radius import (
     broken_radius,
     certified_radius,
     empirical_curve,
+    raise_radius,
 )
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm, Verdict
 
 
-@pytest.mark.parametrize(("norm", "name"), [(Norm.LINF, "crown"), (Norm.L2, "crown-l2"), (Norm.L1, "crown-l1")])
-def test_the_certified_radius_of_a_linear_model_is_the_analytic_one(free_linear, norm, name):
+@pytest.mark.parametrize("method", ["crown", "branch-and-bound"])
+@pytest.mark.parametrize(("norm", "suffix"), [(Norm.LINF, ""), (Norm.L2, "-l2"), (Norm.L1, "-l1")])
+def test_the_certified_radius_of_a_linear_model_is_the_analytic_one(free_linear, norm, suffix, method):
     subject, exact = first(free_linear, 12), analytic_radius(free_linear, norm)[:12]
     largest = 0.4
-    given_entry = entry(name, radius={"max": largest, "tolerance": 0.001})
+    given_entry = entry(method + suffix, radius={"max": largest, "tolerance": 0.001})
     found = assess("v", given_entry, budget(0.1, norm), subject).data["certified_radius"]
     assert (found <= exact + 1e-5).all()
     assert (found >= exact.clamp(max=largest) - 0.0015).all()
@@ -78,6 +80,29 @@ def test_what_is_known_is_not_asked_about_and_changes_no_radius(samples, toleran
     broken = broken_radius(known.broken_by(lambda rows, epsilons: ~holds(rows, epsilons)), zero + 1.0, alone, tolerance)
     assert (broken > exact).all()
     assert (broken[distances < 1] <= exact[distances < 1] + tolerance + 1e-6).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 2), st.floats(0, 1), st.floats(0, 0.5)), min_size=1, max_size=8),
+    st.floats(0.001, 0.2),
+)
+def test_a_search_upwards_finds_any_threshold_and_never_asks_far_beyond(samples, tolerance):
+    exact, share, away = (torch.tensor(column) for column in zip(*samples, strict=True))
+    holds, broken = (exact * share).clamp(max=1), torch.where(away < 0.25, exact + away + 1e-6, torch.inf)
+    known, asked = Known(holds.clone(), broken.clone()), []
+
+    def verified(rows, epsilons):
+        asked.extend(zip(rows.tolist(), epsilons.tolist(), strict=True))
+        return epsilons <= exact[rows]
+
+    raise_radius(verified, known, 1.0, tolerance)
+    assert (known.holds <= exact).all()
+    assert (known.holds >= exact.clamp(max=1) - tolerance - 1e-6).all()
+    reach = (
+        torch.minimum(2 * exact - holds, broken) + tolerance
+    )  # a step is as long as all before it, and one tolerance
+    assert all(holds[row] < epsilon <= reach[row] + 1e-6 for row, epsilon in asked)
 
 
 def test_no_epsilon_beyond_a_counter_example_is_bounded(digits_subject, monkeypatch):

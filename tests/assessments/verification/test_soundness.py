@@ -80,6 +80,19 @@ def test_no_point_of_a_region_lies_below_the_bounds_of_branch_and_bound(seed):
     below = least < found.bounds * canonical.unit - case.rounding
     wrong = (below | (found.verified[:, None] & (least < 0))).any(1)
     assert not wrong.any(), (case.norm, epsilons[wrong], least[wrong], found.bounds[wrong] * canonical.unit)
+    # What holds inside in these balls holds in smaller ones, and all that follows from it.
+    smaller = Region.around(case.subject.dataset.inputs, case.norm, 0.8 * epsilons, CPU)
+    again = decide(
+        net, smaller, data.targets, goals, lambda p, _: torch.zeros(len(p), dtype=torch.bool), LIMITS, lambda: False,
+        found.inner,
+    )  # fmt: skip
+    least = case.least(0.8 * epsilons)
+    below = least < again.bounds * canonical.unit - case.rounding
+    assert not below.any(), (case.norm, epsilons, least[below], again.bounds[below] * canonical.unit)
+    for i, layers in again.inner.items():
+        for (low, up), (low_before, up_before) in zip(layers, found.inner.get(i, layers), strict=True):
+            assert (low >= low_before - 1e-6 * (1 + low_before.abs())).all()
+            assert (up <= up_before + 1e-6 * (1 + up_before.abs())).all()
 
 
 @pytest.mark.slow

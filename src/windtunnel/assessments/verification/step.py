@@ -11,9 +11,12 @@ from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.plugins import Library, libraries
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from windtunnel.assessments.verification.bounding import Bounder
     from windtunnel.assessments.verification.canonical.subject import Canonical
     from windtunnel.assessments.verification.ledger import Ledger
+    from windtunnel.assessments.verification.radius import Known
     from windtunnel.assessments.verification.task import Task
     from windtunnel.core.classifier import Classifier
     from windtunnel.params.verification import VerificationEntry
@@ -43,6 +46,8 @@ class Step:
     cannot run on; None for a step that can verify nothing, and draws from the seed. bounds: whether it bounds at any
     epsilon, so that a certified radius can be searched with it. cheap: whether it is tried on a few samples before a stronger one.
     load: imports what it would import at its first use, which no time budget is to pay for.
+    radii: (step, known, ledger, task) -> bool (N,), searches certified radii where bounds alone do not, sample by sample: raises
+    what is known to hold, and gives whose search time has cut short.
     takes_inner: whether it goes on from bounds of the inputs of activations (`Ledger.inner`) that a step before it has found.
     """
 
@@ -52,6 +57,7 @@ class Step:
     attempt: Callable[[str, Trial], None] | None = None
     bounds: bool = False
     cheap: bool = False
+    radii: Callable[[str, Known, Ledger, Task], Tensor] | None = None
     takes_inner: bool = False
     load: Callable[[], object] | None = None
 

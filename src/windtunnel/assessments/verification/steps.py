@@ -23,7 +23,7 @@ from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.params.verification import VerificationEntry
+from windtunnel.params.verification import Radius, VerificationEntry
 
 ATTACK_BATCH = 256
 
@@ -76,6 +76,20 @@ def called_with(steps: Sequence[str], task: Task) -> Mapping[str, object]:
     """
     calls = {step: step_of(step).call(step, task) for step in steps}
     return calls[steps[0]] if len(steps) == 1 else calls
+
+
+def radius_steps(radius: Radius, steps: Sequence[str]) -> tuple[str | None, str | None]:
+    """(the step whose bounds find certified radii first, the one that then searches sample by sample), None where there is none.
+
+    The last of `steps` that gives bounds, but not alpha-crown after another one: a search asks many times, and its slopes are
+    optimised again each time. What searches takes long: only where `radius` names it, or where nothing else can.
+    """
+    bounding = [step for step in steps if step_of(step).bounds]
+    if radius.method in bounding:
+        return radius.method, None
+    bounds = next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
+    searching = [step for step in steps if step_of(step).radii and (bounds is None or step == radius.method)]
+    return bounds, searching[-1] if searching else None
 
 
 def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:

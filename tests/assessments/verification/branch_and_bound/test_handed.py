@@ -18,7 +18,7 @@ from windtunnel.assessments.verification.branch_and_bound.tighten import Effort,
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.marabou import queries_of
-from windtunnel.assessments.verification.search_step import network_of
+from windtunnel.assessments.verification.search_session import network_of
 from windtunnel.assessments.verification.solver_process import Solve, _Solver
 from windtunnel.core.contracts import Norm, Verdict
 

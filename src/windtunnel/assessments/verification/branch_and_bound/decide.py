@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -63,6 +63,9 @@ _MOST = 5 * 10**7  # bounds that are tightened, times the units of the network: 
 # left some, or splits more. Measured: 200 bounds are 0.75 to 0.9 of it in a CNN of 2 convolutions, 0.25 in a residual network of 5.
 _WORTH_IT, _ENOUGH = 0.05, 0.7
 
+# Bounds (low, up), float64 of its size, of the inputs of each layer of activations.
+Inner = list[tuple[Tensor, Tensor]]
+NOTHING: Mapping[int, Inner] = {}
 # Whether points (m, d), float64, of samples (m,) are counter-examples; (m,) bool.
 Check = Callable[[Tensor, Tensor], Tensor]
 
@@ -73,8 +76,8 @@ class Decided:
 
     verified: bool (n,). bounds: float64 (n, K - 1), lower bounds of the margins, other classes in their order. examples:
     {sample: counter-example (d,), float64}. domains: int64 (n,). exhausted: bool (n,), not decided for want of work
-    (subdomains or time); what else is not decided cannot be by this method. inner: {sample: the bounds (low, up), float64 of its
-    size, of each layer's inputs}, of samples that the cheapest bounds leave undecided.
+    (subdomains or time); what else is not decided cannot be by this method. inner: {sample: what holds inside}, of samples that
+    the cheapest bounds leave undecided.
     """
 
     verified: Tensor
@@ -82,7 +85,7 @@ class Decided:
     examples: dict[int, Tensor]
     domains: Tensor
     exhausted: Tensor
-    inner: dict[int, list[tuple[Tensor, Tensor]]]
+    inner: dict[int, Inner]
 
 
 def decide(
@@ -93,13 +96,15 @@ def decide(
     check: Check,
     limits: Limits,
     expired: Callable[[], bool],
+    larger: Mapping[int, Inner] = NOTHING,
 ) -> Decided:
     """Decide whether the class of each of n samples, targets (n,), holds in its region.
 
     goals: (n,), by how much each margin must be verified to exceed 0. expired: whether time is over, asked between batches.
     An OutOfTimeError of the caller's own limit, in between, ends it too: what is known by then stands.
+    larger: what is known to hold inside in larger regions, by sample.
     """
-    work = _Work(network, region, targets, goals, check, limits, expired)
+    work = _Work(network, region, targets, goals, check, limits, expired, larger)
     with suppress(OutOfTimeError):
         work.quickly()
         work.thoroughly()
@@ -118,6 +123,7 @@ class _Work:
         check: Check,
         limits: Limits,
         expired: Callable[[], bool],
+        larger: Mapping[int, Inner],
     ) -> None:
         self._network, self._region, self._check, self._limits, self._expired = network, region, check, limits, expired
         n, k, device = len(region), network.num_outputs, network.device
@@ -132,14 +138,28 @@ class _Work:
         self._bend = True  # whether planes have gained something; where they have not once, they are not tried again
         self._domains, self._stuck = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.bool)
         self._inside: tuple[Bounded, Tensor] | None = None  # of which samples it is
+        self._larger = larger
 
     def quickly(self) -> None:
         """CROWN inside, slopes of the margins optimised: all samples together."""
         members = self._undecided().nonzero().flatten()
         if len(members):
-            bounded = bound_network(self._network, self._region.part(members), self._limits.rows)
+            known = self._known(members.tolist())
+            bounded = bound_network(self._network, self._region.part(members), self._limits.rows, known)
             self._inside = bounded, members
             self._roots(bounded, members, _QUICK_ROOT)
+
+    def _known(self, members: list[int]) -> Inner:
+        """Of each layer, what larger regions tell about `members`: bounds (low, up), (n, size); nothing where they tell nothing."""
+        if not self._larger:
+            return []
+        device, known = self._network.device, list[tuple[Tensor, Tensor]]()
+        for j, layer in enumerate(self._network.layers):
+            up = torch.full((layer.size,), torch.inf, dtype=torch.float64)
+            pairs = [self._larger[member][j] if member in self._larger else (-up, up) for member in members]
+            lows, ups = (torch.stack(ends).to(device) for ends in zip(*pairs, strict=True))
+            known.append((lows, ups))
+        return known
 
     def thoroughly(self) -> None:
         """Bounds inside improved where the margins hang on them, then searches with tighter and tighter ones."""
@@ -197,7 +217,7 @@ class _Work:
         bounds = self._bounds.view(len(self._region), -1).cpu()
         return Decided(verified, bounds, self._examples, self._domains, open_, self._inner())
 
-    def _inner(self) -> dict[int, list[tuple[Tensor, Tensor]]]:
+    def _inner(self) -> dict[int, Inner]:
         """Bounds of the inputs of activations, as tight as they have become."""
         if self._inside is None:
             return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,22 +17,31 @@ from windtunnel.assessments.verification.branch_and_bound.together import bound_
 from windtunnel.assessments.verification.branch_and_bound.windows import largest, winners_apart
 
 
-def bound_network(network: Network, region: Region, rows: int) -> Bounded:
-    """CROWN bounds of every layer; in float64, `rows` at a time. Units that intervals show to be stable have theirs."""
+def bound_network(network: Network, region: Region, rows: int, known: Sequence[tuple[Tensor, Tensor]] = ()) -> Bounded:
+    """CROWN bounds of every layer; in float64, `rows` at a time.
+
+    known: of each layer bounds (low, up), (n, size), that hold already, as of a larger region: the tighter of both count.
+    """
     bounded = Bounded(network, region)
     for j, layer in enumerate(network.layers):
         if layer.decides_windows or layer.follows_windows:
             bounded.add(*(winners_apart if layer.decides_windows else largest)(bounded, j))
-            continue
-        n, size = len(region), layer.size
-        ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
-        every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
-        if layer.direct and not groups_of(network, j, rows):
-            _exact(bounded, j, ends, rows)
         else:
-            _improve(bounded, j, ends, every, 0, rows, 0)
-        bounded.add(ends[0], -ends[1])
+            bounded.add(*_bounds_of_layer(bounded, j, rows))
+        if known:
+            bounded.tighten(j, *known[j])
     return bounded
+
+
+def _bounds_of_layer(bounded: Bounded, j: int, rows: int) -> tuple[Tensor, Tensor]:
+    network, n, size = bounded.network, len(bounded.region), bounded.network.layers[j].size
+    ends = [torch.full((n, size), -torch.inf, dtype=torch.float64, device=network.device) for _ in (0, 1)]
+    if network.layers[j].direct and not groups_of(network, j, rows):
+        _exact(bounded, j, ends, rows)
+    else:
+        every = torch.ones(2, n, size, dtype=torch.bool, device=network.device)
+        _improve(bounded, j, ends, every, 0, rows, 0)
+    return ends[0], -ends[1]
 
 
 def improve_network(

@@ -1,0 +1,159 @@
+"""Certified radii by branch and bound: exact on tiny networks, between bounds and attacks on others, and kept where limits end them."""
+
+import pytest
+import torch
+from balls import budget, entry, first, subject_with
+from exact import NETWORKS, exact_margin, network
+from torch import nn
+
+from windtunnel.assessments.verification import search_session
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.core.contracts import Norm
+
+CPU = torch.device("cpu")
+TOLERANCE = 0.002
+RADIUS = {"max": 0.3, "tolerance": 0.02}
+
+
+def exact_radius(module, x, target):
+    """The distance of the nearest point at which another class draws level, by bisection over the exact margins; 0.3 at most."""
+
+    def holds(epsilon):
+        low, high = (x.double() - epsilon).clamp(0, 1), (x.double() + epsilon).clamp(0, 1)
+        return exact_margin(module, low, high, target) > 0
+
+    low, high = (0.3, 0.3) if holds(0.3) else (0.0, 0.3)
+    while high - low > TOLERANCE / 8:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_the_radius_is_the_one_that_the_enumeration_of_all_activation_patterns_gives(kind):
+    for seed in range(4):
+        module = network(kind, seed)
+        inputs = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+        subject = subject_with(module, inputs, 3)
+        exact = [exact_radius(module, x, int(t)) for x, t in zip(inputs, subject.dataset.targets, strict=True)]
+        module.float()
+        found = assess(
+            "v",
+            entry("branch-and-bound", radius={"max": 0.3, "tolerance": TOLERANCE, "attack": False}),
+            budget(0.05),
+            subject,
+        ).data
+        for radius, certified in zip(exact, found["certified_radius"].tolist(), strict=True):
+            assert radius - 2 * TOLERANCE <= certified <= radius + TOLERANCE / 4, (kind, seed)
+
+
+def test_it_lies_between_what_bounds_prove_and_what_breaks_and_says_where_a_gap_is_left(digits_subject):
+    subject, steps, few = first(digits_subject, 4), ["crown", "branch-and-bound"], {"domains": 40}
+    by_bounds, searched = (
+        assess("v", entry("cascade", steps=steps, params=few, radius={**RADIUS, **more}), budget(0.02), subject)
+        for more in ({}, {"method": "branch-and-bound"})
+    )
+    low, found, broken = (
+        by_bounds.data["certified_radius"],
+        *(searched.data[f"{k}_radius"] for k in ("certified", "broken")),
+    )
+    right = subject.clean_correct
+    assert (found >= low).all()
+    assert (found > low)[right].any()
+    assert (found < broken)[right].all()
+    assert (found[~right] == 0).all()
+    apart = broken - found > RADIUS["tolerance"]
+    said = [sample for c in searched.caveats if c.code == "radius_open" for sample in c.samples]
+    assert said == [name for name, open_ in zip(subject.dataset.ids, apart.tolist(), strict=True) if open_]
+
+
+def test_what_its_limit_of_work_leaves_open_is_said_and_two_runs_agree(digits_subject):
+    subject = first(digits_subject, 4)
+    given = entry("branch-and-bound", params={"domains": 2}, radius={**RADIUS, "attack": False})
+    one, two = (assess("v", given, budget(0.02), subject) for _ in range(2))
+    assert torch.equal(one.data["certified_radius"], two.data["certified_radius"])
+    assert "broken_radius" not in one.data
+    (said,) = [c for c in one.caveats if c.code == "radius_open"]
+    assert "2 subdomains" in said.text
+    assert set(said.samples) <= set(subject.dataset.ids)
+    assert "average_certified_radius" in one.metrics
+
+
+def test_time_that_ends_keeps_the_radii_found_and_says_so(digits_subject):
+    subject = first(digits_subject, 4)
+    given = entry(
+        "cascade", steps=["crown", "branch-and-bound"], timeout=1e-9, radius={**RADIUS, "method": "branch-and-bound"}
+    )
+    result = assess("v", given, budget(0.02), subject)
+    certified, broken = result.data["certified_radius"], result.data["broken_radius"]
+    assert (certified > 0).sum() == subject.clean_correct.sum()
+    assert torch.equal(result.data["radius_unfinished"], subject.clean_correct & (broken - certified > 0.02))
+    assert result.data["radius_unfinished"].any()
+    assert "radius_cut_short" in [c.code for c in result.caveats]
+    assert "average_certified_radius_at_least" in result.metrics
+
+
+def test_memory_that_does_not_suffice_keeps_the_radii_of_bounds_and_says_so(digits_subject, monkeypatch):
+    def too_much(*_, **__):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB")
+
+    monkeypatch.setattr(search_session, "decide", too_much)
+    subject, steps = first(digits_subject, 3), ["crown", "branch-and-bound"]
+    found, by_bounds = (
+        assess("v", entry("cascade", steps=steps, radius={**RADIUS, **more}), budget(1e-4), subject)
+        for more in ({"method": "branch-and-bound"}, {})
+    )
+    assert torch.equal(found.data["certified_radius"], by_bounds.data["certified_radius"])
+    (said,) = [c for c in found.caveats if c.code == "out_of_memory"]
+    assert "certified radius" in said.text
+    assert "radius_unfinished" not in found.data
+
+
+def test_a_model_it_has_no_bounds_for_has_the_radii_of_alpha_crown():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Softmax(1), nn.Linear(8, 3))
+    subject = subject_with(module, torch.rand(2, 1, 4, 4), 3)
+    result = assess("v", entry("branch-and-bound", radius=RADIUS), budget(0.001), subject)
+    assert any("alpha-crown searched radii instead of branch-and-bound" in c.text for c in result.caveats)
+    assert (result.data["certified_radius"] > 0).any()
+
+
+def test_bounds_of_a_larger_ball_are_taken_over_where_they_are_tighter(digits_subject):
+    subject = first(digits_subject, 2)
+    net = Network(subject.classifier.module, subject.classifier.input_shape, CPU)
+    alone, wide = (
+        bound_network(net, Region.around(subject.dataset.inputs, Norm.LINF, epsilon, CPU), 64)
+        for epsilon in (0.03, 0.1)
+    )
+    tight = [(low.clone(), up - 0.25 * (up - low)) for low, up in zip(alone.low, alone.up, strict=True)]
+    for known, better in ((list(zip(wide.low, wide.up, strict=True)), False), (tight, True)):
+        found = bound_network(net, alone.region, 64, known)
+        last = [torch.stack([b.low[-1], -b.up[-1]]) for b in (alone, found)]
+        assert (last[1] >= last[0] - 1e-6).all()
+        assert bool((last[1] > last[0] + 1e-3).any()) is better
+
+
+def test_a_ball_starts_from_what_holds_in_the_one_that_was_not_verified_last(digits_subject, monkeypatch):
+    asked, decide = [], search_session.decide
+
+    def watched(network, region, targets, goals, check, limits, expired, larger):
+        found = decide(network, region, targets, goals, check, limits, expired, larger)
+        asked.append((float(region.radius), bool(found.verified[0]), larger, found.inner))
+        return found
+
+    monkeypatch.setattr(search_session, "decide", watched)
+    right = int(digits_subject.clean_correct.nonzero()[0])
+    given = entry("cascade", steps=["branch-and-bound"], params={"domains": 3}, radius={**RADIUS, "attack": False})
+    assess("v", given, budget(0.3), digits_subject.subset(torch.tensor([right])))
+    last, verified = None, []
+    for epsilon, holds, larger, inner in asked[1:]:  # the first asks for the verdict
+        assert (larger.get(0) is inner) is False
+        assert larger.get(0) is (None if last is None else last[1][0])
+        assert last is None or epsilon < last[0]
+        last, verified = last if holds else (epsilon, inner), [*verified, holds]
+    assert sum(verified) > 1
+    assert not all(verified)
