@@ -58,6 +58,21 @@ def test_a_wrong_certificate_is_broken_and_contradicted_whatever_the_scale_of_th
     assert set(found.contradicted) < set(subject.dataset.ids)
 
 
+def test_radii_are_certificates_too_and_one_that_is_too_large_is_broken(mlp_subject, tmp_path):
+    subject = first(mlp_subject, 6)
+    given = entry("crown", radius={"max": 0.3, "tolerance": 0.01})
+    result = assess("proof", given, budget(0.2), subject)
+    radii, broken = result.data["certified_radius"], result.data["broken_radius"]
+    assert (radii < 0.2).all()
+    found = audit(written(result, subject, tmp_path / "sound"), subject, Norm.LINF, 0.2, certified=100, asked=0)
+    assert found.attacked == int((radii > 0).sum()) > 0
+    assert found.broken == ()
+    wrong = int((radii > 0).nonzero()[0])
+    radii[wrong] = 1.1 * broken[wrong]
+    found = audit(written(result, subject, tmp_path / "wrong"), subject, Norm.LINF, 0.2, certified=100, asked=0)
+    assert found.broken == (subject.dataset.ids[wrong],)
+
+
 def test_without_a_verdict_nothing_is_asked_and_it_says_so(mlp_subject, tmp_path):
     subject = first(mlp_subject, 2)
     result = assess("proof", entry("ibp"), budget(0.3), subject)

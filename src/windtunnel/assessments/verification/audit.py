@@ -30,9 +30,10 @@ _OWN = "branch-and-bound"
 class Audit:
     """What the second look at one verification found; samples by their names.
 
-    attacked: certified samples that were attacked. broken: those of them with a counter-example. asked: verdicts that another
-    implementation was asked for. agreed: those that it came to as well; without an answer it contradicts nothing.
-    contradicted: those where it came to the opposite. unasked: why nothing was asked, empty where something was.
+    attacked: certified samples that were attacked, each in the largest ball that is certified. broken: those of them with a
+    counter-example. asked: verdicts that another implementation was asked for. agreed: those that it came to as well; without an
+    answer it contradicts nothing. contradicted: those where it came to the opposite. unasked: why nothing was asked, empty where
+    something was.
     """
 
     attacked: int
@@ -65,8 +66,11 @@ def audit(verdicts: Artifacts, subject: Subject, norm: Norm, epsilon: float, cer
     """
     codes, ids = verdicts.tensor("verdicts"), subject.dataset.ids
     verified = (codes == Verdict.VERIFIED).nonzero().flatten()
-    chosen = _spread(verified, certified)
-    broken = _attacked(subject.subset(chosen), norm, epsilon)
+    radii = torch.where(codes == Verdict.VERIFIED, epsilon, 0.0)
+    if "certified_radius" in verdicts.data:
+        radii = torch.maximum(radii, verdicts.tensor("certified_radius"))
+    chosen = _spread(radii.nonzero().flatten(), certified)
+    broken = _attacked(subject.subset(chosen), norm, radii[chosen])
     falsified = ((codes == Verdict.FALSIFIED) & subject.clean_correct).nonzero().flatten()
     half = asked // 2
     indices = torch.cat([_spread(verified, asked - min(half, len(falsified))), _spread(falsified, half)])
@@ -95,8 +99,8 @@ def _spread(indices: Tensor, most: int) -> Tensor:
     return indices[torch.linspace(0, len(indices) - 1, most).round().long()] if most else indices[:0]
 
 
-def _attacked(subject: Subject, norm: Norm, epsilon: float) -> list[int]:
-    """Places of the samples that the strongest attack of the cascade breaks, all in float64."""
+def _attacked(subject: Subject, norm: Norm, epsilons: Tensor) -> list[int]:
+    """Places of the samples that the strongest attack of the cascade breaks, each at its own of `epsilons` (n,), all in float64."""
     if not len(subject.dataset) or Capability.AUTOGRAD not in subject.classifier.capabilities:
         return []
     unit, _ = unit_of(subject.clean_logits.double())
@@ -107,7 +111,7 @@ def _attacked(subject: Subject, norm: Norm, epsilon: float) -> list[int]:
         left = (~found).nonzero().flatten()
         seed = derive_seed(subject.seed, "audit", search.__name__)
         if len(left):
-            found[left] = search(exact, inputs[left], targets[left], epsilon, seed, norm)[0]
+            found[left] = search(exact, inputs[left], targets[left], epsilons[left], seed, norm)[0]
     return found.nonzero().flatten().tolist()
 
 
