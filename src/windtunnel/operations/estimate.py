@@ -21,7 +21,7 @@ from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
-_ALONE = 4  # samples of a method with a time limit for each: a batch of them could take hours
+_ALONE = 4  # samples of a method that takes minutes for each: a batch of them could take hours
 _PART = 8  # an eighth of a batch, or eight times a small one, says what a batch costs whatever its size
 _WORTH_SAYING = 10.0  # seconds that another batch size must save, and half of the time
 
@@ -88,8 +88,7 @@ def _measured(
     size: Size,
     workers: int,
 ) -> Estimate:
-    alone = getattr(entry, "timeout", None) is not None
-    few = min(size.samples, entry.batch_size, _ALONE if alone else entry.batch_size)
+    few = min(size.samples, entry.batch_size, _ALONE if entry.takes_minutes_a_sample else entry.batch_size)
     several = few == entry.batch_size < size.samples and not entry.batch_size_unused
 
     other = ceil(few / _PART) if few >= _PART else min(few * _PART, size.samples)

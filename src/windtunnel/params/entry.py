@@ -132,6 +132,11 @@ class Entry(Block):
         """Why `batch_size` decides neither time nor memory; empty where it does."""
         return ""
 
+    @property
+    def takes_minutes_a_sample(self) -> bool:
+        """Whether a single sample may take minutes, so that a few are tried where the time of all is estimated."""
+        return False
+
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the visualisers of an entry that names none: those of its family, unless it knows better."""
         return of_family

@@ -13,7 +13,7 @@ _FINEST = 1e-6  # of the largest radius: radii are float32, and no search would 
 
 
 class Radius(Block):
-    """The largest certified epsilon of each sample, by bisection."""
+    """The search for the largest certified epsilon of each sample."""
 
     max: Number = Field(gt=0, description="the largest epsilon that is tried")
     tolerance: Number = Field(gt=0, description="how near the search comes to the largest provable epsilon")
@@ -94,6 +94,12 @@ class VerificationEntry(Entry):
     def batch_size_unused(self) -> str:
         """Solvers and smoothing take one sample at a time, and bounds never more than suit the network."""
         return "" if self.library == "auto-LiRPA" else "samples are decided one at a time"
+
+    @property
+    def takes_minutes_a_sample(self) -> bool:
+        """Where a sample has a time limit, and where its radius is searched by branch and bound."""
+        searching = self.radius and (self.radius.method or self.algorithm).startswith("branch-and-bound")
+        return self.timeout is not None or bool(searching)
 
     def visualisers_by_default(self, of_family: tuple[str, ...]) -> tuple[str, ...]:
         """What there is to draw depends on what is asked for."""

@@ -72,21 +72,24 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
     grid = {"curve_epsilons": [0.0, 0.1], "certified_curve": [0.5, 0.0], "certified_curve_ci_low": [0.4, 0.0],
             "certified_curve_ci_high": [0.6, 0.1], "average_certified_radius": 0.05}  # fmt: skip
 
-    def drawn(timeouts, **data):
-        names = {"sample_names": ["a"] * 8}
-        facts = metadata("formal_verification", metrics={**grid, "timeouts": timeouts}, kwargs=names)
-        (scene,) = CertifiedCurveVisualiser().draw(Artifacts("v", Path(), {"verdicts": torch.zeros(8), **data}, facts))
+    def drawn(late, **more):
+        names, data = (
+            {"sample_names": ["a"] * 8},
+            {"verdicts": torch.zeros(8), "timed_out": torch.arange(8) < late, **more},
+        )
+        facts = metadata("formal_verification", metrics=grid, kwargs=names)
+        (scene,) = CertifiedCurveVisualiser().draw(Artifacts("v", Path(), data, facts))
         curve = next(m for m in scene.marks if isinstance(m, Line) and m.colour in {"certified", "unknown"})
         return curve, " ".join(m.text for m in scene.marks if isinstance(m, Label))
 
-    curve, words = drawn(timeouts=8)
+    curve, words = drawn(8)
     assert curve.dashed
     assert curve.colour == "unknown"
     assert "8 of 8 samples out of time" in words
-    curve, words = drawn(timeouts=0, radius_unfinished=torch.arange(8) < 3)
+    curve, words = drawn(2, radius_unfinished=torch.arange(8) > 4)
     assert curve.dashed
-    assert "3 of 8 samples out of time" in words
-    curve, words = drawn(timeouts=0)
+    assert "5 of 8 samples out of time" in words
+    curve, words = drawn(0)
     assert not curve.dashed
     assert "out of time" not in words
 

@@ -76,7 +76,7 @@ def assess(
     `decided_by` int64 (N,) into kwargs.decided_by_names, -1 for none, `timed_out` bool (N,), `subdomains` int64 (N,), those
     of branch and bound; with `entry.radius`
     `certified_radius` float32 (N,) and, for Linf, `broken_radius` float32 (N,), inf where nothing was broken; where
-    time cut a search off `radius_unfinished` bool (N,), and its means are called `..._at_least`.
+    a search was not finished `radius_unfinished` bool (N,), and its means are called `..._at_least`.
     """
     row = ROWS[find_algorithm(entry.library, entry.algorithm, f"verification.{name}", "verification").key]
     if row.assess is not None:
@@ -105,8 +105,9 @@ def assess(
         largest = entry.radius.max
         if cut_short.any():
             data["radius_unfinished"] = cut_short
-            text = "Time ended the search for certified radii: they are lower than need be."
-            ledger.caveats.append(Caveat("radius_cut_short", text))
+            ids = tuple(subject.dataset.ids[i] for i in cut_short.nonzero().flatten().tolist())
+            text = f"The search for {len(ids)} certified radii was not finished: they are lower than need be."
+            ledger.caveats.append(Caveat("radius_cut_short", text, ids))
     for checkpoint in task.checkpoints:
         checkpoint.clear()
     names: list[Json] = list(ledger.names)
@@ -178,7 +179,7 @@ def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
 
 
 def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: Task) -> tuple[Tensors, Tensor]:
-    """(the radii, bool (N,), whose search time cut short): by bounds, then what breaks, then between the two."""
+    """(the radii, bool (N,), whose search was not finished): by bounds, then what breaks, then between the two."""
     verdicts, distances = (tensor_in(data, key) for key in ("verdicts", "perturbation_distance"))
     holds = torch.where(verdicts == Verdict.VERIFIED, min(task.epsilon, radius.max), 0.0)
     known = Known(holds, distances.nan_to_num(torch.inf))
@@ -190,7 +191,8 @@ def _radii(data: Tensors, radius: Radius, ledger: Ledger, task: Task) -> tuple[T
     if attacked:
         low, most = torch.where(low < 0, low, known.holds), torch.full_like(low, radius.max)
         broken_radius(known.broken_by(breaks(task)), most, low, radius.tolerance)
-    cut_short = task.subject.clean_correct & (task.time_left <= 0)
+    open_ = task.subject.clean_correct & known.open(radius.max, radius.tolerance)
+    cut_short = open_ & (task.time_left <= 0)
     if searching is not None:
         search = step_of(searching).radii
         assert search is not None

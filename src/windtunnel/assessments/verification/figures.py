@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
-
 from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
@@ -18,6 +16,8 @@ from windtunnel.core.run_times import RUN_TIMES
 from windtunnel.core.tables import table
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from windtunnel.assessments.figures.scene import Scene
     from windtunnel.core.artifacts import Artifacts
 
@@ -251,7 +251,7 @@ def _sorted_margins(margins: list[float]) -> Scene:
 @register
 @dataclass(frozen=True)
 class CertifiedCurveVisualiser(Visualiser):
-    """Certified accuracy against epsilon, and what PGD left beside it: the sandwich as a picture."""
+    """Certified accuracy against epsilon, and what is not broken beside it: the sandwich as a picture."""
 
     kinds: ClassVar[frozenset[AssessmentKind]] = _FORMAL
     title: ClassVar[str] = "Certified curve"
@@ -266,9 +266,8 @@ class CertifiedCurveVisualiser(Visualiser):
             for key in ("curve_epsilons", "certified_curve", "certified_curve_ci_low", "certified_curve_ci_high")
         )
         # What ran out of time is no finding about the model: the curve is what was verified until then.
-        late, unfinished = int(number({"timeouts": 0, **m}, "timeouts")), artifacts.data.get("radius_unfinished")
-        if isinstance(unfinished, Tensor):
-            late = max(late, int(unfinished.sum()))
+        known = [artifacts.tensor(key) for key in ("timed_out", "radius_unfinished") if key in artifacts.data]
+        late = int(sum(known[1:], start=known[0].int()).count_nonzero()) if known else 0
         of = f"{late} of {len(artifacts.sample_names)} samples out of time"
         words, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
         band = tuple(zip(low, high, strict=True))

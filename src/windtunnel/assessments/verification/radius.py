@@ -94,6 +94,7 @@ def raise_radius(verified: Decide, known: Known, largest: float, tolerance: floa
         probes = (holding + step[open_].minimum(_SHARE * (failing[open_] - holding))).clamp(max=largest)
         good = decide(open_, probes)
         failing[open_[~good]] = probes[~good]
+        failing = failing.minimum(known.broken)  # an example may lie nearer than what was tried
         step[open_[good]] *= 2
 
 

@@ -9,7 +9,7 @@ _KIND = OF_KIND[AssessmentKind.FORMAL_VERIFICATION]
 MEANINGS = {
     "mean_runtime": "seconds a sample took on the machine that computed this result; known there alone, and in no output of DVC",
     "average_certified_radius": "mean over the samples of the largest epsilon verified, 0 where misclassified",
-    "average_certified_radius_at_least": "the same of a search that the time budget cut off: lower than need be, and no finding",
+    "average_certified_radius_at_least": "the same of a search that was not finished in time: lower than need be, and no finding",
 }
 REPORTED = Reported(
     _KIND.question,

@@ -1,7 +1,6 @@
 """Certified radii by branch and bound: of each sample upwards from what is proved, below what is broken.
 
-What one epsilon teaches serves the next: bounds inside the network that hold in a ball hold in every smaller one, and a
-counter-example breaks every larger one. Measured on four MNIST networks, tolerance 0.002: x
+What holds inside the network in a ball holds in every smaller one, and a counter-example breaks every larger one.
 """
 
 from __future__ import annotations
@@ -28,35 +27,40 @@ from windtunnel.params.verification import BranchAndBound, Radius
 
 
 def search_radii(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:
-    """Raise what is `known` to hold of the samples that are classified correctly; (N,) bool, whose search time cut short.
+    """Raise what is `known` to hold of the samples that are classified correctly; (N,) bool, whose search was not finished.
 
-    What has no bound for an operator here gives way to the next method down, as where verdicts are sought.
+    What has no bound for an operator here, or too little memory, gives way to the next method down, as where verdicts are sought.
     """
+    right = task.subject.clean_correct
     try:
-        return _search(step, known, ledger, task)
+        unfinished, weaker = _search(step, known, ledger, task)
     except IncompatibleError as error:
         ledger.caveats.append(Caveat("weaker_method", f"{WEAKER} searched radii instead of {step}: {error}."))
-        radius, right = task.entry.radius, task.subject.clean_correct
-        assert radius is not None
-        low = torch.where(right, known.holds, -1.0)
+        unfinished, weaker = torch.zeros_like(right), right
+    radius = task.entry.radius
+    assert radius is not None
+    if weaker.any():
+        low = torch.where(weaker, known.holds, -1.0)
         certified_radius(known.certified_by(proves(WEAKER, task)), low, radius.max, radius.tolerance)
-        return right & (task.time_left <= 0)
+        unfinished |= weaker & (task.time_left <= 0)
+    return unfinished
 
 
-def _search(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:
+def _search(step: str, known: Known, ledger: Ledger, task: Task) -> tuple[Tensor, Tensor]:
+    """(whose search was not finished, for whom memory was too short), both (N,) bool."""
     subject, entry, radius = task.subject, task.entry, task.entry.radius
     assert radius is not None
     params = BranchAndBound.model_validate(entry.params)
     seconds = torch.full((len(subject.dataset),), float("inf") if entry.timeout is None else entry.timeout)
     searcher = Searcher(subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
     open_ = subject.clean_correct & known.open(radius.max, radius.tolerance)
+    unfinished, short = torch.zeros_like(open_), torch.zeros_like(open_)
     try:
         with time_limit(task.deadline):
             device = searcher.network().device
     except OutOfTimeError:
-        return open_
-    cut_short, short = torch.zeros_like(open_), torch.zeros_like(open_)
-    work = _Radii(searcher, radius, Known(known.holds.clone(), known.broken.clone()))
+        return open_, short
+    work = _Radii(searcher, radius, known)
     parts = groups(open_.nonzero().flatten(), device)
     for batch, found in each_batch(
         [Batch(number, part, 0) for number, part in enumerate(parts)], work,
@@ -66,17 +70,17 @@ def _search(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:
     ):  # fmt: skip
         members = batch.indices
         known.holds[members], known.broken[members] = found["holds"], found["broken"]
-        cut_short[members], short[members] = found["late"], found["short"]
-    left = open_ & known.open(radius.max, radius.tolerance) & ~cut_short & ~short
-    for code, text, some in (
-        ("radius_open", f"the certified radius and the nearest counter-example known are further apart than the tolerance: {step} "
-         f"did not prove more with {params.domains} subdomains", left),
-        ("out_of_memory", f"{step} had too little memory to search the certified radius", short),
-    ):  # fmt: skip
-        if some.any():
-            ids = tuple(subject.dataset.ids[i] for i in some.nonzero().flatten().tolist())
-            ledger.caveats.append(Caveat(code, f"{len(ids)} samples: {text}.", ids))
-    return cut_short
+        unfinished[members], short[members] = found["unfinished"], found["short"]
+    left = (open_ & known.open(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
+    if left:
+        text = (
+            f"{len(left)} samples: larger radii may hold: the certified one and the nearest counter-example known, if any, are "
+            f"further apart than the tolerance ({step} was limited to {params.domains} subdomains an epsilon)."
+        )
+        ledger.caveats.append(Caveat("radius_open", text, tuple(subject.dataset.ids[i] for i in left)))
+    if short.any():
+        task.bounder.gave_way(step, WEAKER, "out of memory on one sample", short.nonzero().flatten().tolist())
+    return unfinished, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +95,15 @@ class _Radii:
         known = Known(self.known.holds[batch.indices], self.known.broken[batch.indices])
         session = self.searcher.session(batch.indices)
         raise_radius(_Probe(session, known, {}), known, self.radius.max, self.radius.tolerance)
-        late = known.open(self.radius.max, self.radius.tolerance) & session.late
+        unfinished = known.open(self.radius.max, self.radius.tolerance) & session.late
         short = torch.full((len(batch.indices),), session.short)
-        return {"holds": known.holds, "broken": known.broken, "late": late, "short": short}
+        return {"holds": known.holds, "broken": known.broken, "unfinished": unfinished, "short": short}
 
     def nothing(self, batch: Batch) -> dict[str, Tensor]:
         """What stands for a group whose workers were lost: what was known before."""
         no = torch.zeros(len(batch.indices), dtype=torch.bool)
-        return {
-            "holds": self.known.holds[batch.indices],
-            "broken": self.known.broken[batch.indices],
-            "late": no,
-            "short": no,
-        }
+        known = {"holds": self.known.holds[batch.indices], "broken": self.known.broken[batch.indices]}
+        return {**known, "unfinished": ~no, "short": no}
 
 
 @dataclass(frozen=True, slots=True)

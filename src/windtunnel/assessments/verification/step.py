@@ -47,7 +47,7 @@ class Step:
     epsilon, so that a certified radius can be searched with it. cheap: whether it is tried on a few samples before a stronger one.
     load: imports what it would import at its first use, which no time budget is to pay for.
     radii: (step, known, ledger, task) -> bool (N,), searches certified radii where bounds alone do not, sample by sample: raises
-    what is known to hold, and gives whose search time has cut short.
+    what is known to hold, and gives whose search was not finished.
     takes_inner: whether it goes on from bounds of the inputs of activations (`Ledger.inner`) that a step before it has found.
     """
 
