@@ -81,6 +81,7 @@ def _compare(name: str, epsilon: float, subject: Subject, asked: Asked) -> None:
                 started = time.process_time()
                 word, domains = _asked(subject.subset(torch.tensor([i])), epsilon, METHODS[method], asked.seconds)
                 found[key] = [word, time.process_time() - started, domains]
+                asked.kept.parent.mkdir(parents=True, exist_ok=True)
                 asked.kept.write_text(json.dumps(found))
             word, took, domains = found[key]
             print(f"  {key} {word:9s} {took:6.1f} s {domains:6d} subdomains", flush=True)

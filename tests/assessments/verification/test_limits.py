@@ -5,10 +5,12 @@ import time
 import pytest
 import torch
 from balls import budget, entry, subject_with
+from torch import nn
 from zoo import ZOO
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
+from windtunnel.assessments.verification.memory import samples_that_suit
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.contracts import Verdict
 
@@ -67,3 +69,10 @@ def test_a_method_that_does_not_fit_gives_way_to_a_weaker_one_with_a_caveat(monk
     (caveat,) = [caveat for caveat in result.caveats if caveat.code == "weaker_method" and " crown:" in caveat.text]
     assert "out of memory on one sample" in caveat.text
     assert result.data["verdicts"].item() in (Verdict.VERIFIED, Verdict.UNKNOWN)
+
+
+def test_the_more_activations_a_sample_has_the_fewer_are_bounded_together():
+    small, large = (nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.ReLU()) for width in (1, 64))
+    image = torch.zeros(1, 1, 28, 28)
+    assert samples_that_suit(small, image) == 100_000 // (3 * 28 * 28)
+    assert samples_that_suit(large, image) == 1, "the units that switch in any sample are bounded for all of a batch"

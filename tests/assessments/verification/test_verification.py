@@ -6,9 +6,11 @@ import pytest
 import torch
 from balls import DUAL, analytic_radius, budget, entry, first, subject_with
 from torch import nn
+from zoo import ZOO
 
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.verification.assess import assess, verification_metrics
+from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.examples import read_examples
 from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.lirpa import Bounds, bound_batch, margin_matrix
@@ -133,6 +135,22 @@ def test_margins_are_tighter_than_the_difference_of_two_bounds(digits_subject):
     loose = bounds.lower.gather(1, targets[:, None]).squeeze(1) - other_classes
     assert (bounds.worst_margin >= loose - 1e-4).all()
     assert (bounds.worst_margin > loose + 0.1).any()
+
+
+@pytest.mark.parametrize(("name", "epsilon"), [("lenet", 0.05), ("grouped", 0.15), ("dilated", 0.15)])
+def test_what_crown_finds_of_a_sample_does_not_depend_on_its_batch(name, epsilon):
+    torch.manual_seed(0)
+    make, shape = ZOO[name]
+    subject = canonical_subject(subject_with(make(), torch.rand(6, *shape), 5)).subject
+    data = subject.dataset
+
+    def worst(at: slice) -> torch.Tensor:
+        return bound_batch(
+            subject.classifier, data.inputs[at], data.targets[at], Norm.LINF, epsilon, "crown", logits=False
+        ).worst_margin
+
+    alone = torch.cat([worst(slice(i, i + 1)) for i in range(6)])
+    assert torch.allclose(worst(slice(None)), alone, atol=1e-4)
 
 
 def test_a_misclassified_sample_is_falsified_by_itself_and_never_certified(digits_subject):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.verification.canonical.culprit import culprit
+from windtunnel.assessments.verification.convolution import QuickTransposes
 from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.rows import LIRPA_METHOD
 from windtunnel.assessments.verification.shims import shim_auto_lirpa
@@ -26,6 +27,8 @@ from windtunnel.core.errors import IncompatibleError
 _P = {Norm.LINF: float("inf"), Norm.L2: 2.0, Norm.L1: 1.0}
 # With these off, 0.3's alpha-CROWN indexes the wrong shapes; for CROWN the sparse bounds are the faster ones.
 _DENSE = {"sparse_intermediate_bounds": False, "sparse_features_alpha": False, "sparse_spec_alpha": False}
+# Where nearly all units are unstable it would bound all, and not look at intervals: of a sample that depends on the others of its batch.
+_SPARSE = {"minimum_sparsity": 1.0}
 # What this adapter calls, all the versions it was written for have it: 0.3 to 0.7.
 _NEEDS = {"x", "C", "method", "bound_upper"}
 # What auto-LiRPA raises for an operator it has no bound for, depending on the operator and on the version.
@@ -95,12 +98,14 @@ def bound_batch(
         try:
             # A fresh module a batch: 0.3 keeps the intermediate bounds of the last batch.
             module = lirpa.BoundedModule(
-                classifier.module, x[:1], bound_opts=_DENSE if optimised else {}, device=str(device), verbose=False
+                classifier.module, x[:1], bound_opts=_DENSE if optimised else _SPARSE, device=str(device), verbose=False
             )
             _refuse_unsound(module, method, norm)
+            _bound_stable_units_too(module)
             ball = lirpa.BoundedTensor(x, _region(lirpa, x, norm, epsilon))
             name = LIRPA_METHOD[method]
-            found, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
+            with QuickTransposes():
+                found, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
         except (*_UNSUPPORTED, RuntimeError) as error:
             if out_of_memory(error):
                 raise
@@ -162,6 +167,17 @@ def _refuse_unsound(module: nn.Module, method: str, norm: Norm) -> None:
             raise NotImplementedError("max pooling of overlapping windows, whose forward bounds are wrong")
 
 
+def _bound_stable_units_too(module: nn.Module) -> None:
+    """Where something takes the values of ReLUs that is neither linear nor a ReLU: max pooling, above all.
+
+    Units that intervals show to be stable keep their intervals otherwise, which costs a ReLU nothing. Max pooling loses by it, and less
+    where another sample of the batch has the unit bounded: bounds of a sample would depend on the others.
+    """
+    nodes = vars(module)["_modules"].values()
+    if any(hasattr(node, "bound_relax") and type(node).__name__ != "BoundRelu" for node in nodes):
+        vars(module)["bound_opts"]["sparse_intermediate_bounds"] = False
+
+
 def _with_logits(margins: Tensor) -> Tensor:
     n, _, k = margins.shape
     eye = torch.eye(k).expand(n, k, k)
@@ -196,7 +212,7 @@ def call_of_bounds(
         "C": margins if optimised else _with_logits(margins),
         "method": LIRPA_METHOD[method],
         "bound_upper": False,
-        "bound_opts": _DENSE if optimised else {},
+        "bound_opts": _DENSE if optimised else _SPARSE,
     }
 
 

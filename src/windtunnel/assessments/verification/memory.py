@@ -9,16 +9,18 @@ import torch
 from torch import nn
 
 _SHARE = 0.5  # of the free memory: allocators fragment, and other processes grow
-_ACTIVATIONS, _FEWEST = 200_000, 20  # of all samples of a batch together; the fewest samples worth a batch
+_ACTIVATIONS = 100_000  # of all samples of a batch together
+_ON_ACCELERATOR = 4  # times as many there, which computes a small batch as long as a large one
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
-    """How many samples are quickest together: few where a sample's activations are many, for the sake of the caches.
+    """How many samples are quickest together: few where a sample's activations are many.
 
-    Measured on 2 cores with CROWN: 20 for a convolutional network of 11,000 activations, hundreds for a small MLP.
+    More do not suit the caches, and auto-LiRPA bounds each unit for all samples of a batch that may switch in one of them.
+    Measured with CROWN (benchmarks/bound_batches.py): 4 to 20 for convolutional networks of 12,000 to 23,000 activations.
     """
-    counts: list[int] = []
+    counts = [sample.numel()]
     handles = [
         part.register_forward_hook(
             lambda _, __, output: counts.append(output.numel() if torch.is_tensor(output) else 0)
@@ -32,7 +34,8 @@ def samples_that_suit(module: nn.Module, sample: torch.Tensor) -> int:
     finally:
         for handle in handles:
             handle.remove()
-    return max(_FEWEST, _ACTIVATIONS // sum(counts)) if any(counts) else _FEWEST
+    room = _ACTIVATIONS * (_ON_ACCELERATOR if counts_its_own(sample.device) else 1)
+    return max(1, room // sum(counts))
 
 
 def memory_to_use(device: torch.device) -> int:

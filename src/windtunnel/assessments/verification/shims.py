@@ -20,6 +20,7 @@ def shim_auto_lirpa() -> None:
     _named_members_keyword()
     _convolution_of_an_l1_ball()
     _leaky_relu_of_negative_slope()
+    _stable_units_stay_stable()
 
 
 def _numpy_arraysetops() -> None:
@@ -101,3 +102,28 @@ def _leaky_relu_of_negative_slope() -> None:
         return torch.minimum(*at_ends).minimum(nearest_kink), torch.maximum(*at_ends)
 
     BoundLeakyRelu.interval_propagate = interval_propagate
+
+
+def _stable_units_stay_stable() -> None:
+    # CROWN bounds the units that intervals leave unstable in any sample of a batch. Where they are stable in another one, its
+    # looser bounds took the place of the intervals: what was found of a sample depended on the others.
+    from auto_LiRPA import BoundedModule
+
+    original: Callable[..., None] | None = getattr(BoundedModule, "restore_sparse_bounds", None)
+    if original is None or original.__module__ == __name__:
+        return
+
+    def restore_sparse_bounds(
+        self: object,
+        node: Any,
+        indices: object,
+        size: int,
+        low: torch.Tensor,
+        up: torch.Tensor,
+        *rest: object,
+        **more: object,
+    ) -> None:
+        original(self, node, indices, size, low, up, *rest, **more)
+        node.lower, node.upper = node.lower.maximum(low.view_as(node.lower)), node.upper.minimum(up.view_as(node.upper))
+
+    BoundedModule.restore_sparse_bounds = restore_sparse_bounds

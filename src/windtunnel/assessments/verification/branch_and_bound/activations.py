@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from windtunnel.assessments.verification.convolution import pair
+
 
 @dataclass(frozen=True, slots=True)
 class Kink:
@@ -236,12 +238,6 @@ def _adaptive_max_pool2d(apply: Apply, z: Tensor, output_size: object, return_in
         raise NotImplementedError("adaptive_max_pool2d of windows of unequal size")
     kernel = tuple(size // out for size, out in zip(z.shape[-2:], wanted, strict=True))
     return _max_pool2d(apply, z, kernel)
-
-
-def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    """(rows, columns) of a setting of torch's two-dimensional layers: one number for both, or one each."""
-    values = tuple(value) if isinstance(value, tuple | list) else (value,)
-    return (int(values[0]), int(values[-1]))
 
 
 def _smooth(activation: Smooth) -> Callable[..., Tensor]:

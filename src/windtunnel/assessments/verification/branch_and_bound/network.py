@@ -26,8 +26,8 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     Smooth,
     relu_of_largest,
 )
-from windtunnel.assessments.verification.branch_and_bound.convolution import conv2d
 from windtunnel.assessments.verification.branch_and_bound.joined import NOTHING, SKIPPED, Joined, joined, name_of
+from windtunnel.assessments.verification.convolution import conv2d
 from windtunnel.core.errors import IncompatibleError
 
 _KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
