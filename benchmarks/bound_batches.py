@@ -13,29 +13,28 @@ import time
 
 import torch
 from torch import nn
-from verification_models import ResidualCNN, dense
+from verification_models import ResidualCNN, dense, untrained
 
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.lirpa import bound_batch
 from windtunnel.assessments.verification.memory import samples_that_suit
-from windtunnel.core.classifier import Classifier, module_digest
-from windtunnel.core.contracts import Capability, Norm
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.subject import subject_of
+from windtunnel.inputs.models.architectures import cnn
 
 EPSILON = 0.02
 
 
-def _cnn(width: int, hidden: int) -> nn.Sequential:
-    convolutions = [nn.Conv2d(1, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ReLU()]
-    dense_part = [nn.Flatten(), nn.Linear(2 * width * 49, hidden), nn.ReLU(), nn.Linear(hidden, 10)]
-    return nn.Sequential(*convolutions, *dense_part)
+def _wide_cnn() -> nn.Module:
+    convolutions = [nn.Conv2d(1, 32, 4, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 4, 2, 1), nn.ReLU()]
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(64 * 49, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 NETWORKS = {
     "2 x 256": lambda: dense(2),
-    "CNN of width 16": lambda: _cnn(16, 100),
-    "CNN of width 32": lambda: _cnn(32, 256),
+    "CNN of width 16": lambda: cnn((1, 28, 28), 10),
+    "CNN of width 32": _wide_cnn,
     "residual CNN of width 8": ResidualCNN,
     "residual CNN of width 32": lambda: ResidualCNN(32),
 }
@@ -53,14 +52,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for name, make in NETWORKS.items():
-        torch.manual_seed(0)
-        module = make().eval().requires_grad_(False)
-        classifier = Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name)
-        inputs = torch.rand(max(options.samples), 1, 28, 28)
-        ids = tuple(map(str, range(len(inputs))))
-        data = Dataset(inputs, classifier.predict(inputs), ids, tuple("0123456789"))
-        it = canonical_subject(subject_of(classifier, data)).subject
-        together = samples_that_suit(it.classifier.module, inputs[:1])
+        it = canonical_subject(untrained(name, make, max(options.samples))).subject
+        together = samples_that_suit(it.classifier.module, it.dataset.inputs[:1])
         print(f"{name}, {options.method}, threads: {options.threads}, together: {together}", flush=True)
         for n in options.samples:
             took = min(_seconds(it.classifier, it.dataset, n, options.method) for _ in range(3))

@@ -11,29 +11,15 @@ from __future__ import annotations
 import argparse
 import time
 
-import torch
-from verification_models import ResidualCNN, dense
+from verification_models import ResidualCNN, dense, untrained
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.core.classifier import Classifier, module_digest
-from windtunnel.core.contracts import Capability, Norm
-from windtunnel.core.dataset import Dataset
-from windtunnel.core.subject import Subject, subject_of
+from windtunnel.core.contracts import Norm
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 
 NETWORKS = {"6 x 256": lambda: dense(6), "residual CNN": lambda: ResidualCNN(32)}
 ALGORITHMS = {"alpha-crown": "auto-LiRPA", "branch-and-bound": "windtunnel", "cascade": "windtunnel"}
-
-
-def subject(name: str, samples: int = 64) -> Subject:
-    """An untrained network whose own predictions on noise of MNIST's shape are the targets."""
-    torch.manual_seed(0)
-    module = NETWORKS[name]().eval().requires_grad_(False)
-    classifier = Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name)
-    inputs = torch.rand(samples, 1, 28, 28)
-    ids = tuple(map(str, range(samples)))
-    return subject_of(classifier, Dataset(inputs, classifier.predict(inputs), ids, tuple("0123456789")))
 
 
 def main() -> None:
@@ -42,8 +28,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, nargs="+", default=[5.0, 20.0])
     budget = Budget(norm=Norm.LINF, epsilon=0.02)
     options = parser.parse_args()
-    for name in NETWORKS:
-        it = subject(name)
+    for name, make in NETWORKS.items():
+        it = untrained(name, make, 64)
         assess("warm", VerificationEntry(library="auto-LiRPA", algorithm="ibp"), budget, it)  # imports, once a process
         for algorithm, library in ALGORITHMS.items():
             for seconds in options.seconds:

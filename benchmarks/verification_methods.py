@@ -54,6 +54,7 @@ def methods_side_by_side(
 ) -> None:
     """names: networks, or `network:epsilon`. Prints a line for each sample and method, and the counts."""
     assessed, train = data
+    asked.kept.parent.mkdir(parents=True, exist_ok=True)
     for name, _, epsilon in (text.partition(":") for text in names):
         subject = subject_of(classifier(name, weights, references, train), assessed)
         for value in (float(epsilon),) if epsilon else INSTANCES[name]:
@@ -81,7 +82,6 @@ def _compare(name: str, epsilon: float, subject: Subject, asked: Asked) -> None:
                 started = time.process_time()
                 word, domains = _asked(subject.subset(torch.tensor([i])), epsilon, METHODS[method], asked.seconds)
                 found[key] = [word, time.process_time() - started, domains]
-                asked.kept.parent.mkdir(parents=True, exist_ok=True)
                 asked.kept.write_text(json.dumps(found))
             word, took, domains = found[key]
             print(f"  {key} {word:9s} {took:6.1f} s {domains:6d} subdomains", flush=True)

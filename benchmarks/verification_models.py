@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from windtunnel.core.classifier import Classifier, module_digest
+from windtunnel.core.contracts import Capability
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.subject import Subject, subject_of
 from windtunnel.inputs.models.architectures import cnn, lenet5
 
 
@@ -42,6 +47,16 @@ def dense(layers: int) -> nn.Sequential:
     sizes = [784, *[256] * layers]
     hidden = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(256, 10))
+
+
+def untrained(name: str, make: Callable[[], nn.Module], samples: int) -> Subject:
+    """A network whose own predictions on noise of MNIST's shape are the targets; what it costs does not depend on its weights."""
+    torch.manual_seed(0)
+    module = make().eval().requires_grad_(False)
+    classifier = Classifier(module, 10, (1, 28, 28), frozenset(Capability), module_digest(module), name)
+    inputs = torch.rand(samples, 1, 28, 28)
+    ids = tuple(map(str, range(samples)))
+    return subject_of(classifier, Dataset(inputs, classifier.predict(inputs), ids, tuple("0123456789")))
 
 
 # name: (factory, epsilon of adversarial training or 0, epochs)

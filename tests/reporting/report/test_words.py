@@ -73,11 +73,8 @@ def test_a_curve_that_ran_out_of_time_is_no_finding():
             "certified_curve_ci_high": [0.6, 0.1], "average_certified_radius": 0.05}  # fmt: skip
 
     def drawn(late, **more):
-        names, data = (
-            {"sample_names": ["a"] * 8},
-            {"verdicts": torch.zeros(8), "timed_out": torch.arange(8) < late, **more},
-        )
-        facts = metadata("formal_verification", metrics=grid, kwargs=names)
+        data = {"verdicts": torch.zeros(8), "timed_out": torch.arange(8) < late, **more}
+        facts = metadata("formal_verification", metrics=grid, kwargs={"sample_names": ["a"] * 8})
         (scene,) = CertifiedCurveVisualiser().draw(Artifacts("v", Path(), data, facts))
         curve = next(m for m in scene.marks if isinstance(m, Line) and m.colour in {"certified", "unknown"})
         return curve, " ".join(m.text for m in scene.marks if isinstance(m, Label))

@@ -267,7 +267,7 @@ class CertifiedCurveVisualiser(Visualiser):
         )
         # What ran out of time is no finding about the model: the curve is what was verified until then.
         known = [artifacts.tensor(key) for key in ("timed_out", "radius_unfinished") if key in artifacts.data]
-        late = int(sum(known[1:], start=known[0].int()).count_nonzero()) if known else 0
+        late = len({i for ended in known for i in ended.nonzero().flatten().tolist()})
         of = f"{late} of {len(artifacts.sample_names)} samples out of time"
         words, colour = (f"certified, at least: {of}", "unknown") if late else ("certified, 95 % band", "certified")
         band = tuple(zip(low, high, strict=True))
