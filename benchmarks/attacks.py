@@ -32,15 +32,15 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.ensembles.profiles import Member
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.load import preview_classifier
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core import batches
 from windtunnel.core.artifacts import Artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.load import preview_classifier
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.attacks import AttackEntry, On
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
@@ -80,7 +80,7 @@ def subjects(n: int) -> list[tuple[str, Subject, tuple[float, ...]]]:
         source = Model(
             source="state_dict",
             path=str(folder / "models" / file),
-            factory="windtunnel.inputs.models.architectures:lenet5",
+            factory="windtunnel.boundary.models.architectures:lenet5",
         )
         found.append((name, subject_of(preview_classifier(source, assessed, None, "cpu"), assessed), epsilons))
     return found

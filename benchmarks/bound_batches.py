@@ -18,10 +18,10 @@ from verification_models import ResidualCNN, dense, untrained
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.lirpa import bound_batch
 from windtunnel.assessments.verification.memory import samples_that_suit
+from windtunnel.boundary.models.architectures import cnn
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import Dataset
-from windtunnel.inputs.models.architectures import cnn
 
 EPSILON = 0.02
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from windtunnel.assessments.latent.noise import scaled_norm, shrink
 from windtunnel.assessments.latent.search import SCALED_L2, Plan, Problem, minimum_search
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.generators.interface import Generators
-from windtunnel.inputs.generators.load import fit
-from windtunnel.inputs.generators.training import train_generators
-from windtunnel.inputs.models.training import train_classifier
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.load import fit
+from windtunnel.boundary.generators.training import train_generators
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.latent import GeneratorRecipe
 from windtunnel.params.model import Recipe

@@ -28,12 +28,12 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.queries.assess import assess
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.architectures import cnn
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.architectures import cnn
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Recipe

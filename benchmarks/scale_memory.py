@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from windtunnel.inputs.data.sources import read_idx
+from windtunnel.boundary.data.sources import read_idx
 
 SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
 POLL = 0.01  # seconds between looks at a process
@@ -114,7 +114,7 @@ def _make_small(n: int, storage: str, network: str, place: Path) -> None:
         x[start : start + len(part)] = (part + noise).clip(0, 255)
     y = np.tile(labels, -(-n // len(labels)))[:n].astype(np.int64)
     factory, weights = (
-        "windtunnel.inputs.models.architectures:lenet5",
+        "windtunnel.boundary.models.architectures:lenet5",
         SHARED / "data/models/mnist_lenet5_clntrained.pt",
     )
     if network == "linear":

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.sweeps.assess import assess
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.architectures import cnn
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.architectures import cnn
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry

@@ -31,12 +31,12 @@ from torch import nn
 from verification_methods import INSTANCES, METHODS, Asked, methods_side_by_side
 
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Recipe

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from windtunnel.boundary.models.architectures import cnn, lenet5
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.models.architectures import cnn, lenet5
 
 
 class ResidualCNN(nn.Module):

@@ -9,12 +9,12 @@ import torch
 from hypothesis import Phase, settings
 from torch import nn
 
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.model import Recipe
 

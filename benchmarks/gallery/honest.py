@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.dataset import Dataset
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.data import Data
 from windtunnel.params.model import Recipe
 

@@ -14,13 +14,13 @@ from benchmarks.gallery.case import EPSILON, Case, subject_with
 from benchmarks.gallery.honest import CPU, Pair, digits, fitted, trained
 from windtunnel.assessments.attacks import assess as attacks
 from windtunnel.assessments.attacks.adapters import Request
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import margin_loss
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Recipe
 
 SIMPLE: dict[str, Callable[[nn.Module], nn.Module]] = {

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from windtunnel.assessments.reported import Column, Question, Reported
     from windtunnel.assessments.verification.rows import VerifierRow
     from windtunnel.assessments.verification.step import Step
+    from windtunnel.boundary.models.loaders import Loaded
     from windtunnel.core.artifacts import Artifacts, AssessmentResult, base_data, base_kwargs
     from windtunnel.core.binomial import binomial_rate
     from windtunnel.core.contracts import (
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from windtunnel.core.view import View
     from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
     from windtunnel.evaluation.sanity.evidence import Evidence
-    from windtunnel.inputs.models.loaders import Loaded
     from windtunnel.params.entry import Entry
 
 _HOME = {
@@ -60,7 +60,7 @@ _HOME = {
     "core.view": ("View",),
     "evaluation.sanity.check": ("CheckResult", "NotApplicable", "NotRun", "Severity", "Tier", "check"),
     "evaluation.sanity.evidence": ("Evidence",),
-    "inputs.models.loaders": ("Loaded",),
+    "boundary.models.loaders": ("Loaded",),
     "params.entry": ("Entry",),
 }  # fmt: skip
 

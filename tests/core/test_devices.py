@@ -59,7 +59,7 @@ def test_an_attack_on_an_accelerator_gives_equal_bytes_twice(digits_subject: Sub
         pytest.skip("no accelerator is here")
     from dataclasses import replace
 
-    from windtunnel.inputs.models.load import pick_device
+    from windtunnel.boundary.models.load import pick_device
 
     device = pick_device("auto")
     classifier = replace(digits_subject.classifier, device=device)

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core import batches
 from windtunnel.core.executors import inside_a_unit
 from windtunnel.core.placement import VARIABLE
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.model import Recipe
 
 _LINE = re.compile(r"([\w .-]+): (\d+) of (\d+), ([\d.e-]+)/s, (\d+):(\d\d):(\d\d) left")

@@ -23,9 +23,9 @@ from ruamel.yaml import YAML
 
 import windtunnel.assessments.attacks.assess
 import windtunnel.assessments.verification.assess
+import windtunnel.boundary.data.load
+import windtunnel.boundary.models.load
 import windtunnel.evaluation.sanity.run
-import windtunnel.inputs.data.load
-import windtunnel.inputs.models.load
 from windtunnel.cli.main import main
 
 SECONDS, MEMORY = 20.0, 2 * 2**30

@@ -428,7 +428,9 @@ def models() -> Iterator[Row]:
     ]:  # fmt: skip
         yield Row(
             f"weights: {name}",
-            _file_model("w.pt", content, factory="windtunnel.inputs.models.architectures:lenet5", source="state_dict"),
+            _file_model(
+                "w.pt", content, factory="windtunnel.boundary.models.architectures:lenet5", source="state_dict"
+            ),
             (words,),
         )
         yield Row(f"export: {name}", _file_model("w.pt2", content, source="export"), ("w.pt2",))

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from tests.hostile.harness import BASE, params, stage, windtunnel, write_params
+from windtunnel.boundary.models import loaders
+from windtunnel.boundary.models.others import named_classifier
+from windtunnel.boundary.models.programs import Refused, read_program
 from windtunnel.core.artifacts import load_tensors
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
-from windtunnel.inputs.models import loaders
-from windtunnel.inputs.models.others import named_classifier
-from windtunnel.inputs.models.programs import Refused, read_program
 
 CANARY = "canary"
 
@@ -377,7 +377,7 @@ def champion(project, bomb):
     """A registry where somebody else's version is the champion, its model a pickle, and its record one too."""
     import mlflow
 
-    from windtunnel.inputs.mlflow_server import connect, tracking_uri
+    from windtunnel.boundary.mlflow_server import connect, tracking_uri
 
     connect(tracking_uri(None))
     mlflow.create_experiment("windtunnel", artifact_location=(project.parent / "artifacts").as_uri())

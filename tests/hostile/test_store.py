@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from windtunnel.boundary import sqlite_store
+from windtunnel.boundary.sqlite_store import whole_store
 from windtunnel.core.credentials import without_credentials
-from windtunnel.inputs import sqlite_store
-from windtunnel.inputs.sqlite_store import whole_store
 
-MAKE = "import sys; from pathlib import Path; from windtunnel.inputs.sqlite_store import _migrate; _migrate(Path(sys.argv[1]))"
+MAKE = "import sys; from pathlib import Path; from windtunnel.boundary.sqlite_store import _migrate; _migrate(Path(sys.argv[1]))"
 
 
 @pytest.fixture(scope="module")

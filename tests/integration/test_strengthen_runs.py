@@ -8,8 +8,8 @@ import torch
 from click.testing import CliRunner
 
 from tests.integration.clone import Clone
+from windtunnel.boundary.data.load import load_dataset
 from windtunnel.cli.main import cli
-from windtunnel.inputs.data.load import load_dataset
 from windtunnel.operations.stages.run import run_stage
 from windtunnel.params.data import Data
 

@@ -81,8 +81,8 @@ def test_results_that_do_not_fit_the_disk_are_refused_with_the_key_to_change(sub
 def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
     from dataclasses import replace
 
+    from windtunnel.boundary.models.backends import PredictFunction
     from windtunnel.core.contracts import Capability
-    from windtunnel.inputs.models.backends import PredictFunction
 
     module = PredictFunction(lambda batch: batch.reshape(len(batch), -1)[:, :10])
     classifier = replace(subject.classifier, module=module, capabilities=frozenset({Capability.FORWARD}))

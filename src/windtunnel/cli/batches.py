@@ -76,11 +76,11 @@ def _measured(
     """(what suits each entry, on what) in a process of its own, so that a model which hangs, or ends its process, is told of."""
     import torch
 
+    from windtunnel.boundary.data.load import load_dataset
+    from windtunnel.boundary.models.load import preview_classifier
+    from windtunnel.boundary.models.views import view_of
     from windtunnel.core.batches import progress_bar
     from windtunnel.evaluation.validate import validate
-    from windtunnel.inputs.data.load import load_dataset
-    from windtunnel.inputs.models.load import preview_classifier
-    from windtunnel.inputs.models.views import view_of
     from windtunnel.operations.batch_sizes import Limits, choices
     from windtunnel.operations.estimate import workers_there
     from windtunnel.operations.sizes import gigabytes

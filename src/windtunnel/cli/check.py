@@ -107,12 +107,12 @@ def check_compatibility(
 
     queries: how many a Python `predict` may get. estimate: measure a batch of every entry, if none is refused.
     """
+    from windtunnel.boundary.data.load import load_dataset
+    from windtunnel.boundary.models.load import preview_classifier
+    from windtunnel.boundary.models.views import view_of
     from windtunnel.cli.needs import needs_of, print_estimate
     from windtunnel.cli.seen import SECONDS
     from windtunnel.core.dataset import too_many
-    from windtunnel.inputs.data.load import load_dataset
-    from windtunnel.inputs.models.load import preview_classifier
-    from windtunnel.inputs.models.views import view_of
 
     view, started = view_of(params.model), time.monotonic()
     assessed, train = load_dataset(params.data, params.seed, view)
@@ -163,10 +163,10 @@ def check_model(
 
     A Python `predict` is asked about as many samples as `queries` allow, and how many queries that is, is said before.
     """
+    from windtunnel.boundary.models.backends import PredictFunction
     from windtunnel.cli.seen import show_what_it_sees
     from windtunnel.core.subject import subject_of
     from windtunnel.evaluation.sanity.run import affordable, before_any_assessment, queries_before_any_assessment
-    from windtunnel.inputs.models.backends import PredictFunction
 
     module = classifier.module
     if isinstance(module, PredictFunction):
@@ -201,7 +201,7 @@ def check_model(
 
 def _transfer_mistakes(params: Params, assessed: Dataset) -> list[str]:
     """What is wrong with the further models that attacks are tried on."""
-    from windtunnel.inputs.models.others import named_classifier
+    from windtunnel.boundary.models.others import named_classifier
 
     mistakes = []
     for name, entry in params.attacks.items():
@@ -220,7 +220,7 @@ def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None
     if not params.latent:
         return []
     from windtunnel.assessments.latent.models import load_models
-    from windtunnel.inputs.generators.load import check_generators
+    from windtunnel.boundary.generators.load import check_generators
 
     mistakes = []
     if params.generators.source == "none":

@@ -36,7 +36,7 @@ def _has_results(directory: Path) -> bool:
 
 
 def _mlflow_run(name: str, scratch: Path) -> Run | None:
-    from windtunnel.inputs.mlflow_server import tracking_uri
+    from windtunnel.boundary.mlflow_server import tracking_uri
     from windtunnel.operations.revisions import run_of_lock
     from windtunnel.operations.tracking.runs import fetch_run
     from windtunnel.params.load import load_params

@@ -39,7 +39,7 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
       windtunnel retrain
       windtunnel retrain --summary reports/retrain.md
     """  # noqa: D301
-    from windtunnel.inputs.mlflow_server import main_root
+    from windtunnel.boundary.mlflow_server import main_root
     from windtunnel.operations.retrain.flow import retrain as flow
     from windtunnel.operations.retrain.lock import only_one
     from windtunnel.operations.retrain.summary import summary_markdown

@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
+from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.boundary.models.load import UNTRAINED
+from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
 from windtunnel.cli.tables import Column, print_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
@@ -18,9 +21,6 @@ from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.seen.corrections import Suspicion, suspicion
 from windtunnel.evaluation.seen.first_layer import twice_normalised
 from windtunnel.evaluation.seen.look import MEASURED, chosen, picture, rows
-from windtunnel.inputs.models.backends import PredictFunction
-from windtunnel.inputs.models.load import UNTRAINED
-from windtunnel.inputs.models.of_libraries import RANDOM_WEIGHTS
 from windtunnel.reporting.answers import SampleAnswer, SeenAnswer
 
 PICTURE = REPORTS / "check.png"

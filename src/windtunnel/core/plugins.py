@@ -24,7 +24,7 @@ from windtunnel.core.libraries import Install, is_installed, missing
 T = TypeVar("T")
 ASSESSMENTS = "windtunnel.assessments"
 _ROOT = Path(__file__).parents[1] / "assessments"
-_MODELS = Path(__file__).parents[1] / "inputs" / "models"
+_MODELS = Path(__file__).parents[1] / "boundary" / "models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def model_source(name: str) -> ModelSource:
     Raises UserError for a name that is none, and for a plug-in that does not import.
     """
     if (_MODELS / name / "source.py").is_file():
-        ours: ModelSource = import_module(f"windtunnel.inputs.models.{name}.source").SOURCE
+        ours: ModelSource = import_module(f"windtunnel.boundary.models.{name}.source").SOURCE
         return ours
     if name not in plugins("windtunnel.models"):
         raise UserError(unknown_word("model.source", name, model_sources(), what="a source of models"))

@@ -9,12 +9,12 @@ from math import ceil
 
 import torch
 
+from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.executors import executor
 from windtunnel.core.plugins import families
-from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.operations.sizes import Size, gigabytes, sizes_of
 from windtunnel.operations.trial import Trial, memory_of_a_worker, tried
 from windtunnel.params.entry import Entry

@@ -20,14 +20,14 @@ import numpy as np
 from mlflow.models.evaluation import EvaluationArtifact, EvaluationResult, ModelEvaluator
 from pydantic import BaseModel, ValidationError
 
+from windtunnel.boundary.data.load import convert
+from windtunnel.boundary.data.sources import Raw
+from windtunnel.boundary.models.load import import_model, load_classifier
+from windtunnel.boundary.models.trust import trust_of
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.validate import validate
-from windtunnel.inputs.data.load import convert
-from windtunnel.inputs.data.sources import Raw
-from windtunnel.inputs.models.load import import_model, load_classifier
-from windtunnel.inputs.models.trust import trust_of
 from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
 from windtunnel.params.load import mistakes_of
 from windtunnel.params.schema import Params

@@ -7,10 +7,10 @@ from ruamel.yaml import YAML
 
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.preflight import preflight
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.load import preview_classifier
 from windtunnel.params.attacks import AttackEntry
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "mnist-lenet5" / "params.yaml"

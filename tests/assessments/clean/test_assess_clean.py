@@ -20,14 +20,14 @@ from windtunnel.assessments.clean.subject import fresh_subject, load_subject
 from windtunnel.assessments.clean.table import VISUALISERS
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser
 from windtunnel.assessments.figures.scene import Label, Rect
+from windtunnel.boundary.data.load import load_dataset, save_datasets
+from windtunnel.boundary.models.load import import_model
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import AssessmentKind, Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UnsoundError, UserError
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.data.load import load_dataset, save_datasets
-from windtunnel.inputs.models.load import import_model
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model, Recipe
 from windtunnel.params.results import Clean

@@ -4,11 +4,11 @@ import torch
 from torch import nn
 
 from windtunnel.assessments.latent.noise import shrink
+from windtunnel.boundary.generators.interface import Generators
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.inputs.generators.interface import Generators
 
 
 class LinearGenerator(nn.Module):

@@ -23,14 +23,14 @@ from windtunnel.assessments.latent.metrics import (
     side_metrics,
 )
 from windtunnel.assessments.latent.noise import scaled_norm, shrink
+from windtunnel.boundary.generators.load import fit
+from windtunnel.boundary.generators.record import Quality
+from windtunnel.boundary.generators.training import train_generators
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.summary.summarise import summarise
-from windtunnel.inputs.generators.load import fit
-from windtunnel.inputs.generators.record import Quality
-from windtunnel.inputs.generators.training import train_generators
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.latent import GeneratorRecipe, LatentEntry
 from windtunnel.params.model import Recipe
 

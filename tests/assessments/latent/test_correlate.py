@@ -11,7 +11,7 @@ from torch import nn
 
 from windtunnel.assessments.latent.correlate import PAIRS, correlations, few_classifiers
 from windtunnel.assessments.latent.tables import ClassifierMetrics
-from windtunnel.inputs.generators.interface import Generators
+from windtunnel.boundary.generators.interface import Generators
 from windtunnel.operations.tracking.state import _by_name
 
 

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from windtunnel.assessments.latent.models import load_models
 from windtunnel.assessments.latent.preflight import preflight
+from windtunnel.boundary.models.load import import_model
 from windtunnel.cli.check import check_compatibility
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate
-from windtunnel.inputs.models.load import import_model
 from windtunnel.params.entry import Budget
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.model import Model

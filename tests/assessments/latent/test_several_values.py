@@ -12,10 +12,10 @@ from tests.conftest import classifier_of
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
 from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.latent.assess import assess, metrics_from, one_of_each
+from windtunnel.boundary.generators.load import fit
+from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.generators.load import fit
-from windtunnel.inputs.models.training import train_classifier
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.model import Recipe
 

@@ -20,6 +20,9 @@ from windtunnel.assessments.queries.preflight import preflight
 from windtunnel.assessments.queries.simba import cosines
 from windtunnel.assessments.queries.streams import stream_seeds
 from windtunnel.assessments.queries.table import LIBRARY, OWN
+from windtunnel.boundary.models.backends import OnnxModule, PredictFunction
+from windtunnel.boundary.models.load import export_onnx, import_model, load_classifier
+from windtunnel.boundary.models.trust import trust_of
 from windtunnel.core import batches
 from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.batches import Checkpoint
@@ -28,9 +31,6 @@ from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import subject_of
-from windtunnel.inputs.models.backends import OnnxModule, PredictFunction
-from windtunnel.inputs.models.load import export_onnx, import_model, load_classifier
-from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model
 from windtunnel.params.queries import QueryEntry

@@ -15,9 +15,9 @@ from windtunnel.assessments.verification.canonical.subject import canonical_subj
 from windtunnel.assessments.verification.canonical.trace import UntraceableError
 from windtunnel.assessments.verification.marabou import check_equivalence
 from windtunnel.assessments.verification.onnx_graph import check_scale, rescaled
+from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.inputs.models.load import export_onnx
 
 MEAN, STD = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.25, 0.22, 0.26])
 BALLS = {Norm.LINF: 0.004, Norm.L2: 0.05, Norm.L1: 0.1}

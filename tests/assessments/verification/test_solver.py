@@ -21,11 +21,11 @@ from windtunnel.assessments.verification import marabou
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.marabou import check_equivalence, queries_of, replay, solve_all
 from windtunnel.assessments.verification.onnx_graph import readable_by_marabou
+from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.executors import Lost
 from windtunnel.core.placement import VARIABLE
-from windtunnel.inputs.models.load import export_onnx
 
 SAMPLES = 50
 

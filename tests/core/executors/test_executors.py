@@ -16,6 +16,7 @@ import torch
 
 from tests.conftest import classifier_of
 from windtunnel.assessments.attacks.assess import assess
+from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.batches import Checkpoint, Incidents, batches_of, each_batch, run_batches
 from windtunnel.core.errors import UserError
 from windtunnel.core.executors import Here, executor
@@ -24,7 +25,6 @@ from windtunnel.core.executors.processes import Processes
 from windtunnel.core.executors.shipping import require_equal, versions
 from windtunnel.core.placement import LIMIT_VARIABLE, LOCAL_FILE, VARIABLE, batch_limit, require_placement
 from windtunnel.core.subject import subject_of
-from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.load import validate_schema

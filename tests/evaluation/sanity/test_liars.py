@@ -25,6 +25,7 @@ from tests.evaluation.sanity.tamper import (
     saturated,
 )
 from windtunnel.assessments.attacks import assess as attack_pipeline
+from windtunnel.boundary.data.load import load_dataset
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.subject import Subject, subject_of
@@ -33,7 +34,6 @@ from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import margin_loss
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.validate import validate
-from windtunnel.inputs.data.load import load_dataset
 from windtunnel.params.data import Data
 
 pytestmark = pytest.mark.slow

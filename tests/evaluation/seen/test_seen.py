@@ -8,6 +8,10 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
 
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.boundary.models.load import preview_classifier
+from windtunnel.boundary.models.of_libraries import Normalised
 from windtunnel.cli.seen import PICTURE, show_what_it_sees
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
@@ -15,10 +19,6 @@ from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.seen.corrections import better, calibrated_losses, suspicion
 from windtunnel.evaluation.seen.first_layer import twice_normalised
 from windtunnel.evaluation.seen.look import MEASURED, chosen, rows
-from windtunnel.inputs.data.load import load_dataset
-from windtunnel.inputs.models.backends import PredictFunction
-from windtunnel.inputs.models.load import preview_classifier
-from windtunnel.inputs.models.of_libraries import Normalised
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
 
@@ -59,7 +59,7 @@ def reference(request, shared) -> tuple[Classifier, Dataset]:
     samples = {"n": 1000, "selection": "stratified"}
     data, _ = load_dataset(Data(source="idx", path=images, labels=labels, samples=samples), 0)
     path = str(shared / f"data/models/mnist_lenet5_{request.param}.pt")
-    factory = "windtunnel.inputs.models.architectures:lenet5"
+    factory = "windtunnel.boundary.models.architectures:lenet5"
     return preview_classifier(Model(source="state_dict", path=path, factory=factory), data, None, "cpu"), data
 
 

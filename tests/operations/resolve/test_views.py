@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from windtunnel.inputs.models.views import view_of
+from windtunnel.boundary.models.views import view_of
 from windtunnel.operations.resolve import facts
 from windtunnel.params.model import Model
 
@@ -16,7 +16,7 @@ def test_only_what_decides_the_view_is_of_prepare(tmp_path):
     model = Model(source="huggingface", path=str(tmp_path), sha256="ab", time_limit=9)
     assert {Path(path).name for path in facts.view_files(model).values()} == {"config.json", "preprocessor_config.json"}
     assert facts.view_model(model) == Model(source="huggingface", path=str(tmp_path))
-    assert "windtunnel.inputs.models.huggingface.adapter" in set(facts.view_code(model))
+    assert "windtunnel.boundary.models.huggingface.adapter" in set(facts.view_code(model))
 
 
 def test_a_checkpoint_does_not_decide_the_view_of_a_named_architecture():

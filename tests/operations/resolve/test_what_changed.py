@@ -8,10 +8,10 @@ import torch
 
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.kept import take_back
+from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.files import write_json
 from windtunnel.core.kept import set_aside
-from windtunnel.inputs.models.load import export_onnx
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windtunnel.inputs.data.load import load_dataset
+from windtunnel.boundary.data.load import load_dataset
 from windtunnel.operations.retrain.flow import retrain
 from windtunnel.operations.stages.run import run_stage
 from windtunnel.operations.tracking import store

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.operations.tracking.test_track import fresh_database, project, write_state  # noqa: F401  fixtures
+from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.mlflow_server import connect, tracking_uri
 from windtunnel.operations.tracking.track import track
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from windtunnel.inputs.mlflow_server import connect
-from windtunnel.inputs.models.load import import_model, load_classifier, preview_classifier
-from windtunnel.inputs.models.trust import trust_of
+from windtunnel.boundary.mlflow_server import connect
+from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
+from windtunnel.boundary.models.trust import trust_of
 from windtunnel.operations.tracking.registry import _log_weights
 from windtunnel.params.model import Model
 
@@ -16,7 +16,7 @@ from windtunnel.params.model import Model
 FACTORY = """
 from dataclasses import dataclass
 import torch
-from windtunnel.inputs.models.architectures import mlp
+from windtunnel.boundary.models.architectures import mlp
 
 @dataclass
 class Output:

@@ -9,7 +9,7 @@ from moto.server import ThreadedMotoServer
 from test_track import parents, write_state
 
 from tests.mlflow_server import Server
-from windtunnel.inputs.mlflow_server import connect
+from windtunnel.boundary.mlflow_server import connect
 from windtunnel.operations.tracking.track import track
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

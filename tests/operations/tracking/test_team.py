@@ -15,12 +15,12 @@ from test_track import parents, write_state
 
 from tests.made import content
 from tests.mlflow_server import Server, free_port, wait_until
+from windtunnel.boundary.mlflow_server import connect
+from windtunnel.boundary.models.architectures import mlp
+from windtunnel.boundary.models.from_mlflow import fetch_model
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.files import write_json
 from windtunnel.core.gate import Decision, GateResult
-from windtunnel.inputs.mlflow_server import connect
-from windtunnel.inputs.models.architectures import mlp
-from windtunnel.inputs.models.from_mlflow import fetch_model
 from windtunnel.operations.tracking import store
 from windtunnel.operations.tracking.outbox import waiting
 from windtunnel.operations.tracking.registry import CHAMPION, PREVIOUS, open_registry

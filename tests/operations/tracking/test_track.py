@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from mlflow import MlflowClient
 
 from tests.made import content
+from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.cli.track import track as track_command
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
 from windtunnel.core.layout import HERE
-from windtunnel.inputs.mlflow_server import connect, tracking_uri
 from windtunnel.operations.tracking.outbox import outbox
 from windtunnel.operations.tracking.state import read_state, state_digest
 from windtunnel.operations.tracking.sweep import Point, record_sweep

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from windtunnel.boundary.data.load import read_assessed
+from windtunnel.boundary.models.load import load_classifier
+from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
 from windtunnel.core.artifacts import read_artifacts, same_samples
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CLEAN, DATA, MODEL
 from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
-from windtunnel.inputs.data.load import read_assessed
-from windtunnel.inputs.models.load import load_classifier
-from windtunnel.inputs.models.trust import NOTHING, Trust, trust_of
 from windtunnel.params.model import Model as ModelBlock
 
 

@@ -27,6 +27,8 @@ from windtunnel.assessments.latent.metrics import (
 from windtunnel.assessments.latent.noise import log_likelihood, scaled_norm, shrink
 from windtunnel.assessments.latent.table import LATENT_PGD
 from windtunnel.assessments.latent.tables import ClassifierMetrics
+from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.record import Quality
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
 from windtunnel.core.binomial import binomial_rate
@@ -38,8 +40,6 @@ from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.core.tables import written
-from windtunnel.inputs.generators.interface import Generators
-from windtunnel.inputs.generators.record import Quality
 from windtunnel.params.latent import LatentEntry
 
 # What `examine` calls otherwise than robustness_data.pt.

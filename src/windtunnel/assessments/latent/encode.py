@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from windtunnel.inputs.generators.interface import Generators
+from windtunnel.boundary.generators.interface import Generators
 from windtunnel.params.latent import Encoding
 
 

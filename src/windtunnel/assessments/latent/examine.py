@@ -10,9 +10,9 @@ from torch import Tensor
 from windtunnel.assessments.latent.metrics import at_epsilon
 from windtunnel.assessments.latent.noise import perturb, shrink
 from windtunnel.assessments.latent.search import SCALED_L2, Found, Plan, Problem, bounded_search, minimum_search
+from windtunnel.boundary.generators.interface import Generators
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.seeds import derive_seed
-from windtunnel.inputs.generators.interface import Generators
 from windtunnel.params.latent import Effort, LatentEntry
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from windtunnel.assessments.latent.table import LATENT_PGD
+from windtunnel.boundary.models.others import named_classifier
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.models.others import named_classifier
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.model import OtherModel
 

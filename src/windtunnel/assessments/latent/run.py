@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from windtunnel.assessments.latent.assess import assess
 from windtunnel.assessments.latent.models import load_models
-from windtunnel.inputs.generators.load import generators_in, load_generators
-from windtunnel.inputs.generators.record import read_quality
+from windtunnel.boundary.generators.load import generators_in, load_generators
+from windtunnel.boundary.generators.record import read_quality
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.server import configured_server
 

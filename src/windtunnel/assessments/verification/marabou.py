@@ -126,7 +126,7 @@ def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolera
 
     The spread of a sample is its largest less its smallest logit, so that scaled and shifted logits are held to the same.
     """
-    from windtunnel.inputs.models.backends import OnnxModule
+    from windtunnel.boundary.models.backends import OnnxModule
 
     if not len(inputs):
         return
@@ -142,7 +142,7 @@ def check_equivalence(classifier: Classifier, onnx: Path, inputs: Tensor, tolera
 
 def replay(classifier: Classifier, onnx: Path, query: Query, example: np.ndarray, shape: tuple[int, ...]) -> str:
     """Why a counter-example is none, in words; empty where it is one: in the box, and misclassified by both runtimes."""
-    from windtunnel.inputs.models.backends import OnnxModule
+    from windtunnel.boundary.models.backends import OnnxModule
 
     point = torch.from_numpy(example).view(1, *shape)
     if (example < query.lower - 1e-6).any() or (example > query.upper + 1e-6).any():

@@ -32,12 +32,12 @@ from windtunnel.assessments.verification.onnx_graph import (
 from windtunnel.assessments.verification.solver_process import Answer, Inner, Query
 from windtunnel.assessments.verification.step import Step, Trial
 from windtunnel.assessments.verification.task import Task
+from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject
-from windtunnel.inputs.models.load import export_onnx
 
 LATE = frozenset({"time-out", "time budget"})
 

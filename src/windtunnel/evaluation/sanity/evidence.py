@@ -14,6 +14,7 @@ from torch import Tensor
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.verification.step import asks_exported_graph
+from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.chunks import by_samples, same_values
@@ -27,7 +28,6 @@ from windtunnel.core.subject import Subject
 from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, indices_of, region_of
-from windtunnel.inputs.models.backends import PredictFunction
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 

@@ -8,6 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from windtunnel.boundary.models.backends import Program
 from windtunnel.core import scratch
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
@@ -25,7 +26,6 @@ from windtunnel.evaluation.sanity.probes import (
     onnx_logits,
     several_passes,
 )
-from windtunnel.inputs.models.backends import Program
 
 BATCH = 64
 DRAWS = 5

@@ -247,8 +247,8 @@ def need_several_answers(evidence: Evidence) -> None:
 
 def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:
     """Logits (n, K) by onnxruntime of the model's ONNX graph, which is exported once where the model is no file of it."""
-    from windtunnel.inputs.models.backends import OnnxModule
-    from windtunnel.inputs.models.load import export_onnx
+    from windtunnel.boundary.models.backends import OnnxModule
+    from windtunnel.boundary.models.load import export_onnx
 
     classifier = evidence.subject.classifier
 

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from windtunnel.boundary.models.architectures import ARCHITECTURES
+from windtunnel.boundary.models.load import fit
+from windtunnel.boundary.models.loaders import TORCH, Loaded
+from windtunnel.boundary.models.others import named_classifier
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import NotRun
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import uniform_in_ball
-from windtunnel.inputs.models.architectures import ARCHITECTURES
-from windtunnel.inputs.models.load import fit
-from windtunnel.inputs.models.loaders import TORCH, Loaded
-from windtunnel.inputs.models.others import named_classifier
 
 LESSONS = 500  # samples of each split that the student learns from at most
 STEPS, BATCH, RATE = 40, 128, 8e-3  # of Adam

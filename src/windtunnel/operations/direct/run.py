@@ -11,6 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from windtunnel.boundary.data.load import convert
+from windtunnel.boundary.data.sources import Raw
+from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.boundary.models.load import fit, pick_device
+from windtunnel.boundary.models.loaders import FUNCTION, TORCH, Loaded
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.dataset import Dataset
@@ -18,11 +23,6 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.layout import Layout
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
-from windtunnel.inputs.data.load import convert
-from windtunnel.inputs.data.sources import Raw
-from windtunnel.inputs.models.backends import PredictFunction
-from windtunnel.inputs.models.load import fit, pick_device
-from windtunnel.inputs.models.loaders import FUNCTION, TORCH, Loaded
 from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
 from windtunnel.operations.direct.result import Result
 from windtunnel.operations.direct.words import Given, budget_block, entries_of, entry_of, epsilon_of

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from windtunnel.boundary.models.record import MODEL_JSON
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json
 from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import GATE, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.metadata import Record, number, read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
-from windtunnel.inputs.models.record import MODEL_JSON
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Run
 from windtunnel.operations.revisions import other_params

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from windtunnel.boundary.data.headers import idx_header, npy_header, without_x
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.data.headers import idx_header, npy_header, without_x
 from windtunnel.operations.project.upstream import maker
 from windtunnel.operations.project.walk import Files
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from windtunnel.inputs.data.sources import IMAGE_SUFFIXES
+from windtunnel.boundary.data.sources import IMAGE_SUFFIXES
 
 WEIGHTS = {".pt": "state_dict", ".pth": "state_dict", ".ckpt": "state_dict", ".pt2": "export", ".onnx": "onnx"}
 _DEEPEST, _MOST_FOLDERS = 6, 5_000

@@ -129,8 +129,8 @@ def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
 def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     import torch
 
+    from windtunnel.boundary.models.loaders import state_dict_in
     from windtunnel.core.errors import UserError
-    from windtunnel.inputs.models.loaders import state_dict_in
 
     try:
         state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))

@@ -258,7 +258,7 @@ def resolve_all(params: Path = PARAMS_FILE) -> list[Resolved]:
 
 def _weights_beside(path: Path) -> list[str]:
     # onnxruntime takes half a second to import.
-    from windtunnel.inputs.models.backends import weights_beside
+    from windtunnel.boundary.models.backends import weights_beside
 
     return weights_beside(path)
 

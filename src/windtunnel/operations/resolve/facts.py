@@ -40,12 +40,12 @@ class Option:
 # that a stage imports, each of its uses needs.
 OPTIONS: dict[str, Option] = {
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
-    "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.inputs.models.onnx_gradients"})),
+    "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.boundary.models.onnx_gradients"})),
     "safetensors": Option(frozenset({"safetensors"})),
     "ONNX gradients": Option(frozenset({"onnx2torch"})),
     "MLflow model": Option(
         frozenset({"mlflow"}),
-        frozenset({"windtunnel.inputs.models.from_mlflow", "windtunnel.inputs.mlflow_server"}),
+        frozenset({"windtunnel.boundary.models.from_mlflow", "windtunnel.boundary.mlflow_server"}),
     ),
     "corruptions run again": Option(modules=frozenset({"windtunnel.evaluation.sanity.corruptions_recomputed"})),
     "digits": Option(frozenset({"sklearn"})),
@@ -116,7 +116,7 @@ def lazy_imports() -> dict[str, list[str]]:
     compared = [drawn.module for one in reported for drawn in (one.question.compared, one.question.last) if drawn]
     return {
         "windtunnel.assessments.reported": compared,
-        "windtunnel.inputs.data.digits": ["sklearn"],  # whose file it reads
+        "windtunnel.boundary.data.digits": ["sklearn"],  # whose file it reads
         "windtunnel.reporting.report.sections.families": [
             *records,
             *(family.reported.module for family in ours if family.reported),

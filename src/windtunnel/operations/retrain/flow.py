@@ -22,7 +22,7 @@ from windtunnel.params.load import load_params
 from windtunnel.params.schema import Params
 
 # Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.
-INPUTS, STATUS, REASONS = "windtunnel.inputs", "windtunnel.outcome", "windtunnel.outcome_reasons"
+INPUTS, STATUS, REASONS = "windtunnel.boundary", "windtunnel.outcome", "windtunnel.outcome_reasons"
 _ROLLED_BACK = "it was rolled back; windtunnel promote --version N --force promotes it all the same"
 # (stages, force) -> brings the stages up to date with what they need; no stages for all.
 RunPipeline = Callable[..., None]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from windtunnel.boundary.data.load import read_assessed, read_train
+from windtunnel.boundary.generators.load import generators_in, load_generators, make_generators
+from windtunnel.boundary.generators.quality import quality
+from windtunnel.boundary.generators.record import QUALITY_JSON, Quality
+from windtunnel.boundary.models.load import pick_device
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.files import write_json
 from windtunnel.core.layout import DATA, HERE, Layout
-from windtunnel.inputs.data.load import read_assessed, read_train
-from windtunnel.inputs.generators.load import generators_in, load_generators, make_generators
-from windtunnel.inputs.generators.quality import quality
-from windtunnel.inputs.generators.record import QUALITY_JSON, Quality
-from windtunnel.inputs.models.load import pick_device
 from windtunnel.params.latent import Generators
 from windtunnel.params.resolved import read_resolved
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from windtunnel.boundary.data.load import load_dataset, save_datasets
+from windtunnel.boundary.models.views import view_of
 from windtunnel.core.dataset import too_many
 from windtunnel.core.layout import DATA
 from windtunnel.core.narration import say
-from windtunnel.inputs.data.load import load_dataset, save_datasets
-from windtunnel.inputs.models.views import view_of
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import read_resolved

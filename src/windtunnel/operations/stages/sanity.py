@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from windtunnel.assessments.clean.subject import current_subject
+from windtunnel.boundary.data.load import read_train
 from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.layout import DATA, HERE, Layout
@@ -13,7 +14,6 @@ from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect
-from windtunnel.inputs.data.load import read_train
 from windtunnel.params.load import load_params
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.schema import Params

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from windtunnel.boundary.data.load import read_assessed, read_train
+from windtunnel.boundary.models.load import import_model, load_classifier
+from windtunnel.boundary.models.trust import trust_of
 from windtunnel.core.layout import DATA, MODEL
-from windtunnel.inputs.data.load import read_assessed, read_train
-from windtunnel.inputs.models.load import import_model, load_classifier
-from windtunnel.inputs.models.trust import trust_of
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.server import configured_server

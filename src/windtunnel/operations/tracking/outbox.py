@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from windtunnel.boundary.mlflow_server import main_root
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import read_json, write_json
 from windtunnel.core.layout import Layout
 from windtunnel.core.metadata import Record
-from windtunnel.inputs.mlflow_server import main_root
 from windtunnel.operations.tracking.state import State, read_state
 
 _MANIFEST = "state.json"

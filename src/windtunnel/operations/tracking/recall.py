@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from windtunnel.boundary.data.record import DATASET_JSON
+from windtunnel.boundary.mlflow_server import main_root, tracking_uri
+from windtunnel.boundary.models.record import MODEL_JSON
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json, write_json
 from windtunnel.core.layout import (
@@ -22,9 +25,6 @@ from windtunnel.core.layout import (
     SUMMARY,
 )
 from windtunnel.core.metadata import Record, fitting
-from windtunnel.inputs.data.record import DATASET_JSON
-from windtunnel.inputs.mlflow_server import main_root, tracking_uri
-from windtunnel.inputs.models.record import MODEL_JSON
 from windtunnel.params.server import configured_server
 
 _SQLITE = "sqlite:///"

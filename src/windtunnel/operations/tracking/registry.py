@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windtunnel.boundary.mlflow_server import connect, tracking_uri
+from windtunnel.boundary.models.record import Fetched, read_model
 from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.gate import GateResult
 from windtunnel.core.layout import REPORTS, SUMMARY
 from windtunnel.core.outcomes import OUTCOMES_FILE, Origin, Record, read_record
-from windtunnel.inputs.mlflow_server import connect, tracking_uri
-from windtunnel.inputs.models.record import Fetched, read_model
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
 from windtunnel.params.results import Tracking
@@ -229,9 +229,9 @@ def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:
     import numpy as np
     import torch
 
-    from windtunnel.inputs.models.backends import giving_logits
-    from windtunnel.inputs.models.loaders import loader_of
-    from windtunnel.inputs.models.trust import trust_of
+    from windtunnel.boundary.models.backends import giving_logits
+    from windtunnel.boundary.models.loaders import loader_of
+    from windtunnel.boundary.models.trust import trust_of
     from windtunnel.params.load import load_params
 
     trust = trust_of(load_params().model)

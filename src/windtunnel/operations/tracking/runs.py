@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from windtunnel.boundary.mlflow_server import connect
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
-from windtunnel.inputs.mlflow_server import connect
 
 FILES = ("params.yaml", "metrics.json", "dvc.lock")
 

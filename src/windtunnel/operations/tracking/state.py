@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
+from windtunnel.boundary.data.record import DatasetRecord, read_record
+from windtunnel.boundary.models.record import ModelRecord, read_model
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
@@ -26,8 +28,6 @@ from windtunnel.core.sandwich import options_of_summary
 from windtunnel.core.tables import table
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import with_caveats
-from windtunnel.inputs.data.record import DatasetRecord, read_record
-from windtunnel.inputs.models.record import ModelRecord, read_model
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.operations.tracking.stages import StageState, read_stages
 from windtunnel.params.flat import flat_params

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from windtunnel.boundary.mlflow_moved import ARTIFACTS
+from windtunnel.boundary.mlflow_server import connect, main_root, store_lock
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.files import DATA_FILE
 from windtunnel.core.layout import Layout
-from windtunnel.inputs.mlflow_moved import ARTIFACTS
-from windtunnel.inputs.mlflow_server import connect, main_root, store_lock
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
 
 if TYPE_CHECKING:

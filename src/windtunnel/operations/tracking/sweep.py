@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.figures.axes import WIDTH
 from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
 from windtunnel.assessments.figures.scene import Scene
+from windtunnel.boundary.mlflow_server import connect, store_lock
 from windtunnel.core.epsilons import epsilon_text
-from windtunnel.inputs.mlflow_server import connect, store_lock
 from windtunnel.operations.tracking.store import find_experiment
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from windtunnel.boundary.mlflow_server import tracking_uri
 from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.inputs.mlflow_server import tracking_uri
 from windtunnel.operations.tracking.outbox import keep, kept, waiting
 from windtunnel.operations.tracking.recall import remember_logged
 from windtunnel.operations.tracking.state import read_state, volatile_tags

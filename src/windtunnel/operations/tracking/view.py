@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from windtunnel.inputs.mlflow_server import connect, store_lock
+from windtunnel.boundary.mlflow_server import connect, store_lock
 from windtunnel.operations.tracking.store import find_experiment
 
 if TYPE_CHECKING:

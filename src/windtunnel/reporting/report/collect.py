@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from windtunnel.boundary.data.record import DATASET_JSON, DatasetRecord, read_record
+from windtunnel.boundary.models.record import MODEL_JSON, ModelRecord, read_model
 from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
@@ -24,8 +26,6 @@ from windtunnel.core.run_times import read_runtime
 from windtunnel.core.sandwich import layers_of, options_of_summary
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
-from windtunnel.inputs.data.record import DATASET_JSON, DatasetRecord, read_record
-from windtunnel.inputs.models.record import MODEL_JSON, ModelRecord, read_model
 from windtunnel.reporting.report.figures import Drawn, figures_of
 from windtunnel.reporting.report.names import numbered_samples, numbers_of
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures

@@ -16,11 +16,11 @@ from windtunnel.assessments.verification.vnnlib import instance
 from windtunnel.assessments.verification.vnnlib.export import export_instances
 from windtunnel.assessments.verification.vnnlib.instance import Decision, decide_instance
 from windtunnel.assessments.verification.vnnlib.specification import read_specifications
+from windtunnel.boundary.models.backends import OnnxModule
+from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.cli.verify import verify
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.inputs.models.backends import OnnxModule
-from windtunnel.inputs.models.onnx_network import OnnxNetwork
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import BranchAndBound, VerificationEntry
 

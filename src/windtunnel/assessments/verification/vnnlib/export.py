@@ -7,10 +7,10 @@ from pathlib import Path
 
 from windtunnel.assessments.verification.marabou import check_equivalence
 from windtunnel.assessments.verification.vnnlib.specification import robustness
+from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import Subject
-from windtunnel.inputs.models.load import export_onnx
 
 _TIMEOUT = 60.0  # seconds, where the entry sets none
 

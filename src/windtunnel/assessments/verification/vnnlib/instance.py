@@ -18,14 +18,14 @@ from windtunnel.assessments.verification.vnnlib.specification import (
     counter_example,
     read_specifications,
 )
+from windtunnel.boundary.models.backends import OnnxModule
+from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.core.artifacts import tensor_in
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import subject_of
-from windtunnel.inputs.models.backends import OnnxModule
-from windtunnel.inputs.models.onnx_network import OnnxNetwork
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
 

@@ -1,0 +1,366 @@
+"""From `data` in params.yaml to a Dataset that any model may see: converted, checked, selected, and recorded."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from windtunnel.boundary.data.record import DATASET_JSON, DatasetRecord, read_record
+from windtunnel.boundary.data.sources import ImageFiles, Raw, middle, source_of
+from windtunnel.core import scratch
+from windtunnel.core.artifacts import load_tensors, save_tensors, tensor_in
+from windtunnel.core.chunks import AT_A_TIME, finite_samples
+from windtunnel.core.contracts import Json
+from windtunnel.core.dataset import Dataset, select
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import write_json
+from windtunnel.core.metadata import fitting
+from windtunnel.core.view import View
+from windtunnel.params.data import MOST_CLASSES, Data
+
+ASSESSED, TRAIN = "assessed.pt", "train.pt"
+# Values may leave the range by float rounding alone (a mean of pixels, a resize); more is another range.
+RANGE_TOLERANCE = 1e-6
+_LUMINANCE = torch.tensor([0.299, 0.587, 0.114])  # ITU-R BT.601, as PIL's convert("L")
+
+
+def load_dataset(data: Data, seed: int, view: View | None = None) -> tuple[Dataset, Dataset | None]:
+    """(the assessed samples, the training split or None), float32 in [0, 1] (tabular data: in its own range).
+
+    view: the transforms and the class names that the model's library brings; what `data` says of them itself counts instead.
+    Raises UserError, in one line, for a file that is missing or no such file, an empty data set, values that are not
+    finite or out of range, and labels that are out of range or of another number than the samples.
+    """
+    if view is not None:
+        data = _with_channels(data, view)
+    return convert(data, seed, *source_of(data.source)(data, seed), view)
+
+
+def convert(
+    data: Data, seed: int, assessed: Raw | Dataset, train: Raw | Dataset | None, view: View | None = None
+) -> tuple[Dataset, Dataset | None]:
+    """What a source holds as `data` asks for it (see `load_dataset`)."""
+    parts = [part for part in (assessed, train) if part is not None]
+    for part in parts:
+        if not len(part.inputs):
+            raise UserError(f"data: {data.source} {data.path or data.function or ''} holds no samples")
+    names = _class_names(data, parts, view)
+    selection_seed = seed if data.samples.seed is None else data.samples.seed
+    targets = assessed.targets if isinstance(assessed, Dataset) else _targets(assessed, names)
+    chosen = select(len(targets), data.samples.n, data.samples.selection, selection_seed, targets)
+    selection: dict[str, Json] = {
+        "of": len(targets), "n": len(chosen), "selection": data.samples.selection, "seed": selection_seed
+    }  # fmt: skip
+    result = _convert(assessed, data, names, chosen, view)
+    result = replace(result, metadata={**result.metadata, "samples": selection})
+    return result, None if train is None else _convert(train, data, names, torch.arange(len(train.inputs)), view)
+
+
+def save_datasets(assessed: Dataset, train: Dataset | None, directory: Path) -> None:
+    """Write both splits and dataset.json; equal data give equal bytes.
+
+    Raises UserError where a data function of the user's says something of its samples that dataset.json says otherwise.
+    """
+    save_tensors({"inputs": assessed.inputs, "targets": assessed.targets}, directory / ASSESSED)
+    (directory / TRAIN).unlink(missing_ok=True)
+    if train is not None:
+        save_tensors({"inputs": train.inputs, "targets": train.targets}, directory / TRAIN)
+    facts = {
+        **assessed.metadata,
+        "n": len(assessed),
+        "n_train": len(train) if train is not None else 0,
+        "shape": list(assessed.inputs.shape[1:]),
+        "class_names": list(assessed.class_names),
+        "labelled": assessed.labelled,
+        "value_range": list(assessed.value_range),
+        "digest": assessed.digest(),
+        "ids": list(assessed.ids),
+    }
+    record = fitting(DatasetRecord, facts, "data: metadata of the samples", "what dataset.json holds")
+    write_json(record.model_dump(mode="json"), directory / DATASET_JSON)
+
+
+def read_assessed(directory: Path) -> Dataset:
+    """The assessed samples that `save_datasets` wrote."""
+    record = read_record(directory)
+    return _read(directory / ASSESSED, record, record.ids)
+
+
+def read_train(directory: Path) -> Dataset | None:
+    """The training split that `save_datasets` wrote, None where there was none."""
+    record = read_record(directory)
+    if not record.n_train:
+        return None
+    return _read(directory / TRAIN, record, tuple(f"train-{i:06d}" for i in range(record.n_train)))
+
+
+def _read(path: Path, record: DatasetRecord, ids: tuple[str, ...]) -> Dataset:
+    tensors = load_tensors(path)
+    return Dataset(
+        inputs=tensor_in(tensors, "inputs"),
+        targets=tensor_in(tensors, "targets"),
+        ids=ids,
+        class_names=record.class_names,
+        labelled=record.labelled,
+        value_range=record.value_range,
+        metadata=record.prepared,
+    )
+
+
+def _convert(
+    raw: Raw | Dataset, data: Data, names: tuple[str, ...], indices: Tensor, view: View | None = None
+) -> Dataset:
+    """The samples at `indices` as the model sees them. Values are checked after the choice: files are read only then."""
+    if isinstance(raw, Dataset):
+        return _checked(raw).subset(indices)
+    targets = _targets(raw, names)
+    if len(raw.ids) != len(raw.inputs) or len(set(raw.ids)) != len(raw.ids):
+        raise UserError(f"data: {len(set(raw.ids))} different ids for {len(raw.inputs)} samples; one of its own each")
+    if view is not None and data.resize is None and data.crop is None:
+        seen = _viewed(raw, data, indices, view)
+        facts: dict[str, Json] = {"source": data.source, "channels": view.channels, "prepared_by": view.said}
+        return Dataset(
+            seen,
+            targets[indices],
+            tuple(raw.ids[i] for i in indices.tolist()),
+            names,
+            raw.labels is not None,
+            (0.0, 1.0),
+            facts,
+        )
+    ids = tuple(raw.ids[i] for i in indices.tolist())
+    if isinstance(raw.inputs, np.ndarray):
+        _require_numbers(raw.inputs)
+    first = raw.inputs[indices[:1].numpy()]
+    is_image = first.ndim in {3, 4}
+    low, high = data.value_range or (raw.value_range if is_image else _span(raw.inputs))
+    if high <= low:
+        raise UserError(f"data.value_range: [{low:g}, {high:g}] is empty; write [lowest, highest]")
+    steps: dict[str, Json] = {"source": data.source, "value_range_of_source": [low, high]}
+    inputs: Tensor | None = None
+    few = max(1, AT_A_TIME // max(1, first.size))
+    for start in range(0, len(indices), few):
+        part = slice(start, start + few)
+        some = _floats(_alike(raw.inputs, indices, part))
+        _check_finite(some, ids[part])
+        some = _as_image(some, data, low, high) if is_image else some
+        if not is_image:
+            _check_values(some, (low, high), "of data.value_range")
+        if inputs is None:
+            _check_space(len(indices), some.shape[1:])
+            inputs = scratch.empty((len(indices), *some.shape[1:]))
+        inputs[part] = some
+    assert inputs is not None  # a source without samples was refused
+    if is_image:
+        steps |= {"crop": data.crop} if data.crop else {}
+        steps["channels"] = int(inputs.shape[1])
+        if data.size:
+            steps |= {"resize": list(data.size), "resize_method": "bilinear, antialiased"}
+        low, high = 0.0, 1.0
+    return Dataset(inputs, targets[indices], ids, names, raw.labels is not None, (low, high), steps)
+
+
+def _alike(inputs: np.ndarray | ImageFiles, indices: Tensor, part: slice) -> np.ndarray:
+    """The raw inputs of a part of `indices`; of files, held to the size of the first."""
+    if isinstance(inputs, ImageFiles):
+        return inputs.like(int(indices[0]), indices[part].numpy())
+    found: np.ndarray = inputs[indices[part].numpy()]
+    return found
+
+
+def _as_image(some: Tensor, data: Data, low: float, high: float) -> Tensor:
+    """Raw images (n, H, W) or (n, C, H, W) as the model sees them, float32 (n, C, H, W) in [0, 1]."""
+    some = (some - low) / (high - low)
+    _check_values(some, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span")
+    some = _channels(some[:, None] if some.ndim == 3 else some, data.channels)
+    if data.crop:
+        some = some[(..., *middle((some.shape[2], some.shape[3]), data.size))]
+    return _resize(some, data.size).clamp(0, 1)
+
+
+def _with_channels(data: Data, view: View) -> Data:
+    if data.channels not in (None, view.channels):
+        raise UserError(f"data.channels: {data.channels}, but the model takes {view.channels}; leave the key out")
+    return data.model_copy(update={"channels": view.channels})
+
+
+def _viewed(raw: Raw, data: Data, indices: Tensor, view: View) -> Tensor:
+    """The samples at `indices` by the library's own transforms, float32 (n, C, H, W); they take pictures of 8 bits a channel."""
+    if isinstance(raw.inputs, ImageFiles):
+        pictures = replace(raw.inputs, channels=view.channels).pictures(indices.numpy())
+    else:
+        pictures = _pictures(raw, data, indices, view)
+    seen: Tensor | None = None
+    for i, picture in enumerate(pictures):
+        image = view.image(picture)
+        if seen is None:
+            _check_space(len(indices), image.shape)
+            seen = scratch.empty((len(indices), *image.shape))
+        seen[i] = image
+    assert seen is not None
+    _check_values(seen, (0.0, 1.0), "after the model's own transforms")
+    return seen.clamp_(0, 1)
+
+
+def _pictures(raw: Raw, data: Data, indices: Tensor, view: View) -> Iterator[Image.Image]:
+    assert isinstance(raw.inputs, np.ndarray)  # files are pictures already
+    _require_numbers(raw.inputs)
+    inputs = _floats(raw.inputs[indices.numpy()])
+    if inputs.ndim not in {3, 4}:
+        raise UserError(
+            f"data: inputs of shape {tuple(inputs.shape)} are no images, which the model's own transforms take"
+        )
+    _check_finite(inputs, tuple(raw.ids[i] for i in indices.tolist()))
+    low, high = data.value_range or raw.value_range
+    inputs = (inputs - low) / (high - low)
+    _check_values(
+        inputs, (0.0, 1.0), f"after conversion from [{low:g}, {high:g}]; data.value_range says what they span"
+    )
+    inputs = _channels(inputs[:, None] if inputs.ndim == 3 else inputs, view.channels)
+    for pixels in (inputs * 255).round().byte().numpy():
+        yield Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def _checked(given: Dataset) -> Dataset:
+    """A Dataset that a function of the user's made, held to what every source is held to."""
+    n = len(given.inputs)
+    if given.inputs.dtype != torch.float32 or given.inputs.ndim not in {2, 4}:
+        shape, dtype = tuple(given.inputs.shape), given.inputs.dtype
+        raise UserError(
+            f"data.function: inputs are {dtype} of shape {shape}; float32 (N, C, H, W) or (N, F) are needed"
+        )
+    if len(given.ids) != n or len(given.targets) != n:
+        raise UserError(f"data.function: {len(given.targets)} labels and {len(given.ids)} ids for {n} samples")
+    _check_finite(given.inputs, given.ids)
+    _check_values(given.inputs, given.value_range)
+    if given.labelled:
+        _check_labels(given.targets.numpy(), given.class_names)
+    return given
+
+
+def _require_numbers(array: np.ndarray) -> None:
+    if array.dtype.kind not in "uifb":
+        raise UserError(f"data: inputs of type {array.dtype} are not numbers")
+    if array.ndim not in {2, 3, 4} or not array.size:
+        raise UserError(f"data: inputs of shape {array.shape}; (N, C, H, W), (N, H, W) or tabular (N, F) are needed")
+    if array.ndim == 4 and array.shape[3] in {1, 3} and array.shape[1] not in {1, 3}:
+        raise UserError(f"data: inputs of shape {array.shape} have their channels last; (N, C, H, W) is needed")
+
+
+def _floats(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _span(array: np.ndarray | ImageFiles) -> tuple[float, float]:
+    """What tabular values span, over the whole source, so that a selection does not change it."""
+    assert isinstance(array, np.ndarray)
+    return float(np.float32(array.min())), float(np.float32(array.max()))
+
+
+def _check_finite(inputs: Tensor, ids: tuple[str, ...]) -> None:
+    bad = ~finite_samples(inputs)
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        what = "NaN" if inputs[first].isnan().any() else "infinity"
+        raise UserError(f"data: sample {ids[first]} holds {what}; every value must be a finite number")
+
+
+def _check_values(inputs: Tensor, value_range: tuple[float, float], note: str = "") -> None:
+    low, high = float(inputs.min()), float(inputs.max())
+    if low < value_range[0] - RANGE_TOLERANCE or high > value_range[1] + RANGE_TOLERANCE:
+        allowed = f"[{value_range[0]:g}, {value_range[1]:g}]"
+        raise UserError(f"data: values span [{low:g}, {high:g}], outside {allowed} {note}".rstrip())
+
+
+def _channels(inputs: Tensor, channels: int | None) -> Tensor:
+    have = inputs.shape[1]
+    if channels is None or channels == have:
+        return inputs
+    if have == 1:
+        return inputs.expand(-1, channels, -1, -1).contiguous()
+    if have == 3 and channels == 1:
+        return (inputs * _LUMINANCE.view(1, 3, 1, 1)).sum(1, keepdim=True)
+    raise UserError(f"data.channels: {channels} cannot be made of {have} channels; only 1 to 3 and 3 to 1")
+
+
+def _check_space(samples: int, shape: Sequence[int]) -> None:
+    """Raise UserError where float32 samples of `shape` would not fit on the disk, twice: while they are made, and as an output."""
+    needed, free = 2 * samples * math.prod(shape) * 4, shutil.disk_usage(".").free
+    if needed > free:
+        raise UserError(
+            f"data.resize: {samples} samples of {'x'.join(map(str, shape))} need {needed / 1e9:.0f} GB on disk, "
+            f"{free / 1e9:.0f} GB are free; a smaller size, or fewer samples (data.samples.n)"
+        )
+
+
+def _resize(inputs: Tensor, size: tuple[int, int] | None) -> Tensor:
+    if size is None or tuple(inputs.shape[2:]) == size:
+        return inputs
+    return torch.nn.functional.interpolate(inputs, size, mode="bilinear", antialias=True)
+
+
+def _class_names(data: Data, parts: Sequence[Raw | Dataset], view: View | None = None) -> tuple[str, ...]:
+    """Names of the K classes, one list for both splits, so that a label means the same class in both.
+
+    Where neither params.yaml nor the source names them, those that the model's library knows, if they hold every label.
+    """
+    if isinstance(data.class_names, int):
+        return tuple(map(str, range(data.class_names)))
+    declared = [names for names in (data.class_names, *(part.class_names for part in parts)) if names]
+    if declared:
+        if len(set(declared[0])) < len(declared[0]):
+            raise UserError("data: two classes have one name; each has a name of its own")
+        return tuple(declared[0])
+    arrays = [part.labels for part in parts if isinstance(part, Raw) and part.labels is not None and part.labels.size]
+    words = {str(word) for labels in arrays if labels.dtype.kind == "U" for word in labels.ravel()}
+    numbers = [int(labels.max()) for labels in arrays if labels.dtype.kind in "ui"]
+    known = view.names_of(words) if view else ()
+    if known and max(numbers, default=0) < len(known):
+        return known
+    if words:
+        return tuple(sorted(words, key=_numeric_first))
+    if numbers:
+        if max(numbers) >= MOST_CLASSES:
+            raise UserError(f"data: a label is {max(numbers)}; labels are integers from 0, below {MOST_CLASSES}")
+        return tuple(map(str, range(max(numbers) + 1)))
+    if arrays:
+        raise UserError(f"data: labels of type {arrays[0].dtype}; integers from 0, or names, are needed")
+    raise UserError("data.class_names: is required where there are no labels; the names, or how many classes there are")
+
+
+def _numeric_first(word: str) -> tuple[int, int, str]:
+    return (0, int(word), word) if word.isdecimal() else (1, 0, word)
+
+
+def _targets(raw: Raw, names: tuple[str, ...]) -> Tensor:
+    """Class indices of all samples, int64 (N,); -1 throughout where there are no labels."""
+    n, labels = len(raw.inputs), raw.labels
+    if labels is None:
+        return torch.full((n,), -1)
+    if labels.ndim != 1 or len(labels) != n:
+        raise UserError(
+            f"data: {len(labels) if labels.ndim else 0} labels of shape {labels.shape} for {n} samples; one each"
+        )
+    if labels.dtype.kind == "U":
+        place = {name: i for i, name in enumerate(names)}
+        if strangers := sorted(set(labels.tolist()) - set(place)):
+            raise UserError(unknown_word("data.class_names", strangers[0], names, what="a class"))
+        return torch.tensor([place[word] for word in labels.tolist()])
+    if labels.dtype.kind not in "ui":
+        raise UserError(f"data: labels of type {labels.dtype}; integers from 0, or names, are needed")
+    _check_labels(labels, names)
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _check_labels(labels: np.ndarray, names: tuple[str, ...]) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= len(names):
+        raise UserError(f"data: labels span {low} to {high}, outside 0 to {len(names) - 1} of the {len(names)} classes")

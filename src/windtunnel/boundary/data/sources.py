@@ -1,0 +1,348 @@
+"""Where samples come from. Each source gives raw arrays; what is done to them afterwards is the same for all."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from PIL import Image
+
+from windtunnel.boundary.data.digits import digits, stratified_split
+from windtunnel.boundary.data.headers import idx_header, npy_header, without_x
+from windtunnel.core import scratch
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import UserError, shown
+from windtunnel.core.plugins import load_plugin
+from windtunnel.core.references import first_line, resolve, users_code
+from windtunnel.params.data import Data
+
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
+
+# PIL goes by the content of a file, not by its name, and would start Ghostscript for one that is PostScript.
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
+# Pictures of more than 8 bits a channel: PIL clips them when it converts them.
+_DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Image files, read only when they are asked for: 50,000 photographs do not fit in memory, 200 of them do.
+
+    channels, resize, crop: as in `data`; files are cropped and resized one by one because they may differ in size.
+    """
+
+    files: Sequence[Path]
+    channels: int | None = None
+    resize: tuple[int, int] | None = None
+    key: str = "data.path"
+    crop: bool = False
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def pictures(self, indices: np.ndarray) -> Iterator[Image.Image]:
+        """The pictures at `indices` (int64), in grey or in colour as `channels` says. UserError where one cannot be read."""
+        return (_picture(self.files[i], self.channels) for i in indices.tolist())
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        """The images at `indices` (int64), uint8 (n, C, H, W). UserError where one cannot be read, or sizes differ."""
+        return self.like(int(indices[0]), indices)
+
+    def like(self, first: int, indices: np.ndarray) -> np.ndarray:
+        """As `[indices]`, held to the size of the image at `first`."""
+        wanted = _image(self.files[first], self.channels, self.resize, crop=self.crop)
+        found = np.empty((len(indices), *wanted.shape), np.uint8)
+        for place, index in enumerate(indices.tolist()):
+            image = wanted if index == first else _image(self.files[index], self.channels, self.resize, crop=self.crop)
+            if image.shape != wanted.shape:
+                raise UserError(
+                    f"{self.key}: {self.files[first].name} is {_size(wanted)}, {self.files[index].name} is {_size(image)}; "
+                    f"set data.resize (and data.channels) to make them alike"
+                )
+            found[place] = image
+        return found
+
+
+def middle(have: tuple[int, int], wanted: tuple[int, int] | None) -> tuple[slice, slice]:
+    """(rows, columns) of the largest part in the middle of an image of `have` (height, width) that has the shape of `wanted`.
+
+    A square where nothing is wanted. An odd pixel more is left out below and on the right.
+    """
+    ratio = 1.0 if wanted is None else wanted[0] / wanted[1]
+    height, width = min(have[0], round(have[1] * ratio)), min(have[1], round(have[0] / ratio))
+    top, left = (have[0] - height) // 2, (have[1] - width) // 2
+    return slice(top, top + height), slice(left, left + width)
+
+
+def _size(image: np.ndarray) -> str:
+    return "x".join(map(str, image.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Samples as a source holds them.
+
+    inputs: (N, H, W), (N, C, H, W) or (N, F), any number type; labels: (N,) integers from 0 or class names, or None
+    where there are none. ids: N names. value_range: what the source's values span.
+    """
+
+    inputs: np.ndarray | ImageFiles
+    labels: np.ndarray | None
+    ids: Sequence[str]
+    value_range: tuple[float, float]
+    class_names: Sequence[str] | None = None
+
+
+def load_digits(data: Data, seed: int) -> tuple[Raw, Raw | None]:
+    """scikit-learn's digits: 1,797 real 8x8 scans, values 0 to 16; a stratified share held out of training."""
+    images, labels = digits()
+    try:
+        train, test = stratified_split(labels, data.test_fraction, seed % 2**32)
+    except ValueError as error:  # a share so small, or so large, that a class would have no sample
+        raise UserError(
+            f"data.test_fraction: {data.test_fraction:g} leaves a class without a sample ({error})"
+        ) from error
+
+    def part(indices: np.ndarray) -> Raw:
+        names = [f"digit-{i:04d}" for i in indices]
+        return Raw(images[indices], labels[indices], names, (0.0, 16.0), [str(i) for i in range(10)])
+
+    return part(test), part(train)
+
+
+def load_npz(data: Data, seed: int) -> tuple[Raw, Raw | None]:
+    """An .npz with `x` (N, ...) and optionally `y` (N,), `ids` (N,), `class_names` (K,)."""
+    assessed = _npz(_file(data.path, "data.path"))
+    return assessed, _npz(_file(data.train_path, "data.train_path")) if data.train_path else None
+
+
+def _npz(path: Path) -> Raw:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            _check_headers(path, archive)
+            arrays = {key: _mapped(path, archive, key) for key in archive.files}
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
+    if "x" not in arrays:
+        raise UserError(f"{path}: {without_x(arrays)}")
+    x = arrays["x"]
+    if x.ndim == 0:
+        raise UserError(f"{path}: x is a single value; (N, C, H, W), (N, H, W) or tabular (N, F) is needed")
+    ids = [str(i) for i in arrays["ids"]] if "ids" in arrays else _numbered(len(x))
+    names = [str(n) for n in arrays["class_names"]] if "class_names" in arrays else None
+    return Raw(x, arrays.get("y"), ids, _natural_range(x), names)
+
+
+def _mapped(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    """An array of an .npz; a large one that is not compressed (`np.savez`) stays on disk until it is used."""
+    assert archive.zip is not None
+    info = archive.zip.NameToInfo.get(f"{key}.npy")
+    if info is None or info.compress_type != zipfile.ZIP_STORED or info.file_size < scratch.LARGE:
+        found: np.ndarray = archive[key]
+        return found
+    with archive.zip.open(info) as file:
+        shape, by_columns, dtype = npy_header(file)
+        header = file.tell()
+        while file.read(2**20):  # against its checksum
+            pass
+    with path.open("rb") as whole:
+        # Its own header in the archive: 30 bytes, of which the last four say how long name and extra field are.
+        whole.seek(info.header_offset + 26)
+        before = info.header_offset + 30 + sum(struct.unpack("<HH", whole.read(4)))
+    return np.memmap(path, dtype, "r", before + header, shape, "F" if by_columns else "C")
+
+
+def _check_headers(path: Path, archive: np.lib.npyio.NpzFile) -> None:
+    """Raise UserError where an array says it is larger than what the file holds of it, or than the memory: numpy believes it."""
+    assert archive.zip is not None
+    for info in archive.zip.infolist():
+        with archive.zip.open(info) as file:
+            shape, _, dtype = npy_header(file)
+            held = info.file_size - file.tell()
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed != held and not dtype.hasobject:
+            raise ValueError(f"{info.filename} says it has {claimed} bytes, and the file holds {held}")
+        if info.compress_type != zipfile.ZIP_STORED:  # else it is mapped
+            _check_free(path, claimed)
+
+
+def _check_free(path: Path, size: int) -> None:
+    free = psutil.virtual_memory().available
+    if size > free / 2:
+        raise UserError(f"{path}: needs {size / 1e9:.0f} GB of memory, and {free / 1e9:.0f} GB are free")
+
+
+def load_idx(data: Data, seed: int) -> tuple[Raw, Raw | None]:
+    """MNIST-style idx files, gzipped or not."""
+    assessed = _idx(_file(data.path, "data.path"), data.labels, "data.labels")
+    if not data.train_path:
+        return assessed, None
+    return assessed, _idx(_file(data.train_path, "data.train_path"), data.train_labels, "data.train_labels")
+
+
+def _idx(path: Path, labels: str | None, key: str) -> Raw:
+    images = read_idx(path)
+    found = None if labels in (None, "none") else read_idx(_file(labels, key))
+    return Raw(images, found, _numbered(len(images)), (0.0, 255.0))
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An idx file of unsigned bytes as an array."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            shape = idx_header(file, path)
+            size = math.prod(shape)
+            if path.suffix != ".gz" and size and path.stat().st_size == file.tell() + size:
+                return np.memmap(path, np.uint8, "r", file.tell(), shape)
+            _check_free(path, size)
+            # One more than it should hold: what a gzip file unpacks to may be a thousand times its size.
+            content = file.read(size + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+    if len(content) != size:
+        held = f"more than {size}" if len(content) > size else str(len(content))
+        raise UserError(f"{path}: holds {held} values, its header says {'x'.join(map(str, shape))}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def load_folder(data: Data, seed: int) -> tuple[Raw, Raw | None]:
+    """A folder of images: one subfolder a class, or `labels` a CSV of file,label, or `labels: none`."""
+    assessed = _folder(data, data.path, data.labels, "data.path")
+    return assessed, _folder(data, data.train_path, data.train_labels, "data.train_path") if data.train_path else None
+
+
+def _folder(data: Data, path: str | None, labels: str | None, key: str) -> Raw:
+    folder = Path(path or "")
+    if path is None or not folder.is_dir():
+        raise UserError(f"{key}: {path or '(nothing)'}: no such folder")
+    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
+    if not files:
+        raise UserError(f"{key}: {folder} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    if odd := [file for file in files if not file.is_file()]:  # a pipe would be waited for
+        raise UserError(f"{key}: {shown(str(odd[0]))} is no file; a link that leads nowhere, a directory or a pipe")
+    names = [file.relative_to(folder).as_posix() for file in files]
+    if odd_names := [name for name in names if not name.isprintable()]:
+        raise UserError(f"{key}: {odd_names[0]!a} is a file name that is no UTF-8, or not printable; rename it")
+    words = None
+    if labels not in {None, "none"}:
+        words = _csv_labels(_file(labels, key.replace("path", "labels")), names)
+    elif labels is None:
+        if loose := [name for name in names if "/" not in name]:
+            raise UserError(
+                f"{key}: {loose[0]} is in no class folder of {folder}; give {key.replace('path', 'labels')} a CSV of "
+                f"file,label, or 'none'"
+            )
+        words = [name.split("/")[0] for name in names]
+    images = ImageFiles(files, data.channels, data.size, key, crop=data.crop is not None)
+    return Raw(images, None if words is None else np.array(words), names, (0.0, 255.0))
+
+
+def _csv_labels(path: Path, names: Sequence[str]) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            table = {row[0].strip(): row[1].strip() for row in csv.reader(file) if len(row) >= 2}
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"data.labels: {path} is not a CSV in UTF-8 ({error})") from error
+    if unlabelled := [name for name in names if name not in table]:
+        raise UserError(f"data.labels: {path} has no line for {unlabelled[0]} (lines are file,label)")
+    known = set(names)
+    if lost := [name for name in table if name not in known and Path(name).suffix.lower() in IMAGE_SUFFIXES]:
+        raise UserError(f"data.labels: {path} names {lost[0]}, which is not in the folder ({len(lost)} such)")
+    return [table[name] for name in names]
+
+
+def _image(path: Path, channels: int | None, resize: tuple[int, int] | None, *, crop: bool) -> np.ndarray:
+    picture = _picture(path, channels)
+    if crop:
+        rows, columns = middle((picture.height, picture.width), resize)
+        picture = picture.crop((columns.start, rows.start, columns.stop, rows.stop))
+    if resize and (picture.height, picture.width) != resize:
+        picture = picture.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _picture(path: Path, channels: int | None) -> Image.Image:
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            if image.mode in _DEEP_MODES:
+                raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
+            mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")
+            converted: Image.Image = image.convert(mode)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path}: not an image that can be read ({error})") from error
+    return converted
+
+
+def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset | None]:
+    """`module:function`, called with data.kwargs: a Dataset, (x, y), or a pair of those (assessed, train)."""
+    if data.function is None:
+        raise UserError("data.function: is required for source: function (module:function)")
+    function = resolve(data.function, "data.function")
+    with users_code(f"data.function: {data.function}", data.time_limit, "data.time_limit"):
+        found = function(**data.kwargs)
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple | Dataset):
+        return _from_function(found[0], data.function), _from_function(found[1], data.function)
+    return _from_function(found, data.function), None
+
+
+def _from_function(found: object, where: str) -> Raw | Dataset:
+    if isinstance(found, Dataset):
+        return found
+    if isinstance(found, tuple) and len(found) == 2:
+        x, y = (_array(part, where) for part in found)
+        if x.ndim == 0:
+            raise UserError(
+                f"data.function: {where} returned x of shape (); (N, C, H, W), (N, H, W) or (N, F) is needed"
+            )
+        return Raw(x, None if found[1] is None else y, _numbered(len(x)), _natural_range(x))
+    raise UserError(f"data.function: {where} returned a {type(found).__name__}; a Dataset or (x, y) is needed")
+
+
+def _array(values: object, where: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:  # lists of different lengths
+        raise UserError(f"data.function: {where} returned what is no array ({first_line(error)})") from error
+    return array
+
+
+def _natural_range(x: np.ndarray) -> tuple[float, float]:
+    return (0.0, 255.0) if x.dtype == np.uint8 else (0.0, 1.0)
+
+
+def _numbered(n: int) -> list[str]:
+    return [f"{i:05d}" for i in range(n)]
+
+
+def _file(path: str | None, key: str) -> Path:
+    if path is None:
+        raise UserError(f"{key}: is required for this data.source")
+    if not Path(path).is_file():
+        raise UserError(f"{key}: {path}: no such file")
+    return Path(path)
+
+
+# (params, seed) -> (assessed samples, training split or None)
+Source = Callable[[Data, int], "tuple[Raw | Dataset, Raw | Dataset | None]"]
+SOURCES: dict[str, Source] = {
+    "digits": load_digits,
+    "npz": load_npz,
+    "idx": load_idx,
+    "folder": load_folder,
+    "function": load_function,
+}
+
+
+def source_of(name: str) -> Source:
+    """The source of this name: one of ours, or of a plug-in of the group `windtunnel.data`."""
+    return SOURCES[name] if name in SOURCES else load_plugin("windtunnel.data", name)

@@ -1,0 +1,55 @@
+"""How good a generative model is, before any metric that relies on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from windtunnel.boundary.generators.interface import Generators
+from windtunnel.boundary.generators.record import Quality
+from windtunnel.boundary.models.training import train_classifier
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.seeds import derive_seed
+from windtunnel.params.model import Recipe
+
+ENOUGH = 20  # images a side below which a covariance says nothing
+MOST = 5000  # and above which nothing is gained
+
+
+def quality(generators: Generators, train: Dataset | None, seed: int, device: torch.device) -> Quality:
+    """Frechet distance of generated to training images, and of two halves of the training images to each other.
+
+    In the last hidden layer of a small network trained here for that, since there is no Inception for arbitrary images;
+    the distance is comparable only with one of the same data. Both sides have equally many images of the same classes,
+    so the halves show what a perfect generator would get. Empty where there are no labelled training images.
+    """
+    if train is None or not train.labelled or len(train) < 2 * ENOUGH:
+        return Quality()
+    generator = torch.Generator().manual_seed(derive_seed(seed, "generators", "quality"))
+    order = torch.randperm(len(train), generator=generator)[: 2 * MOST]
+    one, other = order[: len(order) // 2], order[len(order) // 2 :]
+    network = train_classifier(Recipe(architecture="mlp", epochs=10), train.subset(order), seed, device)
+    features = nn.Sequential(*list(network.children())[:-1]).to(device)
+    codes = generators.draw(len(one), generator).to(device)
+    with torch.no_grad():
+        generated = generators.decode(codes, train.targets[one].to(device))
+        seen, real, made = (features(x.to(device)).cpu() for x in (train.inputs[one], train.inputs[other], generated))
+    return Quality(
+        frechet_distance=frechet_distance(made, real),
+        frechet_distance_of_real=frechet_distance(seen, real),
+        frechet_images=len(one),
+    )
+
+
+def frechet_distance(a: Tensor, b: Tensor) -> float:
+    """Frechet distance of Gaussians fitted to features (N, F) and (M, F): ||m - n||^2 + tr(S + T - 2 (S T)^(1/2)).
+
+    Source: Heusel et al. 2017, arXiv 1706.08500.
+    """
+    one, two = a.double().numpy(), b.double().numpy()
+    s, t = np.cov(one, rowvar=False), np.cov(two, rowvar=False)
+    # The trace of the root is the sum of the roots of the eigenvalues, which are 0 or larger but for rounding. Units that
+    # are never active make the product singular, and scipy's sqrtm unsure.
+    roots = np.sqrt(np.linalg.eigvals(s @ t).real.clip(min=0))
+    return float(np.sum((one.mean(0) - two.mean(0)) ** 2) + np.trace(s + t) - 2 * roots.sum())

@@ -1,0 +1,197 @@
+"""Image classifiers of Hugging Face's transformers: a local folder or a hub id, with the image processor beside the weights.
+
+No code of a repository's runs: `trust_remote_code` is never set, and what a configuration says of kernels is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from PIL.Image import Image
+from torch import Tensor, nn
+
+from windtunnel.boundary.models.backends import LogitsOf
+from windtunnel.boundary.models.loaders import Loaded
+from windtunnel.boundary.models.of_libraries import (
+    PRETRAINED,
+    RANDOM,
+    check_folded,
+    keep_network,
+    loaded,
+    unavailable,
+)
+from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
+from windtunnel.boundary.models.trust import Trust
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError
+from windtunnel.core.metadata import Value, fitting
+from windtunnel.core.references import first_line
+from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.core.view import View, distinct
+from windtunnel.params.model import Model
+
+# Of a configuration: code of a repository's, kernels of the hub, and how weights were packed.
+_DROPPED = ("auto_map", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",
+            "_experts_implementation", "quantization_config")  # fmt: skip
+
+
+class _Kept(OfLibrary):
+    config: dict[str, Value]
+
+
+def view(model: Model) -> View:
+    """The image processor's resizing and cropping, and the names in the configuration's `id2label`."""
+    return _view(_processor(model), _config(model))
+
+
+def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
+    """Read or download the model and keep its configuration and weights.
+
+    Raises UserError where it is not there, or holds no weights for some of its layers, which would be random ones.
+    """
+    processor, config = _processor(model), _config(model)
+    mean, std = _normalisation(processor, int(getattr(config, "num_channels", 3)))
+    check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
+    network = _random(config, seed) if model.weights == RANDOM else _pretrained(model, config)
+    facts: dict[str, Json] = {
+        "config": json.loads(config.to_json_string(use_diff=False)),
+        "mean": mean, "std": std, "original": Path(model.path).name if model.path else str(model.name),
+    }  # fmt: skip
+    return keep_network(network, directory, model, _Kept, facts)
+
+
+def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """The model that `keep` kept, built from its configuration by a class of transformers' own."""
+    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    content = {k: v for k, v in kept.config.items() if k not in _DROPPED}
+    kind = str(content.pop("model_type", ""))
+    transformers = _library()
+    try:
+        config = transformers.AutoConfig.for_model(kind, **content)
+    except ValueError as error:
+        raise UserError(f"model.json: config: transformers knows no model_type '{kind}'") from error
+    return loaded(LogitsOf(_network(config)), kept, directory)
+
+
+def _library() -> ModuleType:
+    try:
+        import transformers
+    except Exception as error:
+        raise unavailable("huggingface", error) from error
+    found: ModuleType = transformers
+    return found
+
+
+def _place(model: Model) -> str:
+    """The folder, or the hub id."""
+    if (model.path is None) == (model.name is None):
+        raise UserError(
+            "model.path, a local folder, or model.name, a hub id: one of the two for model.source: huggingface"
+        )
+    if model.weights not in (None, PRETRAINED, RANDOM):
+        raise UserError(f"model.weights: {model.weights} is not allowed for huggingface; {PRETRAINED} or {RANDOM}")
+    if model.sha256:
+        raise UserError("model.sha256: is the digest of one file; model.source: huggingface reads a folder")
+    if model.path and not (Path(model.path) / "config.json").is_file():
+        raise UserError(f"model.path: {model.path} is no folder with a config.json, as save_pretrained writes it")
+    return str(model.path or model.name)
+
+
+def _from(model: Model, kind: str, key: str, missing: str, **options: object) -> Any:
+    place = _place(model)
+    try:
+        return getattr(_library(), kind).from_pretrained(
+            place, trust_remote_code=False, local_files_only=model.path is not None, **options
+        )
+    except Exception as error:  # OSError, ValueError and what the hub's client raises
+        advice = "" if model.path else "; give model.path, a local folder"
+        raise UserError(f"model.{key}: {place}: {missing} ({first_line(error)}){advice}") from error
+
+
+def _config(model: Model) -> Any:
+    key = "path" if model.path else "name"
+    config = _from(model, "AutoConfig", key, "its configuration is unavailable", **dict(model.kwargs))
+    for name in _DROPPED:
+        if getattr(config, name, None) is not None:
+            setattr(config, name, None)
+    return config
+
+
+def _processor(model: Model) -> Any:
+    key = "path" if model.path else "name"
+    return _from(model, "AutoImageProcessor", key, "its image processor is unavailable; save it beside the weights")
+
+
+def _network(config: Any) -> nn.Module:
+    try:
+        network: nn.Module = _library().AutoModelForImageClassification.from_config(config)
+    except ValueError as error:
+        raise UserError(
+            f"model: {config.model_type} of transformers is no image classifier ({first_line(error)})"
+        ) from error
+    return network.eval()
+
+
+def _random(config: Any, seed: int) -> nn.Module:
+    with seeded(derive_seed(seed, "model", "random weights")):
+        return LogitsOf(_network(config))
+
+
+def _pretrained(model: Model, config: Any) -> nn.Module:
+    key = "path" if model.path else "name"
+    network, found = _from(
+        model,
+        "AutoModelForImageClassification",
+        key,
+        "its weights are unavailable",
+        config=config,
+        output_loading_info=True,
+    )
+    missing = sorted(map(str, [*found.get("missing_keys", ()), *found.get("mismatched_keys", ())]))
+    if missing:
+        raise UserError(
+            f"model.{key}: {_place(model)}: holds no weights for {', '.join(missing[:4])}"
+            f"{' and others' if len(missing) > 4 else ''}, which would be random ones; it is no trained image classifier"
+        )
+    return LogitsOf(network.float().eval())
+
+
+def _seen(processor: Any, image: Image, **options: object) -> Tensor:
+    pixels: Tensor = processor(images=image, return_tensors="pt", **options)["pixel_values"][0]
+    return pixels
+
+
+def _view(processor: Any, config: Any) -> View:
+    def image(picture: Image) -> Tensor:
+        # Without the shift that some processors have, so that the values are in [0, 1].
+        plain = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": False}
+        shift = {"rescale_offset": False} if getattr(processor, "rescale_offset", None) else {}
+        return _seen(processor, picture, **plain, **shift).float()
+
+    kept = ("do_resize", "size", "crop_pct", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor",
+            "do_normalize", "image_mean", "image_std")  # fmt: skip
+    options = {name: value for name in kept if (value := getattr(processor, name, None)) is not None}
+    said = f"transformers {type(processor).__name__}: {' '.join(str(options).split())}"
+    labels = dict(config.id2label)
+    names = [str(labels[key]) for key in sorted(labels, key=int)]
+    known = names if any(not name.startswith("LABEL_") for name in names) else []
+    return View(image, int(getattr(config, "num_channels", 3)), said, (distinct(known),) if known else ())
+
+
+def _normalisation(processor: Any, channels: int) -> tuple[list[float], list[float]]:
+    """(mean, std) for values in [0, 1] of what the processor does to 0 to 255: rescale, shift, normalise."""
+    rescaled = bool(getattr(processor, "do_rescale", True))
+    factor = float(getattr(processor, "rescale_factor", 1 / 255)) if rescaled else 1.0
+    shift = 1.0 if rescaled and getattr(processor, "rescale_offset", False) else 0.0
+    normalised = bool(getattr(processor, "do_normalize", False))
+    mean = _per_channel(processor.image_mean if normalised else 0.0, channels)
+    std = _per_channel(processor.image_std if normalised else 1.0, channels)
+    scale = 255 * factor
+    return [(shift + m) / scale for m in mean], [s / scale for s in std]
+
+
+def _per_channel(values: Any, channels: int) -> list[float]:
+    return [float(values)] * channels if isinstance(values, int | float) else [float(value) for value in values]

@@ -1,0 +1,319 @@
+"""From `model` in params.yaml to a Classifier: `import_model` once, by `train`; `load_classifier` by every stage after."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from windtunnel.boundary.models.architectures import ARCHITECTURES
+from windtunnel.boundary.models.backends import PredictFunction, Program, copy_graph, giving_logits
+from windtunnel.boundary.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
+from windtunnel.boundary.models.program_gradients import cutting_operator
+from windtunnel.boundary.models.record import MODEL_JSON, read_model, write_model
+from windtunnel.boundary.models.training import train_classifier
+from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
+from windtunnel.core.artifacts import save_tensors
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Capability, Json
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.devices import make_deterministic
+from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.files import file_digest, replacing
+from windtunnel.core.plugins import model_source, model_sources
+from windtunnel.core.references import first_line
+from windtunnel.core.watched import begin, end, limited
+from windtunnel.params.model import Model
+
+UNTRAINED = "untrained"  # the digest of a model that is yet to be trained
+TESTED_DEVICES = ("cpu", "cuda")
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the first accelerator there is, else the CPU. Raises UserError for a device that is not there.
+
+    Says on stderr, once, where no test of ours ran on that kind of device. CUDA is held to deterministic algorithms.
+    """
+    if name == "auto":
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = found or torch.device("cpu")
+    else:
+        try:
+            device = torch.device(name)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+            raise UserError(f"device: '{name}' is unavailable here ({first_line(error)}); auto picks one") from error
+    if device.type == "meta":
+        raise UserError("device: 'meta' holds no numbers; auto picks one that does")
+    if device.type not in TESTED_DEVICES:
+        _warn_untested(device.type)
+    make_deterministic(device)
+    return device
+
+
+@functools.cache
+def _warn_untested(kind: str) -> None:
+    text = f"windtunnel: device: no test of windtunnel ran on {kind}; compare a small run with device: cpu first"
+    print(text, file=sys.stderr)
+
+
+def import_model(
+    model: Model,
+    train: Dataset | None,
+    seed: int,
+    device: str,
+    directory: Path,
+    server: str | None = None,
+    assessed: Dataset | None = None,
+) -> None:
+    """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
+
+    An ONNX graph is compared with its torch form on the samples `assessed`; without them it has a forward pass alone.
+    `server` is MLflow's `tracking.uri`. Raises UserError where the model is unavailable or its digest is not the
+    `sha256` of params.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob("weights.*"):
+        stale.unlink()
+    facts: dict[str, object] = {"source": model.source}
+    if model.source == "train":
+        split = _labelled(train)
+        build = partial(_own_module_to_train, trust_of(model)) if model.factory else None
+        module = train_classifier(model.train, split, seed, pick_device(device), build)
+        save_tensors(dict(module.state_dict()), directory / "weights.pt")
+        facts |= {
+            "architecture": FACTORY if model.factory else model.train.architecture,
+            "recipe": model.train.used(),
+            "input_shape": list(split.inputs.shape[1:]),
+            "num_classes": split.num_classes,
+        }
+    elif model.source == "function":
+        facts |= {"function": _required(model.function, "function"), "kwargs": dict(model.kwargs)}
+    elif model.source in model_sources():
+        keep = model_source(model.source).keep
+        kept_file = _kept_file(model, directory) if model.path and not keep else {}
+        facts |= {"kwargs": dict(model.kwargs), **(keep()(model, directory, seed) if keep else kept_file)}
+    elif model.source == "mlflow":
+        from windtunnel.boundary.models.from_mlflow import fetch_model
+
+        uri = _required(model.uri, "uri")
+        facts |= fetch_model(uri, directory, allow_pickle=model.allow_pickle, server=server)
+        _check_sha256(model, str(facts["sha256"]), uri)
+    else:
+        facts |= _kept_file(model, directory)
+        if model.source == "state_dict":
+            facts |= {"factory": _required(model.factory, "factory"), "kwargs": dict(model.kwargs)}
+    if assessed is not None and facts.get("form", model.source) == "onnx":
+        from windtunnel.boundary.models.onnx_gradients import compare
+
+        facts["gradients"] = compare(directory / str(facts["file"]), assessed.inputs)
+    write_model(facts, directory)
+
+
+def _own_module_to_train(trust: Trust) -> torch.nn.Module:
+    module = own_module(trust, "it is trained")
+    limit_answers(module, trust)
+    return module
+
+
+def _kept_file(model: Model, directory: Path) -> dict[str, Json]:
+    """Copy `model.path` into `directory`; what model.json says of it."""
+    path = Path(_required(model.path, "path"))
+    if not path.is_file():
+        raise UserError(f"model.path: {path}: no such file")
+    _check_sha256(model, file_digest(path), str(path))
+    kept = f"weights{path.suffix}"
+    with replacing(directory / kept) as temporary:
+        (copy_graph if model.source == "onnx" else shutil.copyfile)(path, temporary)
+    return {"file": kept, "sha256": file_digest(directory / kept), "original": path.name}
+
+
+def load_classifier(directory: Path, device: str, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
+    """The model that `import_model` kept, checked against the data it is to classify (see `fit`).
+
+    What of the user's may be called for it is in `trust`, which comes from params.yaml; model.json decides nothing of it.
+    Raises UserError, in one line, for what is damaged, incomplete, not allowed or does not fit.
+    """
+    record = read_model(directory)
+    if record.source not in (known := {*LOADERS, *model_sources()}):
+        raise UserError(
+            unknown_word(f"{directory / MODEL_JSON}: source", record.source, known, what="a source of models")
+        )
+    try:
+        loaded = loader_of(record.source, trust)(record, directory, trust)
+    except (KeyError, TypeError) as error:  # a plug-in's, which reads the file as the mapping that it is
+        raise UserError(f"{directory / MODEL_JSON}: not what `train` wrote: {error} is missing or damaged") from error
+    return fit(loaded, pick_device(device), dataset, trust)
+
+
+def preview_classifier(
+    model: Model, dataset: Dataset, train: Dataset | None, device: str, server: str | None = None
+) -> Classifier:
+    """The classifier as it will be: an import is made in full, a recipe gives its untrained module. For `check`."""
+    if model.source == "train":
+        split = _labelled(train)
+        if model.factory:
+            module = own_module(trust_of(model), "it is trained")
+        else:
+            module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
+        source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
+        return fit(Loaded(module, TORCH, UNTRAINED, source), pick_device(device), dataset, trust_of(model))
+    # Until the process ends: a verifier that is tried on the classifier reads its ONNX graph again.
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    import_model(model, train, 0, device, Path(folder.name), server, dataset)
+    return load_classifier(Path(folder.name), device, dataset, trust_of(model))
+
+
+def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = NOTHING) -> Classifier:
+    """Try a model on the data: it takes their shape, in batches, and gives logits (N, K) of as many classes as theirs.
+
+    A Python `predict` is not asked here.
+
+    Raises IncompatibleError, in one line that says both sides.
+    """
+    shape = tuple(dataset.inputs.shape[1:])
+    module = loaded.module.to(device).eval()
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)  # attacks differentiate by the input alone
+    if isinstance(module, PredictFunction):  # its queries may cost money: it is checked at the first that is needed
+        module.num_classes, module.time_limit = dataset.num_classes, trust.time_limit
+        return Classifier(
+            module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device,
+            caveats=loaded.caveats,
+        )  # fmt: skip
+    sample = dataset.inputs[:1].to(device)
+    fed = sample.clone()
+    logits = _tried(module, fed, f"model: {loaded.source} does not take inputs of shape {shape}",
+                    "data.resize and data.channels change them", trust)  # fmt: skip
+    if not torch.equal(fed, sample):
+        raise IncompatibleError(
+            f"model: {loaded.source} changes its input in place, so what is measured is not what it was given; let its "
+            f"forward pass work on a copy (x = x.clone())"
+        )
+    if (module_of_logits := giving_logits(module, logits)) is not module:
+        module = module_of_logits
+        logits = module(fed)
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise IncompatibleError(
+            f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed"
+        )
+    if logits.shape[1] != dataset.num_classes:
+        names = ", ".join(dataset.class_names[:5]) + (", ..." if dataset.num_classes > 5 else "")
+        raise IncompatibleError(
+            f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} ({names}); "
+            f"data.class_names says how many there are"
+        )
+    if logits.shape[1] < 2:
+        raise IncompatibleError(
+            f"model: {loaded.source} has one class, so no answer of it can be wrong; two logits make a yes and a no"
+        )
+    if not logits.dtype.is_floating_point:
+        raise IncompatibleError(f"model: {loaded.source} gives {logits.dtype}; logits are real numbers (float32)")
+    if logits.isnan().any():
+        raise IncompatibleError(
+            f"model: {loaded.source} gives NaN for sample {dataset.ids[0]}; no number can be computed for a model that answers "
+            f"nothing: look for a division by zero, or for weights that training has ruined"
+        )
+    pair = _tried(module, sample.expand(2, *shape).contiguous(), f"model: {loaded.source} takes one sample and no batch",
+           "export it with dynamic_shapes=({0: torch.export.Dim('n')},), from an example of two samples", trust)  # fmt: skip
+    if not isinstance(pair, Tensor) or pair.shape != (2, logits.shape[1]):
+        given = f"shape {tuple(pair.shape)}" if isinstance(pair, Tensor) else type(pair).__name__
+        raise IncompatibleError(
+            f"model: {loaded.source} gives {given} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
+        )
+    capabilities, source = loaded.capabilities, loaded.source
+    if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
+        capabilities = capabilities - {Capability.AUTOGRAD}
+        operator = cutting_operator(module, sample) if isinstance(module, Program) else "no_grad, detach"
+        source = f"{source}, whose forward pass cuts off the gradient ({operator})"
+    limit_answers(module, trust)
+    return Classifier(
+        module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path, loaded.caveats
+    )
+
+
+def limit_answers(module: torch.nn.Module, trust: Trust) -> None:
+    """Whatever calls the module, a library or we: an answer that never comes is told, and ends `check` or the stage."""
+    answers = _Answers(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit")
+    module.register_forward_pre_hook(answers.asked)
+    module.register_forward_hook(answers.answered, always_call=True)  # an answer that is an exception is one too
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Hooks of a module. They look at no tensor: tracers call them too."""
+
+    what: str
+    seconds: float
+    key: str
+
+    def asked(self, module: torch.nn.Module, args: object) -> None:
+        begin(self.what, self.seconds, self.key)
+
+    def answered(self, module: torch.nn.Module, args: object, output: object) -> None:
+        end()
+
+
+def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str, trust: Trust) -> object:
+    try:
+        with torch.no_grad(), limited(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit"):
+            return module(inputs)
+    except UserError:
+        raise
+    except SystemExit as error:
+        raise IncompatibleError(
+            f"{trust.key}: the model called sys.exit({error.code!r}) in its forward pass"
+        ) from error
+    except Exception as error:  # whatever the user's model raises on inputs that do not fit it
+        raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
+
+
+def _differentiable(module: torch.nn.Module, sample: Tensor) -> bool:
+    """Whether a gradient reaches the input at all; not whether it is of use, which the sanity checks ask."""
+    with torch.enable_grad():
+        logits = module(sample.clone().requires_grad_())
+        return isinstance(logits, Tensor) and logits.requires_grad
+
+
+def _labelled(train: Dataset | None) -> Dataset:
+    if train is None:
+        raise UserError("model.source: train needs a training split; give data.train_path, or import a trained model")
+    if not train.labelled:
+        raise UserError("model.source: train needs labels, and the training split has none; give data.train_labels")
+    return train
+
+
+def _check_sha256(model: Model, digest: str, what: str) -> None:
+    if model.sha256 and digest != model.sha256.lower():
+        raise UserError(f"model.sha256: {what} has {digest}, not {model.sha256}")
+
+
+def _required(value: str | None, key: str) -> str:
+    if value is None:
+        raise UserError(f"model.{key}: is required for this model.source")
+    return value
+
+
+def export_onnx(classifier: Classifier, path: Path) -> Path:
+    """Write the classifier as ONNX (opset 13, batch of one, the graph that Marabou reads) and return the path.
+
+    The legacy exporter: Marabou 2.0.0 does not read what torch.export's exporter writes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    example = torch.zeros(1, *classifier.input_shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the legacy exporter says that it is one
+        torch.onnx.export(classifier.module.cpu(), (example,), str(path), dynamo=False, opset_version=13)
+    classifier.module.to(classifier.device)
+    return path

@@ -1,0 +1,228 @@
+"""One loader per kind of model that `import_model` keeps: from model.json and the files beside it to a torch module."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.boundary.models.architectures import ARCHITECTURES
+from windtunnel.boundary.models.backends import OnnxModule, PredictFunction, Program
+from windtunnel.boundary.models.program_gradients import open_gradients, opened
+from windtunnel.boundary.models.programs import Refused, read_program
+from windtunnel.boundary.models.record import (
+    Fetched,
+    Graph,
+    KeptFile,
+    ModelRecord,
+    StateDict,
+    Trained,
+    narrowed,
+)
+from windtunnel.boundary.models.trust import Trust
+from windtunnel.core.classifier import module_digest
+from windtunnel.core.contracts import Capability, Caveat
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.files import file_digest
+from windtunnel.core.plugins import model_source, plugins
+from windtunnel.core.references import find_own_modules, first_line, resolve, users_code
+
+TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
+ONNX = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
+FUNCTION = frozenset({Capability.FORWARD})
+
+# Where trainers keep the state dict inside a checkpoint.
+_STATE_KEYS = ("state_dict", "model_state_dict", "model")
+
+
+FACTORY = "factory"  # the architecture in model.json of a model that the user's factory built and `train` trained
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model before it was tried on data; the fields are those of `Classifier`."""
+
+    module: nn.Module
+    capabilities: frozenset[Capability]
+    digest: str
+    source: str
+    onnx_path: Path | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+
+def load_trained(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+    """What a recipe of ours trained."""
+    kept = narrowed(Trained, record)
+    if kept.architecture == FACTORY:
+        module = own_module(trust, "the model was trained from a factory")
+    else:
+        if kept.architecture not in ARCHITECTURES:
+            raise UserError(
+                unknown_word("model.json: architecture", kept.architecture, ARCHITECTURES, what="one of ours")
+            )
+        module = ARCHITECTURES[kept.architecture](kept.input_shape, kept.num_classes)
+    load_weights(module, directory / "weights.pt", "the trained weights")
+    return Loaded(module, TORCH, module_digest(module), f"{kept.recipe.recipe} {kept.architecture}")
+
+
+def load_state_dict(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+    """The user's factory with the user's weights."""
+    kept = narrowed(StateDict, record)
+    module = own_module(trust, "the model is a state dict")
+    load_weights(module, directory / kept.file, kept.original)
+    return Loaded(module, TORCH, module_digest(module), f"{type(module).__name__} ({kept.original})")
+
+
+def own_module(trust: Trust, why: str) -> nn.Module:
+    """What the user's factory builds. Raises UserError where params.yaml names none (`why` it is needed), or it builds none."""
+    name = trust.required("factory", why)
+    factory = resolve(name, f"{trust.key}.factory")
+    with users_code(f"{trust.key}.factory: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+        module = factory(**trust.kwargs)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"{trust.key}.factory: {name} returned a {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def load_export(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+    """A torch.export program: only what can run nothing, unless the user's params allow pickles."""
+    kept = narrowed(KeptFile, record)
+    try:
+        module = read_program(directory / kept.file, allow_pickle=trust.allow_pickle)
+    except Refused as error:
+        raise UserError(
+            f"{trust.key}: {kept.original} {error}, which can run any code when loaded; {trust.key}.allow_pickle: true "
+            f"loads it if you trust it"
+        ) from error
+    except Exception as error:  # torch.export.load raises many kinds for what is no program
+        raise UserError(
+            f"model.path: {kept.original} is not a torch.export program ({type(error).__name__})"
+        ) from error
+    cuts = open_gradients(module)
+    name = f"torch.export program ({kept.original})"
+    return Loaded(Program(module), TORCH, kept.sha256, name, caveats=(opened(cuts),) if cuts else ())
+
+
+def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+    """An ONNX graph: its torch form where that was found to agree with onnxruntime, else run by onnxruntime alone."""
+    from windtunnel.boundary.models.onnx_gradients import converted
+
+    kept = narrowed(Graph, record)
+    path, digest, name, agreement = directory / kept.file, kept.sha256, f"ONNX ({kept.original})", kept.gradients
+    if agreement.reason:
+        return Loaded(OnnxModule(path), ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
+    module = converted(path, agreement.batch)
+    return Loaded(module, TORCH, digest, f"{name}, as torch by {agreement.by}", path, (agreement.caveat,))
+
+
+def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+    """The user's predict(batch) -> probabilities."""
+    name = trust.required("function", "the model is a predict function")
+    function = resolve(name, f"{trust.key}.function")
+    module = PredictFunction(functools.partial(function, **trust.kwargs), f"{trust.key}.function: {name}")
+    return Loaded(module, FUNCTION, _source_digest(function), f"function {name}")
+
+
+def load_pickle(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+    """A whole module as MLflow pickles it: only where the user's params allow it, whatever model.json says."""
+    kept = narrowed(Fetched, record)
+    if not trust.allow_pickle:
+        raise UserError(
+            f"{trust.key}: {kept.uri} is a pickle, which can run any code when loaded; "
+            f"{trust.key}.allow_pickle: true loads it if you trust it"
+        )
+    find_own_modules()
+    try:
+        module = torch.load(directory / kept.file, map_location="cpu", weights_only=False)
+    except Exception as error:  # a pickle can raise anything, most often that a class of the user's is not importable
+        raise UserError(f"model.uri: {kept.uri} cannot be unpickled here ({first_line(error)})") from error
+    if not isinstance(module, nn.Module):
+        raise UserError(f"model.uri: {kept.uri} holds a {type(module).__name__}, not a torch.nn.Module")
+    return Loaded(module, TORCH, module_digest(module), f"pickle ({kept.uri})")
+
+
+def load_mlflow(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+    """What MLflow kept, in whichever form it did."""
+    form = narrowed(Fetched, record).form
+    if form not in MLFLOW_FORMS:
+        raise UserError(unknown_word(f"{trust.key}: model.json: form", form, MLFLOW_FORMS, what="a form of a model"))
+    return MLFLOW_FORMS[form](record, directory, trust)
+
+
+Loader = Callable[[ModelRecord, Path, Trust], Loaded]
+MLFLOW_FORMS: dict[str, Loader] = {"onnx": load_onnx, "export": load_export, "pickle": load_pickle}
+LOADERS: dict[str, Loader] = {
+    "train": load_trained,
+    "state_dict": load_state_dict,
+    "export": load_export,
+    "onnx": load_onnx,
+    "function": load_function,
+    "mlflow": load_mlflow,
+}
+
+
+def loader_of(source: str, trust: Trust) -> Loader:
+    """The loader of a `model.source`: of a form of ours, of a library that has a record of ours, or of a plug-in.
+
+    A plug-in is code of somebody else's: raises UserError where model.json alone names it, and params.yaml does not.
+    """
+    if source in LOADERS:
+        return LOADERS[source]
+    if source in plugins("windtunnel.models") and source != trust.plugin and not trust.allow_pickle:
+        raise UserError(
+            f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
+            f"{trust.key}.allow_pickle: true lets it, if you trust them"
+        )
+    load: Callable[[Mapping[str, object], Path, Trust], Loaded] = model_source(source).load()
+    return lambda record, directory, trust: load(record.facts, directory, trust)
+
+
+def load_weights(module: nn.Module, path: Path, original: str) -> None:
+    """Load a file of weights, or a trainer's checkpoint, into a module. Raises UserError where it is none, or does not fit."""
+    if not path.is_file():
+        raise UserError(f"model.path: {path}: no such file")
+    try:
+        content = _read_weights(path)
+    except Exception as error:  # damaged files, and pickles that weights_only refuses
+        raise UserError(
+            f"model.path: {original} is not a state dict that loads with weights_only ({type(error).__name__})"
+        ) from error
+    try:
+        module.load_state_dict(state_dict_in(content))
+    except Exception as error:  # keys or shapes that do not fit, or no state dict at all
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"model.path: {original} does not fit the architecture ({reason})") from error
+
+
+def _read_weights(path: Path) -> object:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def state_dict_in(content: object) -> dict[str, Tensor]:
+    """The state dict of a checkpoint: itself, or what is kept under a trainer's key, without DataParallel's prefix."""
+    if isinstance(content, dict):
+        nested = [content[key] for key in _STATE_KEYS if isinstance(content.get(key), dict)]
+        content = nested[0] if nested else content
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(f"it is a {type(content).__name__}, and not of names to tensors")
+    prefix = "module." if all(str(key).startswith("module.") for key in content) else ""
+    return {str(key).removeprefix(prefix): value for key, value in content.items()}
+
+
+def _source_digest(function: Callable[..., object]) -> str:
+    """sha256 of the file that defines a function: all that can be known of a model that is code."""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # a builtin, or an object that is callable
+        file = None
+    return file_digest(Path(file)) if file else hashlib.sha256(type(function).__qualname__.encode()).hexdigest()

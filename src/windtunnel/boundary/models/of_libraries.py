@@ -1,0 +1,142 @@
+"""What the sources of models that are libraries share: normalisation folded in, weights kept, random weights owned up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from windtunnel.boundary.models.loaders import TORCH, Loaded, load_weights
+from windtunnel.boundary.models.record import OfLibrary
+from windtunnel.core.artifacts import save_tensors
+from windtunnel.core.classifier import module_digest
+from windtunnel.core.contracts import Caveat, Json
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import file_digest
+from windtunnel.core.libraries import missing
+from windtunnel.core.references import first_line
+from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.core.view import View
+
+if TYPE_CHECKING:
+    from windtunnel.params.model import Model
+
+WEIGHTS = "weights.pt"
+PRETRAINED, RANDOM = "pretrained", "random"
+# What a model sees by the library's own road and by ours differs by rounding alone.
+_SAME = 1e-5
+
+RANDOM_WEIGHTS = Caveat(
+    "random_weights",
+    "The model has random weights, as model.weights: random asks: its numbers show that the assessment runs, and say nothing "
+    "of a trained model.",
+)
+
+
+class Normalised(nn.Module):
+    """A network that takes normalised inputs, for inputs in [0, 1]: (x - mean) / std for each channel comes first."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(list(mean), dtype=torch.float32).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(list(std), dtype=torch.float32).view(-1, 1, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits (N, K)."""
+        logits: Tensor = self.network((inputs - self.mean) / self.std)
+        return logits
+
+
+def unavailable(source: str, error: Exception) -> UserError:
+    """The one line for a library that does not import."""
+    if isinstance(error, ModuleNotFoundError):
+        return UserError(f"{missing('model.source', source)} ({first_line(error)})")
+    return UserError(
+        f"model.source: {source} does not import ({first_line(error)}); it has to be the build that belongs to torch "
+        f"{torch.__version__}"
+    )
+
+
+def wanted(model: Model, key: str) -> str:
+    """`model.name` or another key that this source needs. Raises UserError where it is absent."""
+    value: str | None = getattr(model, key)
+    if value is None:
+        raise UserError(f"model.{key}: is required for model.source: {model.source}")
+    return value
+
+
+def one_weights(model: Model) -> None:
+    """Raise UserError where params ask for random weights and name a file of weights as well."""
+    if model.weights == RANDOM and model.path:
+        raise UserError(f"model.weights: random, and model.path: {model.path}; one of the two")
+
+
+def given_weights(model: Model, name: str, seed: int, build: Callable[[], nn.Module]) -> tuple[nn.Module, str] | None:
+    """(network, what it is called) with the weights of a file or with random ones; None where its library brings them.
+
+    `build` makes the architecture `name`. Raises UserError for a file that does not fit it.
+    """
+    if model.path:
+        network = build()
+        load_weights(network, Path(model.path), model.path)
+        return network, f"{name} ({Path(model.path).name})"
+    if model.weights == RANDOM:
+        with seeded(derive_seed(seed, "model", "random weights")):
+            return build(), name
+    return None
+
+
+def keep_network(
+    network: nn.Module, directory: Path, model: Model, kind: type[OfLibrary], facts: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Write the weights of a network; `facts` and what model.json says of them, a record of `kind`."""
+    path = Path(model.path) if model.path else None
+    if model.sha256:
+        if path is None or not path.is_file():
+            raise UserError("model.sha256: is the digest of a file, which model.path names")
+        if (digest := file_digest(path)) != model.sha256.lower():
+            raise UserError(f"model.sha256: {path} has {digest}, not {model.sha256}")
+    save_tensors(dict(network.state_dict()), directory / WEIGHTS)
+    kept = {"source": model.source, "file": WEIGHTS, "sha256": file_digest(directory / WEIGHTS)}
+    return kind.model_validate({**kept, **facts, "random": model.weights == RANDOM}).facts
+
+
+def loaded(network: nn.Module, kept: OfLibrary, directory: Path) -> Loaded:
+    """The network with the weights that were kept, behind its normalisation."""
+    load_weights(network, directory / WEIGHTS, f"the kept weights of {kept.original}")
+    module = Normalised(network, kept.mean, kept.std)
+    name = f"{kept.source} {kept.original}" + (" with random weights" if kept.random else "")
+    return Loaded(module, TORCH, module_digest(module), name, caveats=(RANDOM_WEIGHTS,) if kept.random else ())
+
+
+def check_folded(
+    view: View, whole: Callable[[Image.Image], Tensor], mean: Sequence[float], std: Sequence[float]
+) -> None:
+    """Hold `view` and a normalisation against the library's whole transforms, on one picture.
+
+    Raises UserError where they are not the same: then the transforms do something that is no resize, crop or normalisation.
+    """
+    picture = _test_picture("RGB" if view.channels == 3 else "L")
+    given = whole(picture)
+    ours = Normalised(nn.Identity(), mean, std)(view.image(picture)[None])[0]
+    if given.shape != ours.shape or not torch.allclose(given, ours, atol=_SAME):
+        raise UserError(
+            f"model: its transforms ({view.said}) are more than resizing, cropping and a normalisation of each channel; use "
+            f"a factory of your own (model.source: state_dict), with data.resize"
+        )
+
+
+def _test_picture(mode: str) -> Image.Image:
+    """320x240, every channel another pattern of all values: what a wrong crop, order or scale would show on."""
+    rows, columns = np.mgrid[0:240, 0:320]
+    channels = [rows % 256, columns % 256, (3 * rows + 2 * columns) % 256]
+    return Image.fromarray(np.stack(channels, -1).astype(np.uint8)).convert(mode)

@@ -1,0 +1,136 @@
+"""Classifiers of timm: architecture, weights or a checkpoint of one's own, and the transforms of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from windtunnel.boundary.models.loaders import Loaded
+from windtunnel.boundary.models.of_libraries import (
+    PRETRAINED,
+    RANDOM,
+    check_folded,
+    given_weights,
+    keep_network,
+    loaded,
+    one_weights,
+    unavailable,
+    wanted,
+)
+from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
+from windtunnel.boundary.models.trust import Trust
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.metadata import fitting
+from windtunnel.core.references import first_line
+from windtunnel.core.view import View, distinct
+from windtunnel.params.model import Model
+
+_HUB = ("hf-hub:", "hf_hub:")
+
+
+class _Kept(OfLibrary):
+    name: str
+    num_classes: int
+
+
+def view(model: Model) -> View:
+    """The transforms of timm's configuration of the model, and the names of its classes."""
+    return _view(_network(wanted(model, "name"), model.kwargs))
+
+
+def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
+    """Make or download the model and keep its weights. Raises UserError where there is none of the name, or no download."""
+    one_weights(model)
+    name = wanted(model, "name")
+    if model.weights not in (None, PRETRAINED, RANDOM):
+        raise UserError(
+            f"model.weights: {model.weights} is not allowed for timm, where the weights stand in the name "
+            f"(resnet50.a1_in1k); {PRETRAINED} or {RANDOM}"
+        )
+    if given := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
+        network, original = given
+    else:
+        network = _network(name, model.kwargs, pretrained=True)
+        original = f"{name} ({_config(network).get('tag') or PRETRAINED})"
+    config = _data_config(network)
+    check_folded(_view(network), _transforms(config), config["mean"], config["std"])
+    facts: dict[str, Json] = {
+        # A name on a hub stands for an architecture, which can be built without one.
+        "name": str(_config(network).get("architecture") or name) if name.startswith(_HUB) else name,
+        "mean": list(config["mean"]), "std": list(config["std"]), "original": original,
+        "num_classes": int(network.num_classes),  # type: ignore[arg-type]
+    }  # fmt: skip
+    return keep_network(network, directory, model, _Kept, facts)
+
+
+def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
+    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    if kept.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
+        raise UserError(f"model.json: name: '{kept.name}' is a place on a hub, not an architecture of timm")
+    return loaded(_network(kept.name, {"num_classes": kept.num_classes, **trust.kwargs}), kept, directory)
+
+
+def _library() -> ModuleType:
+    try:
+        import timm
+        import timm.data
+    except Exception as error:  # torchvision below it raises RuntimeError beside another build of torch
+        raise unavailable("timm", error) from error
+    found: ModuleType = timm
+    return found
+
+
+def _network(name: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
+    timm = _library()
+    if not name.startswith(_HUB) and not timm.is_model(name):
+        raise UserError(unknown_word("model.name", name, timm.list_models(), what="a model of timm"))
+    try:
+        network: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
+    except TypeError as error:
+        raise UserError(f"model.kwargs: timm's {name} refuses them ({first_line(error)})") from error
+    except Exception as error:  # unknown tags, and whatever a download raises
+        advice = "; give model.path, a file of them, or weights: random" if pretrained or name.startswith(_HUB) else ""
+        raise UserError(f"model.name: timm's {name} is unavailable here ({first_line(error)}){advice}") from error
+    return network.eval()
+
+
+def _config(network: nn.Module) -> dict[str, Any]:
+    return dict(network.pretrained_cfg)  # type: ignore[arg-type]  # timm sets it on every model
+
+
+def _data_config(network: nn.Module) -> dict[str, Any]:
+    found: dict[str, Any] = _library().data.resolve_model_data_config(network)
+    return found
+
+
+def _transforms(config: Mapping[str, Any]) -> Any:
+    return _library().data.create_transform(**config, is_training=False)
+
+
+def _view(network: nn.Module) -> View:
+    config = _data_config(network)
+    channels = int(config["input_size"][0])
+    plain = _transforms({**config, "mean": (0.0,) * channels, "std": (1.0,) * channels})
+    said = f"timm {_config(network).get('architecture')}: {' '.join(str(_transforms(config)).split())}"
+    return View(plain, channels, said, _names(network))
+
+
+def _names(network: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """ImageNet's descriptions and WordNet ids, or the names that the configuration brings."""
+    config, data = _config(network), _library().data
+    if (names := config.get("label_names")) and len(names) == network.num_classes:
+        return (distinct([str(name) for name in names]),)
+    if config.get("num_classes") != network.num_classes or not (subset := data.infer_imagenet_subset(config)):
+        return ()
+    info = data.ImageNetInfo(subset)
+    rows = range(info.num_classes())
+    return (
+        distinct([info.index_to_description(i, detailed=False) for i in rows]),
+        distinct([info.index_to_label_name(i) for i in rows]),
+    )

@@ -1,0 +1,128 @@
+"""Classifiers of torchvision.models: architecture, weights or a checkpoint of one's own, and the weights' own transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from windtunnel.boundary.models.loaders import Loaded
+from windtunnel.boundary.models.of_libraries import (
+    PRETRAINED,
+    RANDOM,
+    check_folded,
+    given_weights,
+    keep_network,
+    loaded,
+    one_weights,
+    unavailable,
+    wanted,
+)
+from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
+from windtunnel.boundary.models.trust import Trust
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.metadata import fitting
+from windtunnel.core.references import first_line
+from windtunnel.core.view import View, distinct
+from windtunnel.params.model import Model
+
+# Two have heads that only training uses; torchvision gives them with its weights and does not need them for logits.
+_AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+
+
+class _Kept(OfLibrary):
+    name: str
+    transform_input: bool | None = None
+
+
+def view(model: Model) -> View:
+    """The transforms and the class names of the weights; of the default ones where the model's are a file or random."""
+    row = _weights(model)
+    zeros, ones = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    said = f"torchvision {row}: {' '.join(str(row.transforms()).split())}"
+    names = (distinct(row.meta["categories"]),) if "num_classes" not in model.kwargs else ()
+    return View(row.transforms(mean=zeros, std=ones), 3, said, names)
+
+
+def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
+    """Make or download the model and keep its weights. Raises UserError where there is none of the name, or no download."""
+    one_weights(model)
+    name, row = wanted(model, "name"), _weights(model)
+    whole = row.transforms()
+    check_folded(view(model), whole, whole.mean, whole.std)
+    facts: dict[str, Json] = {"name": name, "mean": list(whole.mean), "std": list(whole.std)}
+    if given := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
+        network, original = given
+    else:
+        network, original = _downloaded(name, row, model.kwargs), f"{name} ({row.name})"
+        facts["transform_input"] = bool(getattr(network, "transform_input", False))
+    return keep_network(network, directory, model, _Kept, {**facts, "original": original})
+
+
+def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
+    """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
+    kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
+    network = _network(kept.name, trust.kwargs)
+    if kept.transform_input is not None and hasattr(network, "transform_input"):
+        network.transform_input = kept.transform_input  # type: ignore[assignment]  # not a tensor: a switch
+    return loaded(network, kept, directory)
+
+
+def _library() -> ModuleType:
+    try:
+        import torchvision
+    except Exception as error:  # its native operators raise RuntimeError beside another build of torch
+        raise unavailable("torchvision", error) from error
+    models: ModuleType = torchvision.models
+    return models
+
+
+def _classifiers() -> list[str]:
+    models = _library()
+    found: list[str] = models.list_models(module=models)
+    return found
+
+
+def _weights(model: Model) -> Any:
+    """The row of the weights enumeration that `weights` names; DEFAULT where it names none."""
+    name = wanted(model, "name")
+    if name not in _classifiers():
+        raise UserError(unknown_word("model.name", name, _classifiers(), what="a classifier of torchvision"))
+    known = _library().get_model_weights(name)
+    if model.weights in (None, PRETRAINED, RANDOM):
+        return known.DEFAULT
+    if model.weights not in known.__members__:
+        allowed = [*known.__members__, PRETRAINED, RANDOM]
+        raise UserError(unknown_word("model.weights", str(model.weights), allowed, what=f"weights of {name}"))
+    return known[model.weights]
+
+
+def _network(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+    """The architecture, without weights."""
+    if name not in _classifiers():
+        raise UserError(unknown_word("model.name", name, _classifiers(), what="a classifier of torchvision"))
+    own = {"aux_logits": False, "init_weights": False} if name in _AUXILIARY else {}
+    try:
+        network: nn.Module = _library().get_model(name, weights=None, **{**own, **kwargs})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"model.kwargs: torchvision's {name} refuses them ({first_line(error)})") from error
+    return network.eval()
+
+
+def _downloaded(name: str, row: Any, kwargs: Mapping[str, Any]) -> nn.Module:
+    try:
+        network: nn.Module = _library().get_model(name, weights=row, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"model.kwargs: torchvision's {name} with {row} refuses them ({first_line(error)})") from error
+    except Exception as error:  # the download's own errors: no network, a broken file
+        raise UserError(
+            f"model.weights: {row} cannot be downloaded here ({first_line(error)}); give model.path, a file of them, or "
+            f"weights: random"
+        ) from error
+    for prefix in _AUXILIARY.get(name, ()):
+        setattr(network, prefix.rstrip("."), None)
+    return network.eval()

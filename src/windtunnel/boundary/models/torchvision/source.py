@@ -1,0 +1,16 @@
+"""The record of the classifiers of torchvision.models."""
+
+from __future__ import annotations
+
+from windtunnel.core.libraries import Install
+from windtunnel.core.plugins import Lazy, ModelSource
+
+_HERE = "windtunnel.boundary.models.torchvision.adapter"
+SOURCE = ModelSource(
+    "torchvision",
+    Lazy(f"{_HERE}:load"),
+    keep=Lazy(f"{_HERE}:keep"),
+    view=Lazy(f"{_HERE}:view"),
+    imports=("torchvision",),
+    install=Install("torchvision>=0.23", "model.source: torchvision", asked=True, of_torch=True),
+)

@@ -1,0 +1,137 @@
+"""Training recipes of the embedded default: standard, noise, augmented images, both, and PGD adversarial training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.boundary.models.architectures import ARCHITECTURES
+from windtunnel.boundary.models.augmentation import augment
+from windtunnel.core.batches import progress_bar
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import UserError
+from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.params.model import Recipe
+
+HELD_OUT = 10  # with `patience`, one sample of so many is held out
+
+
+def train_classifier(
+    recipe: Recipe, data: Dataset, seed: int, device: torch.device, build: Callable[[], nn.Module] | None = None
+) -> nn.Module:
+    """Train the recipe's architecture, or what `build` makes, on `data`; the module in eval mode, on the CPU.
+
+    With `patience` a tenth of the data is held out, and the weights of the smallest loss on it are what is returned.
+
+    Deterministic in `seed` on one device: weights, batch order, noise and PGD starts come from it.
+    Adversarial training is that of Madry et al. 2018 (arXiv 1706.06083): every batch is replaced by PGD examples.
+    """
+    if "augmentation" in recipe.recipe and not data.is_image:
+        raise UserError(
+            f"model.train.recipe: {recipe.recipe} changes images; for tabular data take standard, noise or adversarial"
+        )
+    with seeded(derive_seed(seed, "train", recipe.architecture)):
+        made = build() if build else ARCHITECTURES[recipe.architecture](tuple(data.inputs.shape[1:]), data.num_classes)
+        module = made.to(device).train()
+    data, held_out = _split(recipe, data, seed)
+    best = Best(recipe.patience)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "train", recipe.recipe))
+    optimiser = torch.optim.Adam(module.parameters(), lr=recipe.learning_rate)
+    steps = recipe.epochs * -(-len(data) // recipe.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.learning_rate, total_steps=steps)
+    with progress_bar() as progress:
+        for _ in progress.track(range(recipe.epochs), description=f"train {recipe.recipe} {recipe.architecture}"):
+            for indices in torch.randperm(len(data), generator=generator).split(recipe.batch_size):
+                x, y = data.inputs[indices].to(device), data.targets[indices].to(device)
+                x = _augmented(recipe, module, x, y, data.value_range, generator)
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(module(x), y).backward()
+                optimiser.step()
+                schedule.step()
+            if held_out is not None and best.is_over(module, _loss(module, held_out, device)):
+                break
+    best.restore(module)
+    return module.eval().cpu()
+
+
+class Best:
+    """The weights of the smallest loss so far; over after `patience` losses that are no smaller, never without one."""
+
+    def __init__(self, patience: int | None) -> None:
+        self._patience, self._loss, self._waited = patience, math.inf, 0
+        self._weights: dict[str, Tensor] = {}
+
+    def is_over(self, module: nn.Module, loss: float) -> bool:
+        """Take in the loss after an epoch; whether training ends."""
+        if loss < self._loss:
+            self._loss, self._waited = loss, 0
+            self._weights = {key: value.clone() for key, value in module.state_dict().items()}
+            return False
+        self._waited += 1
+        return self._patience is not None and self._waited >= self._patience
+
+    def restore(self, module: nn.Module) -> None:
+        """Put the best weights back, where any were kept."""
+        if self._weights:
+            module.load_state_dict(self._weights)
+
+
+def _split(recipe: Recipe, data: Dataset, seed: int) -> tuple[Dataset, Dataset | None]:
+    """(what is trained on, what is held out for `patience`)."""
+    if recipe.patience is None or len(data) < HELD_OUT:
+        return data, None
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive_seed(seed, "train", "held out")))
+    held = len(data) // HELD_OUT
+    return data.subset(order[held:]), data.subset(order[:held])
+
+
+@torch.no_grad()
+def _loss(module: nn.Module, data: Dataset, device: torch.device) -> float:
+    module.eval()
+    parts = zip(data.inputs.split(512), data.targets.split(512), strict=True)
+    total = sum(
+        float(nn.functional.cross_entropy(module(x.to(device)), y.to(device), reduction="sum")) for x, y in parts
+    )
+    module.train()
+    return total / len(data)
+
+
+def _augmented(
+    recipe: Recipe,
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    value_range: tuple[float, float],
+    generator: torch.Generator,
+) -> Tensor:
+    if "augmentation" in recipe.recipe:
+        x = augment(x, generator)
+    if "noise" in recipe.recipe:
+        noise = torch.randn(x.shape, generator=generator).to(x.device)
+        return (x + recipe.noise_sigma * noise).clamp(*value_range)
+    if recipe.recipe == "adversarial":
+        return _pgd(recipe, module, x, y, value_range, generator)
+    return x
+
+
+def _pgd(
+    recipe: Recipe,
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    value_range: tuple[float, float],
+    generator: torch.Generator,
+) -> Tensor:
+    step = 2.5 * recipe.epsilon / recipe.steps
+    start = (2 * torch.rand(x.shape, generator=generator) - 1).to(x.device) * recipe.epsilon
+    moved = (x + start).clamp(*value_range)
+    for _ in range(recipe.steps):
+        moved.requires_grad_()
+        (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(module(moved), y), moved)
+        moved = (
+            (moved.detach() + step * gradient.sign()).clamp(x - recipe.epsilon, x + recipe.epsilon).clamp(*value_range)
+        )
+    return moved
