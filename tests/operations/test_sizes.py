@@ -139,7 +139,7 @@ def _advice(subject, size=20):
 def test_a_batch_size_that_is_far_too_small_is_told(subject, monkeypatch):
     _tried(monkeypatch, lambda n: 30 + 0.1 * n)
     assert _advice(subject) == (
-        "attacks.fgsm.batch_size: 20 takes about 96 s, and larger batches as little as 36 s; `windtunnel batches` measures which"
+        "attacks.fgsm.batch_size: 20 takes about 96 s, and larger batches as little as 36 s; set a larger batch_size"
     )
 
 
@@ -174,3 +174,14 @@ def test_a_long_run_on_one_processor_of_several_is_told_how_to_use_them(monkeypa
     console = Console(file=io.StringIO(), width=200)
     needs.print_estimate(None, None, None, None, console, before)
     assert ("WINDTUNNEL_EXECUTOR=processes:4" in console.file.getvalue()) is said
+
+
+def test_each_worker_gets_an_equal_part_of_the_memory():
+    whole = trial.memory_of_a_worker(torch.device("cpu"), 1)
+    assert trial.memory_of_a_worker(torch.device("cpu"), 4) == whole // 4
+
+
+def test_the_memory_limit_of_the_container_counts(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text(str(10 * 2**20))
+    monkeypatch.setattr(trial, "_LIMIT_OF_CONTAINER", tmp_path / "memory.max")
+    assert trial.memory_of_a_worker(torch.device("cpu"), 1) == 10 * 2**20

@@ -20,7 +20,6 @@ COMMANDS = {
     "init": "set up an assessment in a folder of any git repository",
     "doctor": "what is installed, what is missing, what each would enable, and how to get it",
     "check": "validate params, data, model and every assessment before anything is computed",
-    "batches": "the batch size that suits each entry, measured once and written into params.yaml",
     "status": "what `dvc repro` would run, why, and how long that took before",
     "params": "the schema of params.yaml, or the effective values",
     "algorithms": "the catalogue of algorithms",

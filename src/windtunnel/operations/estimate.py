@@ -118,7 +118,7 @@ def _too_large(entry: Entry, found: Trial, limit: int) -> str:
         return ""
     return (
         f"batch_size: {entry.batch_size} takes {gigabytes(found.taken)}, and a worker has {gigabytes(limit)}: it does not fit, or "
-        f"in halves alone; `windtunnel batches` finds one that does"
+        f"only in halves; set a smaller batch_size"
     )
 
 
@@ -127,8 +127,8 @@ def _too_small(entry: Entry, best: float, whole: float) -> str:
     if best > whole / 2 or whole - best < _WORTH_SAYING:
         return ""
     return (
-        f"batch_size: {entry.batch_size} takes about {whole:.0f} s, and larger batches as little as {best:.0f} s; `windtunnel "
-        f"batches` measures which"
+        f"batch_size: {entry.batch_size} takes about {whole:.0f} s, and larger batches as little as {best:.0f} s; set a "
+        f"larger batch_size"
     )
 
 
