@@ -20,8 +20,9 @@ from windtunnel.assessments.verification.assess import verification_metrics
 from windtunnel.assessments.verification.smoothing import smoothing_metrics
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import Algorithm, Json, Verdict
+from windtunnel.core.contracts import Algorithm, Json
 from windtunnel.core.metadata import corruption_pairs, names_in
+from windtunnel.core.sample_states import SampleState, state_counts
 from windtunnel.core.sandwich import layers_of
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.classes import class_metrics
@@ -74,19 +75,20 @@ def of_summary(artifacts: Artifacts) -> Recomputed:
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
     n = len(right)
     found: Recomputed = {"n_samples": n, **binomial_rate(int(right.sum()), n).metrics("clean_accuracy")}
-    certified = artifacts.tensor("certified_verdicts") == Verdict.VERIFIED
-    broken = artifacts.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
-    targets, names = artifacts.tensor("targets"), artifacts.class_names
-    found |= _layer(broken, certified)
-    found |= class_metrics("worst_case", ~broken, targets, names)
+    states, drawn = artifacts.tensor("sample_states"), artifacts.tensor("drawn")
+    found |= _layer(states, drawn, examined=True)
+    of = drawn if drawn.any() else torch.ones_like(drawn)
+    targets, names = artifacts.tensor("targets")[of], artifacts.class_names
+    found |= class_metrics("worst_case", (states >= SampleState.CERTIFIED.code)[of], targets, names)
+    certified = (states == SampleState.CERTIFIED.code)[of]
     found |= class_metrics("certified", certified, targets, names, "clopper_pearson")
-    if "sandwich_broken" in artifacts.data:
-        masks = zip(artifacts.tensor("sandwich_broken"), artifacts.tensor("sandwich_certified"), strict=True)
-        stated = [layer.model_dump(mode="json") for layer in layers_of(artifacts.metrics)]
-        # Norm, epsilon and who set the ends are facts of the params; the rates are what the tensors give.
+    if "sandwich_states" in artifacts.data:
+        layers = layers_of(artifacts.metrics)
+        masks = zip(artifacts.tensor("sandwich_states"), artifacts.tensor("sandwich_drawn"), strict=True)
+        # Norm, epsilon, the draws and who set the ends are facts of the params; the rates and states are of the tensors.
         found["sandwich"] = [
-            {**row, **{k: v for k, v in _layer(*mask).items() if k in row}}
-            for row, mask in zip(stated, masks, strict=True)
+            {**layer.model_dump(mode="json"), **_layer(*mask, bool(layer.n_examined)), "states": state_counts(mask[0])}
+            for layer, mask in zip(layers, masks, strict=True)
         ]
     return found
 
@@ -97,12 +99,19 @@ def of_sanity(artifacts: Artifacts) -> Recomputed:
     return {**binomial_rate(int(right.sum()), len(right)).metrics("clean_accuracy")}
 
 
-def _layer(broken: Tensor, certified: Tensor) -> Recomputed:
-    n = len(broken)
-    return {
-        **binomial_rate(int((~broken).sum()), n).metrics("worst_case_accuracy"),
-        **binomial_rate(int(certified.sum()), n, method="clopper_pearson").metrics("certified_accuracy"),
-    }
+def _layer(states: Tensor, drawn: Tensor, examined: bool) -> Recomputed:
+    """Return the rates of one budget, from the states int64 (N,) and the union of the draws bool (N,)."""
+    certified, n = states == SampleState.CERTIFIED.code, len(states)
+    held = certified | (states == SampleState.SURVIVED.code)
+    found: Recomputed = {}
+    if drawn.any():
+        found |= binomial_rate(int(held[drawn].sum()), int(drawn.sum())).metrics("worst_case_accuracy")
+    if examined:
+        of = certified[drawn] if drawn.any() else certified
+        for name, mask in (("certified_accuracy", of), ("certified_accuracy_all", certified)):
+            found |= binomial_rate(int(mask.sum()), len(mask), method="clopper_pearson").metrics(name)
+    found["robust_accuracy_at_most"] = int((states >= SampleState.CERTIFIED.code).sum()) / n
+    return found
 
 
 def _attack(entry: Entry, artifacts: Artifacts, algorithm: Algorithm, params: Params) -> Recomputed:

@@ -15,6 +15,7 @@ from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE, read_json, write_json
+from windtunnel.core.sample_states import SampleState
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 
@@ -76,7 +77,8 @@ def test_a_report_that_was_changed_after_its_manifest_is_found(attack, tmp_path,
 
 def test_the_rates_of_the_summary_come_from_its_tensors(attack):
     artifacts, _ = attack
-    data = {**artifacts.data, "certified_verdicts": torch.full((30,), 5)}
+    states, drawn = torch.full((30,), SampleState.SURVIVED.code), torch.arange(30) < 10
+    data = {**artifacts.data, "sample_states": states, "drawn": drawn}
     found = of_summary(replace(artifacts, data=data))
-    assert found["certified_accuracy"] == 0
+    assert (found["certified_accuracy"], found["worst_case_accuracy"]) == (0, 1)
     assert found["n_samples"] == 30

@@ -5,16 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import Field
+
 from windtunnel.core.contracts import Norm
 from windtunnel.core.epsilons import budget_text
 from windtunnel.core.files import METADATA_FILE, read_block
 from windtunnel.core.metadata import Metadata, Options, Rate, Record, Value, fitting
 
 
-class Layer(Record):
-    """The two ends at one budget, each with its 95 % interval; None where nothing attacked, or verified, there.
+class DrawRecord(Record):
+    """The draw of one attack at a budget: the samples assigned to it before any result was known.
 
-    n, n_attacked, n_examined: samples, those that an attack tried and those that a verifier was given. attacked_by,
+    selection: how the entry selected them among the assessed samples: `all`, `first`, `random` or `stratified`.
+    """
+
+    name: str
+    n: int
+    selection: str
+
+
+class Layer(Record):
+    """The robustness sandwich at one budget, each rate with its 95 % interval.
+
+    n: all samples. n_attacked: the union of the draws of the attacks at this budget (`draws`); n_examined: samples that a
+    verifier was given. worst_case_accuracy: share of the union that is neither misclassified nor broken; None where nothing
+    attacked. certified_accuracy: share of the union that is certified (of all samples where nothing attacked);
+    certified_accuracy_all: of all samples; None where nothing was verified. robust_accuracy_at_most: certified, survived
+    and not attacked, of all samples. states: how many of all samples are in each `SampleState`. attacked_by,
     certified_by: the assessments that broke or certified one.
     """
 
@@ -29,6 +46,12 @@ class Layer(Record):
     certified_accuracy: float | None = None
     certified_accuracy_ci_low: float | None = None
     certified_accuracy_ci_high: float | None = None
+    certified_accuracy_all: float | None = None
+    certified_accuracy_all_ci_low: float | None = None
+    certified_accuracy_all_ci_high: float | None = None
+    robust_accuracy_at_most: float | None = None
+    states: dict[str, int] = Field(default_factory=dict)
+    draws: tuple[DrawRecord, ...] = ()
     attacked_by: tuple[str, ...] = ()
     certified_by: tuple[str, ...] = ()
 
@@ -39,13 +62,29 @@ class Layer(Record):
 
     @property
     def worst_case(self) -> Rate | None:
-        """The share of samples that no assessment broke."""
+        """Worst-case accuracy over the union of the draws."""
         return Rate.of(self.worst_case_accuracy, self.worst_case_accuracy_ci_low, self.worst_case_accuracy_ci_high)
 
     @property
     def certified(self) -> Rate | None:
-        """The share of samples that are verified."""
+        """Certified accuracy over the same samples."""
         return Rate.of(self.certified_accuracy, self.certified_accuracy_ci_low, self.certified_accuracy_ci_high)
+
+    @property
+    def certified_all(self) -> Rate | None:
+        """Certified accuracy over all samples, the lower bound of robust accuracy; of older versions that of `certified`."""
+        low, high = self.certified_accuracy_all_ci_low, self.certified_accuracy_all_ci_high
+        return Rate.of(self.certified_accuracy_all, low, high) or self.certified
+
+    @property
+    def n_certified(self) -> int:
+        """The number of samples that `certified` is of."""
+        return self.n_attacked or self.n
+
+    @property
+    def only_first(self) -> bool:
+        """True if every draw took the first samples: the sandwich is then no unbiased estimate for all samples."""
+        return bool(self.draws) and all(draw.selection == "first" for draw in self.draws)
 
 
 class Reproducibility(Record):

@@ -12,6 +12,7 @@ from pipeline.recompute import differences, of_summary
 from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
+    SMOOTHED_MODEL,
     Algorithm,
     AssessmentKind,
     Capability,
@@ -25,6 +26,8 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.findings import FindingRecord
+from windtunnel.core.sample_states import STATE_CODES
+from windtunnel.core.sandwich import DrawRecord, Layer
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.gate.names import metric_names
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
@@ -34,16 +37,17 @@ from windtunnel.evaluation.validate import validate
 BUDGET = PerturbationBudget(Norm.LINF, 0.1)
 
 
-def row(kind):
+def row(kind, minimum_norm=False, categories=()):
     return Algorithm(
         "torchattacks",
         "made",
         kind,
         ThreatModel.WHITE_BOX,
         Norm.LINF,
-        frozenset(),
+        frozenset(categories),
         Randomness.DETERMINISTIC,
         frozenset(),
+        minimum_norm,
     )
 
 
@@ -57,14 +61,21 @@ def subject():
 
 @pytest.fixture
 def write(subject, tmp_path):
-    def write(name, kind, verdicts, perturbed=None, region=BUDGET, keep=None):
+    def write(
+        name, kind, verdicts, perturbed=None, region=BUDGET, keep=None, predictions=None, digest="digest", **facts
+    ):
         mine = subject if keep is None else subject.subset(torch.tensor(keep))
+        if keep is not None:
+            chosen = {"of": 4, "n": len(keep), "selection": "first"}
+            mine = replace(mine, dataset=replace(mine.dataset, chosen=chosen))
+        mine = replace(mine, classifier=replace(mine.classifier, digest=digest))
         data = base_data(mine, torch.tensor(verdicts))
         if perturbed is not None:
             data["perturbed_inputs"] = perturbed
-            data["perturbed_predictions"] = mine.classifier.predict(perturbed)
+            answers = mine.classifier.predict(perturbed) if predictions is None else torch.tensor(predictions)
+            data["perturbed_predictions"] = answers
         result = AssessmentResult(
-            name, Semantics(row(kind), region), data, {"clean_accuracy": 0.75}, kwargs=base_kwargs(mine)
+            name, Semantics(row(kind, **facts), region), data, {"clean_accuracy": 0.75}, kwargs=base_kwargs(mine)
         )
         return write_artifacts(result, tmp_path / name, mine, started=time.time())
 
@@ -76,6 +87,10 @@ def clean(write):
     return write(
         "clean", AssessmentKind.STATISTICAL_SAMPLING, [7, 7, 7, 8], region=PerturbationDistribution("identity", 0)
     )
+
+
+def counts(**states):
+    return {state: states.get(state, 0) for state in STATE_CODES}
 
 
 def moved(subject, index, by):
@@ -102,7 +117,10 @@ def test_an_example_of_another_norm_counts_where_it_fits(subject, write, clean):
         "l2", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05), PerturbationBudget(Norm.L2, 0.5)
     )
     summary = summarise(subject, BUDGET, clean, [found])
-    assert summary.metrics["worst_case_accuracy"] == 0.5
+    assert summary.data["worst_by"].tolist() == [-1, 0, -1, -1]
+    # Nothing searched the Linf ball, so nobody survived an attack there and there is no worst case.
+    assert "worst_case_accuracy" not in summary.metrics
+    assert summary.metrics["sandwich"][0]["states"] == counts(misclassified=1, broken=1, not_attacked=2)
     distances = write(
         "far", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 1, 2], -moved(subject, 2, -0.3), PerturbationBudget(Norm.L2, 0.5)
     )
@@ -145,6 +163,64 @@ def test_a_failed_hard_check_of_sanity_is_a_hard_failure(subject, write, clean):
     assert summary.metrics["hard_failures"] == 1
 
 
+def test_the_worst_case_is_of_the_samples_that_an_attack_drew(subject, write, clean):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [1, 2], moved(subject, 1, 0.05)[[1, 2]], keep=[1, 2])
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [3, 5, 5, 4])
+    summary = summarise(subject, BUDGET, clean, [attack, proof])
+    layer = Layer.model_validate(summary.metrics["sandwich"][0])
+    assert (layer.worst_case.value, layer.n_attacked, layer.n) == (0.5, 2, 4)
+    assert (layer.certified.value, layer.certified_all.value, layer.robust_accuracy_at_most) == (0.0, 0.25, 0.5)
+    assert layer.states == counts(misclassified=1, broken=1, certified=1, survived=1)
+    assert layer.draws == (DrawRecord(name="pgd", n=2, selection="first"),)
+    assert "first_samples" in {c.code for c in summary.caveats}
+
+
+def test_samples_whose_logits_are_not_finite_under_attack_are_broken(subject, write, clean):
+    """A prediction of -1 is also what a verifier without a counterexample leaves: the verdict decides."""
+    nowhere = torch.full((4, 1, 1, 2), torch.nan)
+    attack = write(
+        "pgd", AssessmentKind.EMPIRICAL_ATTACK, [1, 2, 2, 1], subject.dataset.inputs, predictions=[-1, 0, 1, 0]
+    )
+    proof = write("crown", AssessmentKind.FORMAL_VERIFICATION, [5, 5, 5, 4], nowhere, predictions=[-1, -1, -1, -1])
+    summary = summarise(subject, BUDGET, clean, [attack, proof])
+    assert summary.data["worst_by"].tolist() == [0, -1, -1, -1]
+    assert summary.metrics["worst_case_accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.2])
+def test_an_attack_at_another_epsilon_covers_nothing_at_this_one(subject, write, clean, epsilon):
+    region = PerturbationBudget(Norm.LINF, epsilon)
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 2, 2], subject.dataset.inputs, region)
+    summary = summarise(subject, BUDGET, clean, [attack])
+    assert summary.metrics["sandwich"][0]["states"] == counts(misclassified=1, not_attacked=3)
+    assert "not_attacked" in {c.code for c in summary.caveats}
+    assert [layer["n_attacked"] for layer in summary.metrics["sandwich"]] == [0, 4]
+
+
+@pytest.mark.parametrize(("epsilon", "covered"), [(None, 4), (0.2, 4), (0.05, 0)])
+def test_a_minimum_norm_attack_covers_every_budget_up_to_its_cap(subject, write, clean, epsilon, covered):
+    region = PerturbationBudget(Norm.LINF, epsilon)
+    attack = write(
+        "fmn", AssessmentKind.EMPIRICAL_ATTACK, [2, 2, 2, 2], subject.dataset.inputs, region, minimum_norm=True
+    )
+    assert summarise(subject, BUDGET, clean, [attack]).metrics["sandwich"][0]["n_attacked"] == covered
+
+
+def test_certificates_of_another_function_neither_certify_nor_contradict(subject, write, clean):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 1, 2, 2], moved(subject, 1, 0.05))
+    twin = write("twin", AssessmentKind.FORMAL_VERIFICATION, [3, 3, 3, 3], digest="float twin")
+    smoothed = write("smooth", AssessmentKind.FORMAL_VERIFICATION, [3, 3, 3, 3], categories={SMOOTHED_MODEL})
+    summary = summarise(subject, BUDGET, clean, [attack, twin, smoothed])
+    assert summary.metrics["sandwich"][0]["states"] == counts(misclassified=1, broken=1, survived=2)
+    assert summary.metrics["hard_failures"] == 0
+
+
+def test_a_sample_whose_attack_ended_in_an_error_is_not_attacked(subject, write, clean):
+    attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [2, 6, 2, 2], subject.dataset.inputs)
+    layer = summarise(subject, BUDGET, clean, [attack]).metrics["sandwich"][0]
+    assert layer["states"] == counts(misclassified=1, survived=2, not_attacked=1)
+
+
 def test_an_attack_on_a_subset_is_said(subject, write, clean):
     attack = write("pgd", AssessmentKind.EMPIRICAL_ATTACK, [1, 2], moved(subject, 1, 0.05)[[1, 3]], keep=[1, 3])
     summary = summarise(subject, BUDGET, clean, [attack])
@@ -164,9 +240,10 @@ def test_headline_metrics_lead_with_the_sandwich(subject, write, clean, tmp_path
     result = summarise(subject, BUDGET, clean, [proof])
     summary = write_artifacts(result, tmp_path / "summary", subject, started=0)
     metrics = headline_metrics(summary, clean, [proof])
-    assert list(metrics)[:3] == ["certified", "clean", "worst_case"]
-    assert metrics["certified"]["accuracy"] == 0.25
-    lists = [key for group in ("certified", "worst_case") for key, v in metrics[group].items() if isinstance(v, list)]
+    assert list(metrics)[:2] == ["certified", "clean"]  # a verifier is no attack: there is no worst case
+    assert metrics["certified"]["accuracy"] == metrics["certified"]["accuracy_all"] == 0.25
+    assert metrics["certified"]["n"] == 4
+    lists = [key for group in ("certified",) for key, v in metrics[group].items() if isinstance(v, list)]
     assert lists == []  # of a thousand classes, too, it holds the extremes alone
 
 

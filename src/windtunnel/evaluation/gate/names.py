@@ -41,7 +41,9 @@ def metric_names(params: Params) -> tuple[list[str], list[str]]:
     groups += ["certified"] if AssessmentKind.FORMAL_VERIFICATION in kinds.values() else []
     groups += ["worst_case"] if set(kinds.values()) - {AssessmentKind.STATISTICAL_SAMPLING} else []
     paired = [f"{group}/accuracy" for group in groups]
+    paired += ["certified/accuracy_all"] if "certified" in groups else []
     every = [f"{name}{end}" for name in paired for end in ("", "_ci_low", "_ci_high")]
+    every += [f"{group}/n" for group in groups]
     every += [f"{group}/{metric}" for group in groups if group != "clean" for metric in OF_CLASSES]
     every += ["clean/nll", "clean/ece", "clean/adaptive_ece", "clean/brier", "hard_failures"]
     for name, kind in kinds.items():

@@ -1,12 +1,13 @@
-"""What the assessments prove about each sample: how far away an adversarial example is known, and how far none can be.
+"""The evidence of all assessments about each sample at one budget: broken, certified, attacked without success.
 
-Every perturbed input on disk counts, whichever assessment found it and under whichever norm: its distance is measured
-recomputed under the norm in question, so an L2 attack's example that lies inside the Linf budget breaks the sample there too.
+Every perturbed input on disk counts, whichever assessment found it and under whichever norm: its distance is
+measured under the norm in question, so an L2 attack's example that lies inside the Linf budget breaks the sample there too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,8 @@ from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
+from windtunnel.core.sample_states import sample_states
+from windtunnel.core.sandwich import DrawRecord
 from windtunnel.core.subject import Subject
 
 NOBODY = -1
@@ -33,22 +36,32 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class RegionEvidence:
-    """What is known of N samples in one region.
+    """The evidence about N samples in one region.
 
-    broken, certified: (N,) bool. broken_by, certified_by: (N,) int64, index of the assessment with the nearest
-    example or the first certificate, NOBODY for none; misclassified clean samples are broken by NOBODY.
-    distances: (N,) float32, to the nearest known example; inf for none, 0 for a misclassified clean sample.
-    attacked, verified_at_all: (N,) bool, whether any assessment tried.
+    misclassified: (N,) bool, wrong on the clean input. broken: (N,) bool, classified correctly and an adversarial
+    example inside the region is known. certified: (N,) bool, verified for this model. drawn: (N,) bool, the union of
+    `draws`, those of the attacks whose search region is this one. states: (N,) int64, codes of `SampleState`.
+    broken_by, certified_by: (N,) int64, index of the assessment with the nearest example or the first certificate,
+    NOBODY for none. distances: (N,) float32, to the nearest known example; inf for none, 0 for a misclassified sample.
+    examined: (N,) bool, sent to a verifier at this region or a larger one.
     """
 
     region: Region
+    misclassified: Tensor
     broken: Tensor
     broken_by: Tensor
     certified: Tensor
     certified_by: Tensor
     distances: Tensor
-    attacked: Tensor
+    drawn: Tensor
+    draws: tuple[DrawRecord, ...]
     examined: Tensor
+    states: Tensor
+
+    @property
+    def incorrect(self) -> Tensor:
+        """True for samples that are misclassified or broken; bool (N,)."""
+        return self.misclassified | self.broken
 
 
 def region_of(artifacts: Artifacts) -> Region | None:
@@ -60,8 +73,17 @@ def region_of(artifacts: Artifacts) -> Region | None:
 
 
 def of_a_smoothed_model(artifacts: Artifacts) -> bool:
-    """Whether the certificates are of the smoothed model: they neither prove nor contradict anything of the model."""
+    """Return True if the certificates are of the smoothed model: they say nothing about the model itself."""
     return SMOOTHED_MODEL in artifacts.metadata.semantics.families
+
+
+def of_another_function(artifacts: Artifacts, clean: Artifacts) -> bool:
+    """Return True if an assessment is of another function than the model: its results neither prove nor contradict.
+
+    That is a smoothed model, or one with another digest (a float twin of a deployed file, other preprocessing).
+    """
+    digests = {a.metadata.provenance.model_digest for a in (artifacts, clean)}
+    return of_a_smoothed_model(artifacts) or len(digests) > 1
 
 
 def in_latent_space(artifacts: Artifacts) -> bool:
@@ -81,69 +103,100 @@ def indices_of(artifacts: Artifacts, ids: Sequence[str]) -> Tensor:
 
 
 def examples_of(artifacts: Artifacts) -> Tensor:
-    """Which samples have a perturbed input with another prediction than the target; (n,) bool."""
+    """Return which samples have a perturbed input that the model does not classify as the target; (n,) bool.
+
+    A prediction of -1 means logits that are not finite, or no counterexample: the verdict tells the two apart.
+    """
     if "perturbed_inputs" not in artifacts.data or "perturbed_predictions" not in artifacts.data:
         return torch.zeros(len(artifacts.tensor("targets")), dtype=torch.bool)
-    predictions = artifacts.tensor("perturbed_predictions")
-    images = torch.ones_like(
-        predictions, dtype=torch.bool
-    )  # of what was not kept, the prediction says whether there was one
-    images[artifacts.kept] = finite_samples(artifacts.tensor("perturbed_inputs"))
-    return (predictions >= 0) & images & (predictions != artifacts.tensor("targets"))
+    predictions, verdicts = artifacts.tensor("perturbed_predictions"), artifacts.tensor("verdicts")
+    invalid = torch.isin(verdicts, torch.tensor([int(Verdict.ATTACK_SUCCEEDED), int(Verdict.FALSIFIED)]))
+    if "perturbed_logits" in artifacts.data:  # of a targeted attack, which these do not make a success
+        invalid |= ~artifacts.tensor("perturbed_logits").isfinite().all(1)
+    # Of an image that was not kept, the prediction and the verdict say whether there was one.
+    finite = torch.ones_like(predictions, dtype=torch.bool)
+    finite[artifacts.kept] = finite_samples(artifacts.tensor("perturbed_inputs"))
+    return ((predictions >= 0) | invalid) & finite & (predictions != artifacts.tensor("targets"))
 
 
-def _aimed_at(artifacts: Artifacts) -> Tensor:
-    """Which samples an attack had a goal for; (n,) bool: a target class that is the label is none."""
-    targets = artifacts.tensor("targets")
-    if "target_classes" not in artifacts.data:
-        return torch.ones(len(targets), dtype=torch.bool)
-    return artifacts.tensor("target_classes") != targets
+def _assigned(artifacts: Artifacts) -> Tensor:
+    """Return which of its samples belong to the draw of an attack; (n,) bool.
+
+    Samples that it skipped as misclassified or broken already do. Those whose target class is their label do not, nor
+    those whose attack ended in an error: nothing was tried on them.
+    """
+    assigned = artifacts.tensor("verdicts") != Verdict.ERROR
+    if "target_classes" in artifacts.data:
+        assigned &= artifacts.tensor("target_classes") != artifacts.tensor("targets")
+    return assigned
+
+
+def searches(artifacts: Artifacts, region: Region) -> bool:
+    """Return True if an attack's search region is `region`: the same ball, or the smallest norm without a lower cap."""
+    semantics = artifacts.metadata.semantics
+    ball = semantics.perturbation
+    if artifacts.kind is not AssessmentKind.EMPIRICAL_ATTACK or ball.norm is not region.norm:
+        return False
+    if semantics.minimum_norm and (ball.epsilon is None or ball.epsilon >= region.epsilon):
+        return True
+    epsilons = [] if ball.epsilon is None else [ball.epsilon]
+    if "epsilons" in artifacts.data:  # a sweep is an attack at each epsilon of its grid, float32
+        epsilons += artifacts.tensor("epsilons").tolist()
+    return any(math.isclose(epsilon, region.epsilon, rel_tol=1e-6) for epsilon in epsilons)
+
+
+def _selection_of(artifacts: Artifacts) -> str:
+    """Return how the entry selected its samples among the assessed ones: `all`, `first`, `random` or `stratified`."""
+    selected = artifacts.metadata.semantics.sample_selection.get("then")
+    return str(selected.get("selection", "first")) if isinstance(selected, Mapping) else "all"
 
 
 def region_evidence(region: Region, clean: Artifacts, assessments: Sequence[Artifacts]) -> RegionEvidence:
-    """All that `assessments` know of the samples of `clean` inside `region`."""
+    """Collect what `assessments` know of the samples of `clean` inside `region`."""
     targets, ids = clean.tensor("targets"), clean.sample_names
     n = len(targets)
     misclassified = clean.tensor("clean_predictions") != targets
     distances = torch.full((n,), torch.inf).masked_fill(misclassified, 0)
     nearest_by, certified_by = (torch.full((n,), NOBODY) for _ in range(2))
-    attacked, examined = (torch.zeros(n, dtype=torch.bool) for _ in range(2))
+    drawn, examined = (torch.zeros(n, dtype=torch.bool) for _ in range(2))
+    draws: list[DrawRecord] = []
     for index, artifacts in enumerate(assessments):
-        kind = artifacts.kind
-        ball = region_of(artifacts)
-        if kind == AssessmentKind.STATISTICAL_SAMPLING or of_a_smoothed_model(artifacts) or in_latent_space(artifacts):
+        kind, ball = artifacts.kind, region_of(artifacts)
+        if kind == AssessmentKind.STATISTICAL_SAMPLING or in_latent_space(artifacts):
+            continue
+        if of_another_function(artifacts, clean):
             continue
         indices = indices_of(artifacts, ids)
-        same_norm = ball is not None and ball.norm is region.norm
-        if same_norm and kind == AssessmentKind.EMPIRICAL_ATTACK:
-            attacked[indices[_aimed_at(artifacts)]] = True
-        if (
-            same_norm
-            and ball is not None
-            and kind == AssessmentKind.FORMAL_VERIFICATION
-            and ball.epsilon >= region.epsilon
-        ):
+        if searches(artifacts, region) and (assigned := indices[_assigned(artifacts)]).numel():
+            drawn[assigned] = True
+            draws.append(DrawRecord(name=artifacts.name, n=len(assigned), selection=_selection_of(artifacts)))
+        verifies = kind == AssessmentKind.FORMAL_VERIFICATION and ball is not None
+        if verifies and ball is not None and ball.norm is region.norm and ball.epsilon >= region.epsilon:
             examined[indices] = True
             verified = artifacts.tensor("verdicts") == Verdict.VERIFIED
             first = verified & (certified_by[indices] == NOBODY)
             certified_by[indices[first]] = index
-        found = examples_of(artifacts)
-        if found.any():
-            chosen = indices[found]
-            measured = artifacts.distances(region.norm)[found]
+        examples = examples_of(artifacts)
+        if examples.any():
+            chosen = indices[examples]
+            measured = artifacts.distances(region.norm)[examples]
             nearer = measured < distances[chosen]
             distances[chosen[nearer]] = measured[nearer]
             nearest_by[chosen[nearer]] = index
-    broken = within(distances, region.epsilon)
+    broken = within(distances, region.epsilon) & ~misclassified
+    certified = certified_by != NOBODY
     return RegionEvidence(
         region=region,
+        misclassified=misclassified,
         broken=broken,
         broken_by=torch.where(broken, nearest_by, NOBODY),
-        certified=certified_by != NOBODY,
+        certified=certified,
         certified_by=certified_by,
         distances=distances,
-        attacked=attacked,
+        drawn=drawn,
+        draws=tuple(draws),
         examined=examined,
+        states=sample_states(misclassified, broken, certified, drawn),
     )
 
 

@@ -30,15 +30,23 @@ def leading(family: str | None) -> tuple[str, ...]:
 
 
 def headline_metrics(summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> dict[str, Json]:
-    """Nested metrics: `clean`, `certified`, `worst_case`, then each assessment under its own name."""
+    """Return nested metrics: `clean`, `certified`, `worst_case`, each with its `n`, then each assessment under its name."""
     metrics = summary.metrics
+    layer, *_ = layers_of(metrics)
+    sizes = {"clean": layer.n, "certified": layer.n_certified, "worst_case": layer.n_attacked}
     top: dict[str, dict[str, Json]] = {}
     for group, source in (
         ("certified", "certified_accuracy"),
         ("clean", "clean_accuracy"),
         ("worst_case", "worst_case_accuracy"),
     ):
-        found = {key.replace(source, "accuracy"): metrics[key] for key in _with_interval(source) if key in metrics}
+        found = {
+            key.replace(source, "accuracy"): metrics[key]
+            for key in (*_with_interval(source), *_with_interval(f"{source}_all"))
+            if key in metrics
+        }
+        if found:
+            found["n"] = sizes[group]
         found |= {key: metrics[f"{group}_{key}"] for key in OF_CLASSES if f"{group}_{key}" in metrics}
         if found:
             top[group] = found

@@ -13,6 +13,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record, Shares
+from windtunnel.core.sample_states import SampleState
 from windtunnel.evaluation.summary.evidence import indices_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
@@ -22,9 +23,9 @@ A = TypeVar("A")
 
 
 def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assessments: Sequence[Artifacts]) -> Record:
-    """The outcomes under `clean/accuracy`, `certified/accuracy`, `worst_case/accuracy` and of each assessment.
+    """Return the outcomes under the metrics of the sandwich and of each assessment.
 
-    The mean of a row is the metric of that name in metrics.json.
+    The mean of a row over its assessed samples is the metric of that name in metrics.json.
     """
     samples: dict[str, Json] = {"dataset": clean.metadata.provenance.dataset_digest, "seed": params.seed}
     budget: Json = params.budget.model_dump(mode="json")
@@ -37,12 +38,19 @@ def record_outcomes(params: Params, summary: Artifacts, clean: Artifacts, assess
     # Corruptions decide nothing of the worst case.
     settings: dict[str, Json] = {a.name: own[a.name] for a in assessments if a.kind in _HELD}
     right = clean.tensor("clean_predictions") == clean.tensor("targets")
-    worst = summary.tensor("verdicts") == Verdict.ATTACK_FAILED
-    certified = summary.tensor("certified_verdicts") == Verdict.VERIFIED
+    states, drawn = summary.tensor("sample_states"), summary.tensor("drawn")
+    survived, certified = (states == state.code for state in (SampleState.SURVIVED, SampleState.CERTIFIED))
     found: dict[str, Outcomes | Shares] = {"clean/accuracy": Outcomes(_digest(samples), _row(right))}
-    for metric, held in (("certified", certified), ("worst_case", worst)):
-        if f"{metric}_accuracy" in summary.metrics:
-            found[f"{metric}/accuracy"] = Outcomes(_digest(samples, budget, settings), _row(held))
+    all_samples = torch.ones_like(drawn)
+    sandwiched = drawn if drawn.any() else all_samples
+    for metric, source, robust, of in (
+        ("certified/accuracy", "certified_accuracy", certified, sandwiched),
+        ("certified/accuracy_all", "certified_accuracy_all", certified, all_samples),
+        ("worst_case/accuracy", "worst_case_accuracy", certified | survived, drawn),
+    ):
+        if source in summary.metrics:
+            row = _spread(_row(robust[of]), of.nonzero().flatten().tolist(), len(of), NOT_ASSESSED)
+            found[metric] = Outcomes(_digest(samples, budget, settings), "".join(row))
     for artifacts in assessments:
         if (metric := PAIRED_METRIC[artifacts.kind]) not in artifacts.metrics:
             continue

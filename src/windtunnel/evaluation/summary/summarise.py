@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.epsilons import budget_text
 from windtunnel.core.findings import FindingRecord, Severity, Status
+from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
 from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.classes import class_metrics
@@ -34,11 +37,12 @@ def summarise(
     assessments: Sequence[Artifacts],
     findings: Sequence[FindingRecord] = (),
 ) -> AssessmentResult:
-    """The worst empirical verdict and the certified verdict of each sample, at `budget` and at every other one used.
+    """Derive the state of each sample and the robustness sandwich, at `budget` and at every other one used.
 
-    `findings`: of the stage `sanity`. The extra keys of robustness_data.pt: `certified_verdicts`,
-    `worst_by`, `certified_by` (indices into kwargs.assessments, -1 for none) at the global budget, and
-    `sandwich_broken`, `sandwich_certified` (B, N) for the B regions of metrics.sandwich.
+    `findings`: of the stage `sanity`. The extra keys of robustness_data.pt: `certified_verdicts`, `worst_by`,
+    `certified_by` (indices into kwargs.assessments, -1 for none), `sample_states` (codes of kwargs.state_codes) and `drawn`
+    at the global budget, and `sandwich_states`, `sandwich_drawn`, `sandwich_broken` (misclassified samples included),
+    `sandwich_certified` (B, N) for the B regions of metrics.sandwich.
     """
     assert budget.epsilon is not None  # the global budget always has one
     headline = Region(budget.norm, budget.epsilon)
@@ -50,14 +54,18 @@ def summarise(
     failures = [*_contradictions(by_region, clean, names), *_sanity_failures(findings)]
     inputs, predictions, pictured = nearest_examples(first, subject, assessments)
     data: Tensors = {
-        **base_data(subject, torch.where(first.broken, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
+        **base_data(subject, torch.where(first.incorrect, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))),
         "perturbed_inputs": inputs,
         "perturbed_predictions": predictions,
         "perturbation_distance": torch.where(first.broken, first.distances, 0.0).float(),
         "worst_by": first.broken_by,
         "certified_verdicts": torch.where(first.certified, int(Verdict.VERIFIED), int(Verdict.UNKNOWN)),
         "certified_by": first.certified_by,
-        "sandwich_broken": torch.stack([o.broken for o in by_region]),
+        "sample_states": first.states,
+        "drawn": first.drawn,
+        "sandwich_states": torch.stack([o.states for o in by_region]),
+        "sandwich_drawn": torch.stack([o.drawn for o in by_region]),
+        "sandwich_broken": torch.stack([o.incorrect for o in by_region]),
         "sandwich_certified": torch.stack([o.certified for o in by_region]),
     }
     if not pictured.all():
@@ -78,7 +86,13 @@ def summarise(
         data=data,
         metrics=metrics,
         caveats=(*_caveats(first, failures, assessments), reproducibility_caveat(facts)),
-        kwargs={**base_kwargs(subject), "assessments": names, "hard_failures": failures, "reproducibility": facts},
+        kwargs={
+            **base_kwargs(subject),
+            "assessments": names,
+            "hard_failures": failures,
+            "reproducibility": facts,
+            "state_codes": STATE_CODES,
+        },
         pictured=None if pictured.all() else pictured,
     )
 
@@ -92,42 +106,58 @@ def _regions(assessments: Sequence[Artifacts]) -> set[Region]:
 
 
 def _layer_rates(result: RegionEvidence) -> dict[str, Json]:
-    n = len(result.broken)
-    # Clopper-Pearson for certificates: a claim of safety wants an interval that is never too narrow.
-    certified = binomial_rate(int(result.certified.sum()), n, method="clopper_pearson")
-    worst = binomial_rate(int((~result.broken).sum()), n)
+    """Return the rates of one layer: over the union of the draws, and the bounds over all samples."""
+    certified = result.states == SampleState.CERTIFIED.code
     rates: dict[str, Json] = {}
-    if result.attacked.any() or result.broken.any():
-        rates.update(worst.metrics("worst_case_accuracy"))
+    if result.drawn.any():
+        unbroken = result.drawn & ~result.incorrect
+        rates |= binomial_rate(int(unbroken.sum()), int(result.drawn.sum())).metrics("worst_case_accuracy")
     if result.examined.any():
-        rates.update(certified.metrics("certified_accuracy"))
+        # Clopper-Pearson for certificates: a claim of safety needs an interval that is never too narrow.
+        for name, of in (("certified_accuracy", _sandwiched(result)), ("certified_accuracy_all", _all_samples(result))):
+            rates |= binomial_rate(int(certified[of].sum()), int(of.sum()), method="clopper_pearson").metrics(name)
+    if len(result.states):
+        rates["robust_accuracy_at_most"] = float((~result.incorrect).double().mean())
     return rates
 
 
+def _all_samples(result: RegionEvidence) -> Tensor:
+    return torch.ones_like(result.drawn)
+
+
+def _sandwiched(result: RegionEvidence) -> Tensor:
+    """Return the samples that both ends of the sandwich are of: the union of the draws, or all where nothing attacked."""
+    return result.drawn if result.drawn.any() else _all_samples(result)
+
+
 def _class_rates(result: RegionEvidence, subject: Subject) -> dict[str, Json]:
-    """What `_layer_rates` says of all samples, class by class and by the same interval."""
-    targets, names = subject.dataset.targets, subject.dataset.class_names
+    """Return what `_layer_rates` states of the samples of the sandwich, class by class and by the same interval."""
+    of = _sandwiched(result)
+    targets, names = subject.dataset.targets[of], subject.dataset.class_names
     rates: dict[str, Json] = {}
-    if result.attacked.any() or result.broken.any():
-        rates |= class_metrics("worst_case", ~result.broken, targets, names)
+    if result.drawn.any():
+        rates |= class_metrics("worst_case", ~result.incorrect[of], targets, names)
     if result.examined.any():
-        rates |= class_metrics("certified", result.certified, targets, names, "clopper_pearson")
+        certified = result.states[of] == SampleState.CERTIFIED.code
+        rates |= class_metrics("certified", certified, targets, names, "clopper_pearson")
     return rates
 
 
 def _layer(result: RegionEvidence, names: Sequence[str]) -> dict[str, Json]:
-    """One row of `sandwich`: the two ends at one budget and who set them."""
+    """Return one row of `sandwich`: the rates at one budget, the states, and who set them."""
 
-    def who(indices: torch.Tensor) -> list[Json]:
+    def who(indices: Tensor) -> list[Json]:
         return [names[i] for i in indices.unique().tolist() if i != NOBODY]
 
     return {
         "norm": result.region.norm.value,
         "epsilon": result.region.epsilon,
         "n": len(result.broken),
-        "n_attacked": int(result.attacked.sum()),
+        "n_attacked": int(result.drawn.sum()),
         "n_examined": int(result.examined.sum()),
         **_layer_rates(result),
+        "states": state_counts(result.states),
+        "draws": [draw.model_dump(mode="json") for draw in result.draws],
         "attacked_by": who(result.broken_by),
         "certified_by": who(result.certified_by),
     }
@@ -137,7 +167,7 @@ def _contradictions(by_region: Sequence[RegionEvidence], clean: Artifacts, names
     """A line for each sample that is certified and broken in one region: an unsound verifier or another property."""
     lines = []
     for result in by_region:
-        for i in (result.certified & result.broken).nonzero().flatten().tolist():
+        for i in (result.certified & result.incorrect).nonzero().flatten().tolist():
             breaker = int(result.broken_by[i])
             by = names[breaker] if breaker != NOBODY else "its clean prediction"
             lines.append(
@@ -159,12 +189,25 @@ def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequen
     n, found = len(first.broken), []
     if failures:
         found.append(Caveat("hard_failure", "These numbers must not be believed: " + "; ".join(failures[:3])))
-    if not first.attacked.all():
+    where = budget_text(first.region.norm, first.region.epsilon)
+    if not first.drawn.any():
+        found.append(
+            Caveat("not_attacked", f"No attack searched {where}: there is no worst-case accuracy at the global budget.")
+        )
+    elif not first.drawn.all():
         found.append(
             Caveat(
                 "partly_attacked",
-                f"{int((~first.attacked).sum())} of {n} samples were not attacked at the global budget and count as not "
-                f"broken there unless an example of another budget fits.",
+                f"{int(first.drawn.sum())} of {n} samples were in the draw of an attack at {where}; worst-case accuracy is "
+                f"of these alone, and the other {int((~first.drawn).sum())} are not attacked.",
+            )
+        )
+    if first.draws and all(draw.selection == "first" for draw in first.draws):
+        found.append(
+            Caveat(
+                "first_samples",
+                f"The attacks at {where} took the first samples ({', '.join(d.name for d in first.draws)}): their accuracy is "
+                f"no unbiased estimate for all samples. samples.selection: random or stratified gives one.",
             )
         )
     if first.examined.any() and not first.examined.all():

@@ -24,10 +24,10 @@ from windtunnel.evaluation.summary.evidence import indices_of
 NOT_ASSESSED = 0  # no verdict has this code
 _OF_SUMMARY = (
     "clean_inputs", "targets", "clean_predictions", "verdicts", "perturbed_inputs", "perturbed_predictions",
-    "perturbation_distance", "worst_by", "certified_verdicts", "certified_by",
+    "perturbation_distance", "worst_by", "certified_verdicts", "certified_by", "sample_states", "drawn",
 )  # fmt: skip
-_KEPT = ("sample_names", "show_sample_names", "class_names", "hard_failures", "reproducibility")
-_HEADLINE = ("clean_accuracy", "worst_case_accuracy", "certified_accuracy")
+_KEPT = ("sample_names", "show_sample_names", "class_names", "hard_failures", "reproducibility", "state_codes")
+_HEADLINE = ("clean_accuracy", "worst_case_accuracy", "certified_accuracy", "robust_accuracy")
 
 
 def write_record(
