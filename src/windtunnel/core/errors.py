@@ -33,8 +33,14 @@ def nearest(given: str, allowed: Iterable[str]) -> str | None:
 
 
 def shown(value: object) -> str:
-    """What was given, as one line of bearable length."""
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    """Return a value as one line of bounded length, whatever it is; `repr` of it may fail."""
+    try:
+        text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    except Exception as error:  # an integer of too many digits, or an object of a user's
+        text = f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
+    if not isinstance(value, str):  # a tensor's has many lines
+        text = " ".join(text.split())
+    text = text if text.isprintable() else ascii(text)
     return text if len(text) <= 100 else f"{text[:60]}... ({len(text)} characters)"
 
 

@@ -82,6 +82,11 @@ def end() -> None:
         watcher.send(("end",))
 
 
+def is_watched() -> bool:
+    """Return True in a process that `run_watched` started, which is ended by the one that watches it."""
+    return _Watcher.connection is not None
+
+
 def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
     """Until the process says what it returns, or ends without a word, or one of its calls takes too long."""
     waiting: list[tuple[str, float]] = []  # of calls inside calls, the limit of the innermost counts

@@ -9,10 +9,10 @@ from torch import nn
 from zoo import ZOO
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
 from windtunnel.assessments.verification.memory import samples_that_suit
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.contracts import Verdict
+from windtunnel.core.limits import OutOfTimeError, memory_limit, time_limit
 
 CPU = torch.device("cpu")
 

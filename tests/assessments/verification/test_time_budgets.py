@@ -10,9 +10,9 @@ from windtunnel.assessments.verification import assess as pipeline
 from windtunnel.assessments.verification import falsifier, search_session, solver_step, steps
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.limits import OutOfTimeError
 
 
 @pytest.fixture

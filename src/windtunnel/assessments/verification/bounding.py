@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.limits import memory_limit, time_limit
 from windtunnel.assessments.verification.lirpa import Bounds, bound_batch
 from windtunnel.assessments.verification.memory import memory_to_use, samples_that_suit
 from windtunnel.core.batches import Incidents, out_of_memory
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import memory_limit, time_limit
 from windtunnel.core.subject import Subject
 
 # A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.

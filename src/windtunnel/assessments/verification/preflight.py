@@ -13,7 +13,6 @@ from torch import nn
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.assessments.verification.step import Trial, library_of_step, step_of
 from windtunnel.assessments.verification.steps import radius_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
@@ -21,6 +20,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Block, Budget
 from windtunnel.params.verification import Radius, VerificationEntry

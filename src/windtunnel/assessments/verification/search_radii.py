@@ -14,7 +14,6 @@ from windtunnel.assessments.verification.branch_and_bound.decide import Inner
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
 from windtunnel.assessments.verification.radius import Known, certified_radius, raise_radius
 from windtunnel.assessments.verification.search_session import WEAKER, Searcher, Session, groups
 from windtunnel.assessments.verification.steps import proves
@@ -23,6 +22,7 @@ from windtunnel.core.batches import Batch, each_batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import OutOfTimeError, time_limit
 from windtunnel.params.verification import BranchAndBound, Radius
 
 

@@ -15,11 +15,11 @@ from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import confirmed
-from windtunnel.assessments.verification.limits import OutOfTimeError, memory_limit, time_limit
 from windtunnel.assessments.verification.memory import memory_to_use
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
+from windtunnel.core.limits import OutOfTimeError, memory_limit, time_limit
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import BranchAndBound
 

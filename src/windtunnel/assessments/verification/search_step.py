@@ -15,7 +15,6 @@ from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import ROUNDING
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.limits import time_limit
 from windtunnel.assessments.verification.search_radii import search_radii
 from windtunnel.assessments.verification.search_session import WEAKER, Searcher, groups, network_of
 from windtunnel.assessments.verification.solver_process import corner
@@ -24,6 +23,7 @@ from windtunnel.assessments.verification.task import Task
 from windtunnel.core.batches import Batch, each_batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import time_limit
 from windtunnel.params.verification import BranchAndBound
 
 _MOST_INNER = 4096  # units: a solver decides nothing larger, and bounds are kept of every sample

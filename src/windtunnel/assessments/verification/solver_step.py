@@ -12,7 +12,6 @@ import torch
 
 from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.limits import OutOfTimeError, time_limit
 from windtunnel.assessments.verification.marabou import (
     CLEAR_LEAD,
     MARABOU_TOLERANCE,
@@ -37,6 +36,7 @@ from windtunnel.core.chunks import of_shape_for
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Verdict
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import OutOfTimeError, time_limit
 from windtunnel.core.subject import Subject
 
 LATE = frozenset({"time-out", "time budget"})

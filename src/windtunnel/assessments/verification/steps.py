@@ -13,7 +13,6 @@ from windtunnel.assessments.verification.canonical.trace import load_tracer
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsifier import falsify
 from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.limits import OutOfTimeError
 from windtunnel.assessments.verification.rows import VerifierRow
 from windtunnel.assessments.verification.spread import bound_all
 from windtunnel.assessments.verification.step import step_of
@@ -21,6 +20,7 @@ from windtunnel.assessments.verification.task import Task
 from windtunnel.core.batches import Batch, run_batches
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import Radius, VerificationEntry

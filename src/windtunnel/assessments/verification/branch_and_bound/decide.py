@@ -19,7 +19,7 @@ from windtunnel.assessments.verification.branch_and_bound.propagation import Bou
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
 from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
-from windtunnel.assessments.verification.limits import OutOfTimeError
+from windtunnel.core.limits import OutOfTimeError
 
 # Iterations: of the margins at first, of the margins later, of the planes.
 _QUICK_ROOT, _ROOT, _PLANES = 20, 60, 60

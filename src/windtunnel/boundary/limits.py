@@ -1,0 +1,55 @@
+"""Call a user's code, or a library on a user's file, with limits on time and memory; whatever it raises is one line."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import torch
+
+from windtunnel.core.endings import is_working
+from windtunnel.core.errors import UserError
+from windtunnel.core.limits import OutOfTimeError, memory_limit, time_limit
+from windtunnel.core.references import users_code
+from windtunnel.core.watched import is_watched
+
+MEMORY_SHARE = 0.8  # of the bytes that are free
+
+
+@contextmanager
+def bounded(what: str, seconds: float, key: str, *, memory: int | None = None) -> Iterator[None]:
+    """Load, build, export or try a model or function of a user's inside the block, with limits.
+
+    `windtunnel check` ends a call that takes longer than `seconds`, a stage one that takes ten times as long, whatever code
+    it is in. Elsewhere, as in a notebook, Python code is interrupted; a call inside a library's C code ends first.
+
+    Args:
+        what: what is called, with its key of params.yaml, for the message.
+        seconds: the time limit.
+        key: the key of params.yaml that raises the limit.
+        memory: the most bytes it may take beside what the process has; a share of what is free by default.
+
+    Raises:
+        UserError: in one line, for whatever the code raises, `sys.exit` included, and for what exceeds a limit.
+
+    """
+    allowed = int(psutil.virtual_memory().available * MEMORY_SHARE) if memory is None else memory
+    alone = not is_watched() and not is_working()
+    with users_code(what, seconds, key):
+        try:
+            with (
+                memory_limit(allowed, torch.device("cpu")),
+                time_limit(time.monotonic() + seconds if alone else math.inf),
+            ):
+                yield
+        except OutOfTimeError as error:
+            raise UserError(f"{what} has not answered in {seconds:g} s; {key} gives it more") from error
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+                raise
+            raise UserError(
+                f"{what} needs more than {allowed / 1e9:.1f} GB of memory, which is what is free"
+            ) from error

@@ -1,0 +1,134 @@
+"""Parse texts that come from outside, with limits on size, depth, aliases and digits.
+
+What passes is made of dictionaries, lists, text, numbers, booleans, dates and None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.docinfo import DocInfo
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from windtunnel.boundary.files import TEXT_BYTES, path_text, read_text
+from windtunnel.core.contracts import Json
+from windtunnel.core.errors import UserError
+
+MAX_VALUES = 100_000  # once aliases and merge keys are written out
+MAX_DEPTH = 64
+MAX_DIGITS = 1000  # of one number
+
+
+def read_yaml(path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int = TEXT_BYTES) -> object:
+    """Read and parse a YAML file; see `open_file` and `parse_yaml`. Raises UserError."""
+    text = read_text(path, where=where, inside=inside, max_bytes=max_bytes)
+    return parse_yaml(text, f"{where}: {path_text(path)}" if where else path_text(path))
+
+
+def parse_yaml(text: str, where: str) -> object:
+    """Parse YAML 1.2, as DVC reads it, so that `1e-3` is a number for both.
+
+    Args:
+        text: one document.
+        where: the file, key or option that it comes from, for the message.
+
+    Raises:
+        UserError: in one line, for what is no YAML, is nested too deeply, holds itself, or is too large once aliases and
+            merge keys are written out.
+
+    """
+    try:
+        yaml = YAML(typ="safe", pure=True)
+        yaml.doc_infos.append(DocInfo())  # where the scanner notes a %YAML directive
+        constructor, _ = yaml.get_constructor_parser(text)
+        node = yaml.composer.get_single_node()
+        if node is None:
+            return None
+        if (size := _expanded_size(node, {}, 1, where)) > MAX_VALUES:
+            raise UserError(f"{where}: its aliases (*) expand to {size:.3g} values; {MAX_VALUES} at most")
+        content: object = constructor.construct_document(node)
+    except UserError:
+        raise
+    except RecursionError as error:
+        raise UserError(f"{where}: is nested too deeply, or holds itself; {MAX_DEPTH} levels at most") from error
+    except Exception as error:  # values such as 2020-99-99 raise ValueError, and ruamel raises IndexError and the like
+        raise UserError(f"{where}: not YAML: {_yaml_mistake(error)}") from error
+    return content
+
+
+def parse_map(text: str, where: str) -> dict[str, object]:
+    """Parse YAML that must be a map of keys. Raises UserError."""
+    content = parse_yaml(text, where)
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: must be a map of keys, got {type(content).__name__}")
+    return content
+
+
+def parse_json(text: str | bytes, where: str, *, max_bytes: int = TEXT_BYTES) -> Json:
+    """Parse JSON. Raises UserError for what is none, is too large, is nested too deeply or holds numbers of too many digits."""
+    if len(text) > max_bytes:
+        raise UserError(f"{where}: has {len(text)} characters; {max_bytes} at most")
+    try:
+        content: Json = json.loads(text, parse_int=_integer)
+    except RecursionError as error:
+        raise UserError(f"{where}: is nested too deeply") from error
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError among them
+        raise UserError(f"{where}: not JSON ({' '.join(str(error).split())[:200]})") from error
+    return content
+
+
+def read_json_map(
+    path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int = TEXT_BYTES
+) -> dict[str, Json]:
+    """Read a JSON file of a user's or a library's that must be a map of keys. Raises UserError."""
+    name = f"{where}: {path_text(path)}" if where else path_text(path)
+    text = read_text(path, where=where, inside=inside, max_bytes=max_bytes)
+    content = parse_json(text, name, max_bytes=max_bytes)
+    if not isinstance(content, dict):
+        raise UserError(f"{name}: must be a map of keys, got {type(content).__name__}")
+    return content
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits; {MAX_DIGITS} at most")
+    return int(digits)
+
+
+def _expanded_size(node: Node, sizes: dict[int, int], depth: int, where: str) -> int:
+    """Count the values that a node stands for once aliases and merge keys are written out, without writing them out.
+
+    Raises UserError for a node that is nested too deeply, holds itself, or is a number of too many digits.
+    """
+    if isinstance(node, ScalarNode):
+        if len(node.value) > MAX_DIGITS and str(node.tag).endswith((":int", ":float")):
+            line = node.start_mark.line + 1
+            raise UserError(f"{where}: line {line}: a number of {len(node.value)} digits; {MAX_DIGITS} at most")
+        return 1
+    if depth > MAX_DEPTH or sizes.get(id(node)) == 0:
+        raise UserError(f"{where}: is nested too deeply, or holds itself; {MAX_DEPTH} levels at most")
+    if id(node) not in sizes:
+        sizes[id(node)] = 0  # being counted
+        sizes[id(node)] = 1 + sum(_expanded_size(child, sizes, depth + 1, where) for child in _children(node))
+    return sizes[id(node)]
+
+
+def _children(node: Node) -> Iterator[Node]:
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                yield key
+            yield value
+    elif isinstance(node, SequenceNode):
+        yield from node.value
+
+
+def _yaml_mistake(error: Exception) -> str:
+    """Return the parser's message without the lines of the file that it repeats."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())[:200]
+    return f"{' '.join(str(problem).split())[:160]} (line {mark.line + 1}, column {mark.column + 1})"

@@ -1,0 +1,72 @@
+"""Write files where a user says: never over an input, never through a link to outside, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from windtunnel.boundary.files import path_text
+from windtunnel.core.errors import UserError
+from windtunnel.core.files import replacing
+
+# Files that no output may replace, whatever it is called: they are the user's or DVC's.
+_PROTECTED_NAMES = frozenset({"params.yaml", "dvc.yaml", "dvc.lock", ".dvcignore", ".gitignore", ".windtunnel.json"})
+_PROTECTED_FOLDERS = frozenset({".git", ".dvc"})
+
+
+def check_output(
+    path: Path, *, where: str, suffixes: Iterable[str] = (), inputs: Iterable[Path] = (), inside: Path | None = None
+) -> Path:
+    """Return `path` if a file may be written there; call it before any work.
+
+    Args:
+        path: where to write; missing folders above it are made later.
+        where: the option that names it, for the message.
+        suffixes: what a file that is there already may end in to be replaced, such as `.html`; any if empty.
+        inputs: files that the command reads.
+        inside: the folder that must not be left, links resolved.
+
+    Raises:
+        UserError: in one line, where something is there that must not be replaced, or a folder above it is none.
+
+    """
+    name = f"{where} {path_text(path)}"
+    try:
+        real = path.resolve()
+        if inside is not None and not real.is_relative_to(inside.resolve()):
+            raise UserError(f"{name}: leads out of {path_text(inside)}, where nothing is written")
+        if path.name in _PROTECTED_NAMES or real.name in _PROTECTED_NAMES or _PROTECTED_FOLDERS & set(real.parts):
+            raise UserError(f"{name}: is a file of the project that is never overwritten; another name is needed")
+        if any(real == Path(source).resolve() or _is_same(real, Path(source)) for source in inputs):
+            raise UserError(f"{name}: is an input of this command and would be overwritten; another name is needed")
+        above = next(parent for parent in real.parents if os.path.lexists(parent))
+        if not above.is_dir():
+            raise UserError(f"{name}: {path_text(above)} is a file, no folder")
+        if not os.path.lexists(real):
+            return path
+        if not real.is_file():
+            raise UserError(f"{name}: is there and no regular file; another name is needed")
+        allowed = tuple(suffixes)
+        if allowed and real.suffix.lower() not in allowed:
+            raise UserError(f"{name}: is there and does not end in {' or '.join(allowed)}; it is not overwritten")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+    return path
+
+
+@contextmanager
+def writing(
+    path: Path, *, where: str, suffixes: Iterable[str] = (), inputs: Iterable[Path] = (), inside: Path | None = None
+) -> Iterator[Path]:
+    """Yield a file beside `path` to write; it takes the place of `path` when the block ends; see `check_output`."""
+    with replacing(check_output(path, where=where, suffixes=suffixes, inputs=inputs, inside=inside)) as temporary:
+        yield temporary
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    try:
+        return first.samefile(second)
+    except OSError:
+        return False
