@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.plugins import model_sources
@@ -40,6 +40,28 @@ class Recipe(Block):
         return {key: value for key, value in values.items() if only.get(key, self.recipe) in self.recipe}
 
 
+class Preprocess(Block):
+    """Describe what the model expects, in the order of application: channels, range, mean and std, layout."""
+
+    layout: Literal["NCHW", "NHWC"] | None = Field(
+        None, description="order of the dimensions; of an ONNX graph its declared shape decides where that is clear"
+    )
+    range: tuple[Number, Number] | None = Field(
+        None, description="black and white: [0, 1] (the default), [0, 255] (that of uint8 graphs), [-1, 1]"
+    )
+    mean: tuple[Number, ...] | None = Field(
+        None, description="a value, or one for each channel, in units of range and in the order of channels"
+    )
+    std: tuple[Annotated[Number, Field(gt=0)], ...] | None = Field(None, description="as mean: (x - mean) / std")
+    channels: Literal["RGB", "BGR", "gray"] = Field("RGB", description="gray: 0.299 R + 0.587 G + 0.114 B")
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Preprocess:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise ValueError(f"range: {list(self.range)}: black is less than white, as in [0, 255]")
+        return self
+
+
 Source = Annotated[str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", more=model_sources)]
 
 
@@ -65,6 +87,9 @@ class Model(Block):
     )
     kwargs: dict[str, Value] = Field(
         default_factory=dict, description="arguments of factory or function, or of the architecture"
+    )
+    preprocess: Preprocess = Field(
+        default_factory=Preprocess, description="what the model expects instead of inputs in [0, 1], RGB, NCHW"
     )
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")

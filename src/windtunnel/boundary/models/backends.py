@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import torch
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
+from windtunnel.boundary.models.preprocess import Preprocessed, same_pixels
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
 from windtunnel.core.watched import limited
@@ -137,8 +137,8 @@ def declared_shape(dimensions: Sequence[int | str | None]) -> tuple[int, ...] | 
 
 
 def in_shape(x: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """The samples x (N, ...) in a graph's own shape, where that has as many numbers; else as they are."""
-    same = shape is None or x.shape[1:] == shape or math.prod(x.shape[1:]) != math.prod(shape)
+    """The samples x (N, ...) in a graph's own shape, where sizes of 1 or a flat vector make the difference; else as they are."""
+    same = shape is None or x.shape[1:] == shape or not same_pixels(x.shape[1:], shape)
     return x if same else x.reshape(x.shape[0], *(shape or ()))
 
 
@@ -181,8 +181,10 @@ class PredictFunction(nn.Module):
 
     Its calls may cost money, so every query (a sample that it is asked about) is counted: `queries_asked` in `calls_made`.
     `allowed` queries may be made, any number where it is None. num_classes: K, once it is known. time_limit: seconds for an
-    answer, in `windtunnel check`.
+    answer, in `windtunnel check`. preprocess: what the function is given instead of inputs in [0, 1]; None for those.
     """
+
+    preprocess: Preprocessed | None
 
     def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
@@ -190,7 +192,7 @@ class PredictFunction(nn.Module):
         self.queries_asked = self.calls_made = 0
         self.allowed: int | None = None
         self.num_classes: int | None = None
-        self.time_limit = 60.0
+        self.time_limit, self.preprocess = 60.0, None
 
     def __reduce__(self) -> NoReturn:
         """Another process would count its own queries, and none would count all."""
@@ -202,7 +204,8 @@ class PredictFunction(nn.Module):
             raise UserError(f"{self.name}: {len(x)} queries more would exceed the {self.allowed} that may be made here")
         self.queries_asked, self.calls_made = self.queries_asked + len(x), self.calls_made + 1
         with users_code(self.name), limited(f"{self.name}: the model", self.time_limit, "model.time_limit"):
-            given = np.asarray(self.predict(x.detach().cpu().numpy().copy()))
+            prepared = x.detach() if self.preprocess is None else self.preprocess.prepared(x.detach())
+            given = np.asarray(self.predict(prepared.cpu().numpy().copy()))
         if given.dtype.kind not in "fiub":
             raise UserError(f"{self.name} returned {given.dtype}; (N, K) probabilities are needed")
         probabilities = given.astype(np.float32)

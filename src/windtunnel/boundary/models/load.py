@@ -17,9 +17,18 @@ from torch import Tensor
 
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import PredictFunction, Program, copy_graph, giving_logits
-from windtunnel.boundary.models.loaders import FACTORY, LOADERS, TORCH, Loaded, loader_of, own_module
+from windtunnel.boundary.models.loaders import (
+    FACTORY,
+    LOADERS,
+    TORCH,
+    Loaded,
+    loader_of,
+    own_module,
+    preprocessed,
+)
+from windtunnel.boundary.models.preprocess import Preprocessed, adapt_graph, steps_of
 from windtunnel.boundary.models.program_gradients import cutting_operator
-from windtunnel.boundary.models.record import MODEL_JSON, read_model, write_model
+from windtunnel.boundary.models.record import MODEL_JSON, Steps, read_model, write_model
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
 from windtunnel.core.artifacts import save_tensors
@@ -32,7 +41,7 @@ from windtunnel.core.files import file_digest, replacing
 from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
 from windtunnel.core.watched import begin, end, limited
-from windtunnel.params.model import Model
+from windtunnel.params.model import Model, Preprocess
 
 UNTRAINED = "untrained"  # the digest of a model that is yet to be trained
 TESTED_DEVICES = ("cpu", "cuda")
@@ -77,19 +86,22 @@ def import_model(
 ) -> None:
     """Make or fetch the model and keep all of it in `directory`, so that later stages read nothing else.
 
-    An ONNX graph is compared with its torch form on the samples `assessed`; without them it has a forward pass alone.
-    `server` is MLflow's `tracking.uri`. Raises UserError where the model is unavailable or its digest is not the
-    `sha256` of params.
+    `model.preprocess` is kept beside it, that of an ONNX graph inside the file. An ONNX graph is compared with its torch
+    form on the samples `assessed`; without them it has a forward pass alone.
+
+    `server` is MLflow's `tracking.uri`. Raises UserError where the model is unavailable or its digest is not the `sha256` of params.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob("weights.*"):
         stale.unlink()
     facts: dict[str, object] = {"source": model.source}
+    steps = _steps(model, train if model.source == "train" else assessed)
     if model.source == "train":
         split = _labelled(train)
-        build = partial(_own_module_to_train, trust_of(model)) if model.factory else None
+        build = partial(_own_module_to_train, trust_of(model), steps) if model.factory else None
         module = train_classifier(model.train, split, seed, pick_device(device), build)
-        save_tensors(dict(module.state_dict()), directory / "weights.pt")
+        weights = module.network if isinstance(module, Preprocessed) else module
+        save_tensors(dict(weights.state_dict()), directory / "weights.pt")
         facts |= {
             "architecture": FACTORY if model.factory else model.train.architecture,
             "recipe": model.train.used(),
@@ -115,12 +127,34 @@ def import_model(
     if assessed is not None and facts.get("form", model.source) == "onnx":
         from windtunnel.boundary.models.onnx_gradients import compare
 
-        facts["gradients"] = compare(directory / str(facts["file"]), assessed.inputs)
+        file = directory / str(facts["file"])
+        facts["expects"] = adapt_graph(file, model.preprocess, assessed.inputs.shape[1:], str(facts["original"]))
+        facts["sha256"], facts["gradients"] = file_digest(file), compare(file, assessed.inputs)
+    elif steps:
+        facts["preprocess"] = steps
     write_model(facts, directory)
 
 
-def _own_module_to_train(trust: Trust) -> torch.nn.Module:
+def _steps(model: Model, data: Dataset | None) -> Steps | None:
+    """`model.preprocess` for the data; None where it changes nothing. Raises UserError where it does not fit them."""
+    if model.preprocess == Preprocess():
+        return None
+    if data is None:
+        raise UserError("model.preprocess: needs the data, whose shape says how many channels there are")
+    if model.source == "train" and not model.factory:
+        raise UserError("model.preprocess: windtunnel's own architectures take inputs in [0, 1]; remove it")
+    values = model.preprocess.model_fields_set & {"range", "mean", "std"}
+    if values and model.source in model_sources() and model_source(model.source).view:
+        raise UserError(
+            f"model.preprocess.{min(values)}: {model.source} brings its normalisation, which is inside already; remove it"
+        )
+    steps = steps_of(model.preprocess, data.inputs.shape[1:])
+    return steps if steps.label else None
+
+
+def _own_module_to_train(trust: Trust, steps: Steps | None) -> torch.nn.Module:
     module = own_module(trust, "it is trained")
+    module = preprocessed(module, steps) if steps else module
     limit_answers(module, trust)
     return module
 
@@ -162,7 +196,9 @@ def preview_classifier(
     if model.source == "train":
         split = _labelled(train)
         if model.factory:
+            steps = _steps(model, split)
             module = own_module(trust_of(model), "it is trained")
+            module = preprocessed(module, steps) if steps else module
         else:
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"

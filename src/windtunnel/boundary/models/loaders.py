@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import OnnxModule, PredictFunction, Program
+from windtunnel.boundary.models.preprocess import Preprocessed
 from windtunnel.boundary.models.program_gradients import open_gradients, opened
 from windtunnel.boundary.models.programs import Refused, read_program
 from windtunnel.boundary.models.record import (
@@ -22,6 +23,7 @@ from windtunnel.boundary.models.record import (
     KeptFile,
     ModelRecord,
     StateDict,
+    Steps,
     Trained,
     narrowed,
 )
@@ -114,7 +116,9 @@ def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     from windtunnel.boundary.models.onnx_gradients import converted
 
     kept = narrowed(Graph, record)
-    path, digest, name, agreement = directory / kept.file, kept.sha256, f"ONNX ({kept.original})", kept.gradients
+    expects = f", {kept.expects}" if kept.expects else ""
+    path, digest, agreement = directory / kept.file, kept.sha256, kept.gradients
+    name = f"ONNX ({kept.original}{expects})"
     if agreement.reason:
         return Loaded(OnnxModule(path), ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
     module = converted(path, agreement.batch)
@@ -173,14 +177,35 @@ def loader_of(source: str, trust: Trust) -> Loader:
     A plug-in is code of somebody else's: raises UserError where model.json alone names it, and params.yaml does not.
     """
     if source in LOADERS:
-        return LOADERS[source]
+        return behind_preprocessing(LOADERS[source])
     if source in plugins("windtunnel.models") and source != trust.plugin and not trust.allow_pickle:
         raise UserError(
             f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
             f"{trust.key}.allow_pickle: true lets it, if you trust them"
         )
     load: Callable[[Mapping[str, object], Path, Trust], Loaded] = model_source(source).load()
-    return lambda record, directory, trust: load(record.facts, directory, trust)
+    return behind_preprocessing(lambda record, directory, trust: load(record.facts, directory, trust))
+
+
+def behind_preprocessing(load: Loader) -> Loader:
+    """Put what model.json keeps of `model.preprocess` before what a loader gives."""
+
+    def loaded(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
+        result, steps = load(record, directory, trust), record.preprocess
+        if steps is None:
+            return result
+        digest = hashlib.sha256(f"{result.digest} {steps.model_dump_json()}".encode()).hexdigest()
+        return replace(result, module=preprocessed(result.module, steps), digest=digest)
+
+    return loaded
+
+
+def preprocessed(module: nn.Module, steps: Steps) -> nn.Module:
+    """Return the module behind `steps`; a predict function stays one, and is given what it expects."""
+    if isinstance(module, PredictFunction):
+        module.preprocess = Preprocessed(nn.Identity(), steps)
+        return module
+    return Preprocessed(module, steps).eval()
 
 
 def load_weights(module: nn.Module, path: Path, original: str) -> None:

@@ -18,10 +18,38 @@ LIMIT = 1e-4  # of the logits' largest spread, as graphs for a verifier are held
 K = TypeVar("K", bound="ModelRecord")
 
 
+class Steps(Record):
+    """A preprocessing for inputs of one shape, in the order in which it is applied."""
+
+    # (channels out, channels in) matrix of `channels`; None where the channels stay as they are
+    mixing: tuple[tuple[float, ...], ...] | None = None
+    # factor of each channel, after the mixing
+    scale: tuple[float, ...] = (1.0,)
+    # summand of each channel, after the scale
+    shift: tuple[float, ...] = (0.0,)
+    # True if the model takes NHWC
+    channels_last: bool = False
+    # False where data are tabular
+    is_image: bool = True
+
+    @property
+    def changes_values(self) -> bool:
+        """True if more than the layout changes."""
+        return self.mixing is not None or set(self.scale) != {1.0} or set(self.shift) != {0.0}
+
+    @property
+    def label(self) -> str:
+        """Name what the model expects, for messages; empty where that is inputs in [0, 1], NCHW."""
+        parts = ["NHWC"] * self.channels_last + ["preprocessed"] * self.changes_values
+        return ", ".join(parts)
+
+
 class ModelRecord(Record):
     """A model of any source. What the source of a library or of a plug-in keeps more is beside it."""
 
     source: str
+    # `model.preprocess`, where it changes anything. The kept file of an ONNX graph has it inside.
+    preprocess: Steps | None = None
 
     @property
     def facts(self) -> dict[str, Value]:
@@ -101,6 +129,8 @@ class Graph(KeptFile):
     """An ONNX graph; one that nobody compared has no torch form."""
 
     gradients: Agreement = NOT_COMPARED
+    # `Steps.label` of what was written into the kept file
+    expects: str = ""
 
 
 class Fetched(Graph):

@@ -235,7 +235,7 @@ class Resolver:
 
 
 # Of `model`: what made the weights, which are an output of `train`, and how long `windtunnel check` waits.
-_NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit")
+_NOT_CALLED = ("train", "path", "uri", "sha256", "time_limit", "preprocess")
 _IN_WORK = Resolved(stage="", work=Work(entry={}, seed=0))
 _STAGES = "windtunnel.operations.stages"
 _RUN = f"{_STAGES}.run"
