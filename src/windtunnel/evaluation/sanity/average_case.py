@@ -13,6 +13,7 @@ from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRu
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
 
+COMMON_SUITE = "common"  # the 15 corruptions of Hendrycks and Dietterich
 SAME = 1e-6  # relative: the published errors have five digits, and the corruption errors are kept to the last
 
 
@@ -36,10 +37,16 @@ def severity_ordered(evidence: Evidence, limit: float) -> CheckResult:
     """Severity 0 is 8-bit rounding alone; every step up makes the image worse.
 
     HARD where rounding alone changes accuracy significantly (exact McNemar, 5 %); WARN where the accuracy of a
-    corruption rises significantly with severity (over all its steps of all corruptions).
+    corruption rises significantly with severity (over all its steps of all corruptions), and where a suite called `common` has
+    one severity: that suite is a mean over severities 1 to 5, and its mild end alone says little of its worst.
     """
-    rising, rounded = [], []
+    rising, rounded, single = [], [], []
     for assessment, pairs in _suites(evidence):
+        if len({severity for _, severity in pairs}) == 1 and COMMON_SUITE in (
+            assessment.name,
+            assessment.metadata.algorithm,
+        ):
+            single.append(assessment.name)
         steps = len(pairs) - len({corruption for corruption, _ in pairs})
         right = assessment.tensor("corruption_predictions") == assessment.tensor("targets")
         if assessment.has("quantised_predictions"):
@@ -60,13 +67,11 @@ def severity_ordered(evidence: Evidence, limit: float) -> CheckResult:
             reason=f"8-bit rounding alone changes accuracy in {', '.join(rounded)}",
             severity=Severity.HARD,
         )
-    names = sorted({r.split()[0] for r in rising})
-    return CheckResult(
-        bool(rising),
-        len(rising),
-        assessments=names,
-        reason=f"accuracy rises with severity: {', '.join(rising)}",
-    )
+    names = sorted({*(r.split()[0] for r in rising), *single})
+    reasons = [f"accuracy rises with severity: {', '.join(rising)}"] if rising else []
+    if single:
+        reasons.append(f"the suite {COMMON_SUITE} at one severity instead of five: {', '.join(single)}")
+    return CheckResult(bool(names), len(rising), assessments=names, reason="; ".join(reasons))
 
 
 @check(

@@ -17,6 +17,12 @@ _TIERS = {
 }
 
 
+# Measured by random draws of the test sets (5 for A18, 2,000 for A10) and by networks of 75 to 97 % accuracy.
+_HONEST_DATA = """
+What A10, A18 and A20 find in honest data: of 100, 200 and 1,000 samples drawn from digits, MNIST, Fashion-MNIST and CIFAR-10, A18 names
+none. It names 1 of 2,000 samples of the MNIST test set and 2 of Fashion-MNIST. Of 500 test samples A20 names 0 of MNIST and 2 of
+Fashion-MNIST. Noise of deviation 0.03, a grey level and a shift by one pixel are found in at least 97 % of all copies. A10 warns in at
+most 1.9 % of draws of 60 samples, for a network of 97 %; it warns in 98 % of draws of 100 samples that a network of 86 % got right."""
 # Measured in CPU seconds on one core of a quiet machine (benchmarks/liars.py has the tables of what they catch).
 _COST = """
 What T1 costs has a floor, since what it attacks is bounded: 25 samples. On 60 digits of 8x8 it is 0.65 s of one core (a student of the
@@ -42,6 +48,7 @@ def _lines() -> Iterator[str]:
     for tier, words in _TIERS.items():
         yield f"- **{tier}**: {words}."
     yield _COST
+    yield _HONEST_DATA
     for letter, title in GROUPS.items():
         yield ""
         yield f"## {letter}. {title}"

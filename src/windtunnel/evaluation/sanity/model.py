@@ -14,6 +14,7 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
+from windtunnel.core.dataset import Dataset
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
@@ -22,14 +23,28 @@ from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.probes import (
     cross_entropy,
     input_gradients,
+    margin_loss,
     need_gradients,
     onnx_logits,
     several_passes,
 )
+from windtunnel.evaluation.summary.evidence import Region
 
 BATCH = 64
 DRAWS = 5
 RANDOMNESS = 1e-4  # of L2-normalised logits; AutoAttack's check_randomized
+# Smallest and largest epsilon in use: RobustBench; AutoAttack (Croce, Hein 2020); MSD (Maini et al. 2020); APGD in L1 (Croce, Hein
+# 2021); VNN-COMP. Of images of VALUES values; L2 grows with the root of their number, L1 with the number.
+USUAL = {
+    "grey": {Norm.LINF: (0.03, 0.4), Norm.L2: (1.0, 3.0), Norm.L1: (8.0, 40.0)},
+    "small colour": {Norm.LINF: (1 / 255, 16 / 255), Norm.L2: (0.25, 2.0), Norm.L1: (8.0, 24.0)},
+    "large colour": {Norm.LINF: (0.5 / 255, 16 / 255), Norm.L2: (0.5, 5.0), Norm.L1: (60.0, 255.0)},
+}
+VALUES = {"grey": 28 * 28, "small colour": 3 * 32 * 32, "large colour": 3 * 224 * 224}
+LARGE_SIDE = 128  # pixels
+FAR = 4
+FEWEST_RIGHT = 50  # samples; 100 % of no more is common
+STEEP = 6  # margins near zero, of which half would be negative were the samples not selected: a chance of 2 %
 
 
 @check(
@@ -148,7 +163,7 @@ def inputs_in_range(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check(
-    "A6", "Epsilon in pixel units", Tier.PASSES, Severity.WARN, threshold=1e-3,
+    "A6", "Epsilon in pixel units and of usual size", Tier.PASSES, Severity.WARN, threshold=1e-3,
     source="RobustBench footnotes; auto-attack#54",
     remedy="Give epsilon on [0, 1] pixels, as a fraction (8/255) where the images have 8 bits.",
 )  # fmt: skip
@@ -156,11 +171,16 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     """An epsilon in 0..255, in units of the standard deviation, or rounded (0.031 for 8/255) is another budget.
 
     HARD for a Linf epsilon above 1. WARN where the images have 8 bits and an epsilon is within 0.1 of a whole number
-    of grey levels and further than the threshold from it, or where no Linf attack moved any pixel by 0.9 epsilon.
+    of grey levels and further than the threshold from it, or where no Linf attack moved any pixel by 0.9 epsilon. WARN where
+    the epsilon of an attack on images is more than four times smaller or larger than those the field uses for the norm (Linf,
+    L2, L1) and the size: an L2 epsilon of 0.2 on 28x28 pixels moves nothing that one could see, and no model.
     """
-    balls = [(p.name, p.region) for p in evidence.assessments if p.region is not None and p.region.norm is Norm.LINF]
-    if not balls:
-        raise NotApplicable("no assessment works in Linf")
+    every_ball = [(p, p.region) for p in evidence.assessments if p.region is not None]
+    balls = [(p.name, ball) for p, ball in every_ball if ball.norm is Norm.LINF]
+    compared = {
+        p.name: _unusual(ball, evidence.subject.dataset) for p, ball in every_ball if p.family in ("attacks", "queries")
+    }
+    unusual = {name: difference for name, difference in compared.items() if difference}
     large = [name for name, ball in balls if ball.epsilon > 1]
     if large:
         worst = max(ball.epsilon for _, ball in balls)
@@ -171,6 +191,17 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
             reason="Linf epsilon above 1: in 0..255?",
             severity=Severity.HARD,
         )
+    if unusual:
+        worst = max(ball.epsilon for p, ball in every_ball if p.name in unusual)
+        return listing(
+            list(unusual),
+            f"{'; '.join(dict.fromkeys(unusual.values()))}:",
+            value=worst,
+            n=len(every_ball),
+            each=unusual,
+        )
+    if not balls:
+        raise NotApplicable("no assessment works in Linf")
     rounded = [
         name
         for name, ball in balls
@@ -200,6 +231,24 @@ def epsilon_in_pixel_units(evidence: Evidence, limit: float) -> CheckResult:
     best = max(ratios.values())
     reason = f"the largest change is {best:.3g} epsilon: were the images rescaled on the way?"
     return CheckResult(best < 0.9, best, assessments=list(ratios) if best < 0.9 else (), reason=reason)
+
+
+def _unusual(ball: Region, dataset: Dataset) -> str:
+    """Return in words how an epsilon differs from those in use for images of this size; empty where it does not."""
+    if not dataset.is_image:
+        return ""
+    channels, height, width = dataset.inputs.shape[1:]
+    kind = "grey" if channels == 1 else "small colour" if min(height, width) < LARGE_SIDE else "large colour"
+    if ball.norm not in USUAL[kind]:
+        return ""
+    smallest, largest = USUAL[kind][ball.norm]
+    values = channels * height * width / VALUES[kind]
+    scale = {Norm.LINF: 1.0, Norm.L2: values**0.5, Norm.L1: values}[ball.norm]
+    low, high = smallest * scale, largest * scale
+    if low / FAR <= ball.epsilon <= high * FAR:
+        return ""
+    size = f"{channels}x{height}x{width}"
+    return f"{ball.norm} {ball.epsilon:.3g}, while {low:.2g} to {high:.2g} is usual for {kind} images of {size}"
 
 
 @check(
@@ -260,14 +309,31 @@ def same_samples(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check(
-    "A10", "True labels", Tier.STORED, Severity.WARN,
-    source="RAITAP documentation",
-    remedy="Give labels (data.labels): accuracies now measure agreement with the unperturbed model.",
+    "A10", "True labels, of samples not selected by them", Tier.STORED, Severity.WARN,
+    source="RAITAP documentation; Heckman 1979 (selection bias)",
+    remedy="Give true labels (data.labels) of samples drawn at random: accuracies now measure agreement with the unperturbed model.",
 )  # fmt: skip
 def true_labels(evidence: Evidence, limit: float) -> CheckResult:
-    """Without labels the model's own predictions are the reference, and clean accuracy is 100 % by construction."""
-    pseudo = not evidence.subject.dataset.labelled
-    return CheckResult(pseudo, float(pseudo), reason="the model's predictions stand in for labels")
+    """Without labels the model's own predictions are the reference, and clean accuracy is 100 % by construction.
+
+    An accuracy of exactly 100 % on more than 50 samples looks as if the model had labelled them, or as if those that it gets
+    right had been selected. An INFO, since a good model reaches it too. A WARN where at least six margins are below a quarter
+    of the median margin and none is negative: a distribution that ends at zero was cut there.
+    """
+    if not evidence.subject.dataset.labelled:
+        return CheckResult(flagged=True, value=1.0, reason="the model's predictions stand in for labels")
+    right, n = int(evidence.subject.clean_correct.sum()), len(evidence.ids)
+    if right < n or n <= FEWEST_RIGHT:
+        return CheckResult(flagged=False, value=0.0, n=n)
+    margins = -margin_loss(evidence.subject.clean_logits, evidence.subject.dataset.targets)
+    narrow = margins < margins.median() / 4
+    reason = (
+        f"all {n} samples are classified as labelled: selected by correctness, or labelled by the model, look like this"
+    )
+    if int(narrow.sum()) < STEEP:
+        return CheckResult(flagged=True, value=1.0, n=n, reason=reason, severity=Severity.INFO)
+    reason += f"; {int(narrow.sum())} margins are below a quarter of the median margin, and none is negative"
+    return CheckResult(flagged=True, value=1.0, n=n, samples=evidence.named(narrow), reason=reason)
 
 
 @check(

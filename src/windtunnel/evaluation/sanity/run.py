@@ -108,7 +108,7 @@ def run_checks(evidence: Evidence, settings: Sanity, only: Iterable[str] | None 
 
 
 # What can be asked before hours are spent: of the model and the samples alone.
-BEFORE_ANY_ASSESSMENT = ("A1", "A2", "A3", "A4", "A5", "A10", "A12", "A13", "A14")
+BEFORE_ANY_ASSESSMENT = ("A1", "A2", "A3", "A4", "A5", "A10", "A12", "A13", "A14", "A25")
 
 
 def queries_before_any_assessment(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Group A, the samples: are they as many as they seem, rightly labelled, and unknown to the model?"""
+"""Group A, the samples: are they as many as they seem, of every class, rightly labelled, and unknown to the model?"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.storage import evenly
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
+from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
 from windtunnel.evaluation.sanity.probes import margin_loss
 from windtunnel.evaluation.sanity.rates import significantly_more
 
@@ -20,6 +21,8 @@ MOST = 500  # samples that are compared with the training split, or evaluated
 NEIGHBOURS = 5
 NEAR = 10_000 * 784  # values that are compared with others at once: 10,000 small images
 SUSPECTS = 2000  # samples that are compared with all others: of any number, so that time grows as the samples do
+CHANCE = 0.001  # below it a class without a sample is no accident of the draw
+REPEATED = 5  # different samples with equal logits make a constant
 
 
 def _groups(inputs: Tensor) -> Tensor:
@@ -56,16 +59,28 @@ def _labels_nearby(inputs: Tensor, labels: Tensor, groups: Tensor, indices: Tens
 def no_sample_twice(evidence: Evidence, limit: float) -> CheckResult:
     """Ten copies of an image are one observation; an interval that counts ten is too narrow by a factor of three.
 
-    The share of samples whose input, bit by bit, another sample before it has.
+    The share of samples whose input another sample before it has, bit by bit; of at most 2,000 images also but for small noise,
+    a grey level or a shift by a pixel (compared at 32 pixels a side at most).
     """
-    groups = _groups(evidence.subject.dataset.inputs)
-    first = torch.full((int(groups.max()) + 1,), len(groups)).scatter_reduce(
-        0, groups, torch.arange(len(groups)), "amin"
+    data = evidence.subject.dataset
+    groups = _groups(data.inputs)
+    order = torch.arange(len(groups))
+    first = torch.full((int(groups.max()) + 1,), len(groups)).scatter_reduce(0, groups, order, "amin")[groups]
+    exact, near = first != order, torch.zeros(len(groups), dtype=torch.bool)
+    compared = order[~exact][evenly(len(groups) - int(exact.sum()), min(len(groups) - int(exact.sum()), SUSPECTS))]
+    if data.is_image:
+        original = copies(data.inputs, compared, fine_images(data.inputs), earlier=True)
+        near[compared] = original >= 0
+        first[compared] = torch.where(original >= 0, original, compared)
+    # Where not all were compared, the rest count as those that were.
+    value = float((exact.sum() + near.sum() * (~exact).sum() / max(1, len(compared))) / len(groups))
+    copied = exact | near
+    pairs = [f"{evidence.ids[i]} of {evidence.ids[int(first[i])]}" for i in copied.nonzero().flatten()[:3].tolist()]
+    reason = (
+        f"{int(exact.sum())} samples are equal to others and {int(near.sum())} of {len(compared)} differ from others by noise, "
+        f"a grey level or a shifted pixel alone ({', '.join(pairs)}): intervals are too narrow"
     )
-    copies = first[groups] != torch.arange(len(groups))
-    value, distinct = float(copies.double().mean()), len(first)
-    reason = f"only {distinct} of {len(groups)} samples are different: intervals are too narrow"
-    return CheckResult(value > limit, value, n=len(groups), samples=evidence.named(copies), reason=reason)
+    return CheckResult(value > limit, value, n=len(groups), samples=evidence.named(copied), reason=reason)
 
 
 @check(
@@ -96,24 +111,25 @@ def equal_inputs_equal_labels(evidence: Evidence, limit: float) -> CheckResult:
 def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
     """A sample of the training split tells nothing of others.
 
-    The share of the first 500 samples whose nearest training sample is equal to them, or differs by less than one grey level
-    (1/255) in the root mean square. Only where the training split is known.
+    The share of the first 500 samples of which a training sample is a copy: for images as in A18, else one that differs by less
+    than 1/255 of the range in the root mean square. Only where the training split is known.
     """
     if evidence.train is None:
         raise NotApplicable("the training split is not known")
-    assessed, known = evidence.subject.dataset.inputs[:MOST].flatten(1), evidence.train.inputs.flatten(1)
-    if assessed.shape[1] != known.shape[1]:
+    assessed, trained_on = evidence.subject.dataset.inputs[:MOST], evidence.train.inputs
+    if assessed.shape[1:] != trained_on.shape[1:]:
         raise NotApplicable("the training split has another shape")
     low, high = evidence.subject.dataset.value_range
-    near = torch.cat(
-        [torch.cdist(assessed, known[p]).amin(1, keepdim=True) for p in sample_parts(known, NEAR)], dim=1
-    ).amin(1)
-    seen = near <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
+    if evidence.subject.dataset.is_image:
+        is_known = copies(assessed, torch.arange(len(assessed)), fine_images(trained_on)) >= 0
+    else:
+        parts = [torch.cdist(assessed, trained_on[p]).amin(1, keepdim=True) for p in sample_parts(trained_on, NEAR)]
+        is_known = torch.cat(parts, 1).amin(1) <= (high - low) / GREY_LEVELS * assessed.shape[1] ** 0.5
     whole = torch.zeros(len(evidence.ids), dtype=torch.bool)
-    whole[: len(seen)] = seen
-    value = float(seen.double().mean())
-    reason = f"{int(seen.sum())} of {len(seen)} samples are in the training split"
-    return CheckResult(value > limit, value, n=len(seen), samples=evidence.named(whole), reason=reason)
+    whole[: len(is_known)] = is_known
+    value = float(is_known.double().mean())
+    reason = f"{int(is_known.sum())} of {len(is_known)} samples are in the training split, or copies of samples there"
+    return CheckResult(value > limit, value, n=len(is_known), samples=evidence.named(whole), reason=reason)
 
 
 @check(
@@ -203,3 +219,52 @@ def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
                 f"the samples are easier than the training split: their margin is larger in {share:.0%} of pairs"
             )
     return CheckResult(bool(reasons), max(drops), n=len(right), reason="; ".join(reasons))
+
+
+@check(
+    "A25", "Every class is assessed and answered", Tier.STORED, Severity.WARN,
+    source="practice: numbers of a part of the task, or of a part of the model",
+    remedy="Assess samples of every class (selection: stratified), or state the classes that the numbers leave out.",
+)  # fmt: skip
+def every_class_is_assessed(evidence: Evidence, limit: float) -> CheckResult:
+    """A number that leaves out a class says nothing of it, and a class answered by a constant cannot be attacked.
+
+    Classes of the model without a single sample: a WARN where a draw of equally frequent classes leaves out as many with a chance
+    of less than 0.1 %, else an INFO (100 images cannot hold 1,000 classes). A WARN also where five or more different samples of
+    one predicted class get equal logits, bit by bit, and those of another class vary. The same where the logit of a class is
+    equal for all samples. An INFO where the logits of every class are constant: the model gives hard labels.
+    """
+    data, logits = evidence.subject.dataset, evidence.subject.clean_logits
+    n, k = logits.shape
+    names = [*data.class_names, *map(str, range(len(data.class_names), k))]
+    missing = [
+        names[i] for i in (torch.bincount(data.targets.clamp(min=0), minlength=k) == 0).nonzero().flatten().tolist()
+    ]
+    reasons, severity = [], Severity.INFO
+    if missing:
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        reasons.append(f"{len(missing)} of {k} classes have no sample ({shown})")
+        severity = Severity.WARN if k * (1 - 1 / k) ** n < CHANCE * len(missing) else severity
+    different = torch.zeros(n, dtype=torch.bool)
+    groups = _groups(data.inputs)
+    different[torch.full((int(groups.max()) + 1,), n).scatter_reduce(0, groups, torch.arange(n), "amin")] = True
+    constant, samples, varying = [], torch.zeros(n, dtype=torch.bool), 0
+    for label in evidence.subject.clean_predictions[different].unique().tolist():
+        mine = different & (evidence.subject.clean_predictions == label)
+        if int(mine.sum()) < REPEATED:
+            continue
+        if (logits[mine] == logits[mine][:1]).all():
+            constant.append(f"{int(mine.sum())} different samples of class {names[label]}")
+            samples |= mine
+        else:
+            varying += 1
+    if constant:
+        severity = Severity.INFO if not varying and len(constant) > 1 else Severity.WARN
+        reasons.append(f"equal logits for {', '.join(constant[:5])}")
+    blind = [names[i] for i in (logits == logits[:1]).all(0).nonzero().flatten().tolist()]
+    if blind and not constant and int(different.sum()) >= REPEATED:
+        severity = Severity.WARN
+        reasons.append(f"the logit of class {', '.join(blind[:5])} is the same for every sample")
+    return CheckResult(
+        bool(reasons), len(missing), n=k, samples=evidence.named(samples), reason="; ".join(reasons), severity=severity
+    )
