@@ -1,15 +1,26 @@
 """The evidence pack: whole, verified by its own script, and never more than was measured."""
 
 import json
+import os
+import string
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from click.testing import CliRunner
+from dvc_data.hashfile.hash import hash_file
+from dvc_data.hashfile.hash_info import HashInfo
+from dvc_data.hashfile.tree import Tree
+from dvc_objects.fs.local import LocalFileSystem
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from tests.made import content
+from windtunnel.cli.evidence import evidence
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest, write_json
 from windtunnel.core.gate import Decision, GateResult, gate_json
@@ -28,10 +39,54 @@ verification:
 BALL = {"perturbation": {"norm": "Linf", "epsilon": 0.1}}
 CLEAN = {"clean_accuracy": 0.9, "clean_accuracy_ci_low": 0.8, "clean_accuracy_ci_high": 0.95}
 
+ATTACKED = {"worst_case_accuracy": 0.3, "worst_case_accuracy_ci_low": 0.2, "worst_case_accuracy_ci_high": 0.4}
+SANDWICH = [
+    {
+        "norm": "Linf",
+        "epsilon": 0.1,
+        "n": 20,
+        "n_attacked": 20,
+        "n_examined": 20,
+        **ATTACKED,
+        "certified_accuracy": 0.2,
+    },
+    {"norm": "Linf", "epsilon": 0.05, "n": 10, "n_attacked": 0, "n_examined": 10, "certified_accuracy": 0.5},
+]
+
 
 def write_gate(*failures: str) -> None:
     decision = Decision.UNSOUND if failures else Decision.PASSED
     write_json(gate_json(GateResult(decision, (), failures)), Path("reports/gate.json"))
+
+
+def md5(path: Path) -> str:
+    """As DVC itself computes it."""
+    if path.is_file():
+        return hash_file(str(path), LocalFileSystem(), "md5")[1].value
+    tree = Tree()
+    for file in path.rglob("*"):
+        if file.is_file() and file.name != "runtime.json":
+            tree.add(file.relative_to(path).parts, None, HashInfo("md5", md5(file)))
+    tree.digest()
+    return tree.hash_info.value
+
+
+def write_lock(stages: dict[str, list[str]], deps: dict[str, list[str]] | None = None) -> None:
+    def files(paths: list[str]) -> list[dict[str, str]]:
+        return [{"path": f"reports/{path}", "hash": "md5", "md5": md5(Path("reports", path))} for path in paths]
+
+    locked = {
+        name: {"cmd": "c", "deps": files((deps or {}).get(name, [])), "outs": files(outs)}
+        for name, outs in stages.items()
+    }
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": locked}))
+
+
+STAGES = {
+    **{f"attack@{name}": [f"robustness/{name}"] for name in ("clean", "pgd", "crown", "smooth")},
+    "train": ["model"], "sanity": ["sanity"], "summary": ["summary", "metrics.json"], "gate": ["gate.json"],
+    "report": ["report.pdf", "report.html"],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -39,7 +94,6 @@ def pack(tmp_path, monkeypatch):
     """A small finished run, and its pack."""
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(PARAMS)
-    Path("dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
     digests = {"model_digest": "a" * 64, "dataset_digest": "b" * 64}
     rows = {
         "robustness/clean": ("statistical_sampling", "windtunnel", "identity", CLEAN),
@@ -48,7 +102,7 @@ def pack(tmp_path, monkeypatch):
                              {**CLEAN, "certified_accuracy": 0.2, "verified_rate": 0.2, "n_samples": 20}),
         "robustness/smooth": ("formal_verification", "windtunnel", "smoothing",
                               {**CLEAN, "certified_accuracy": 0.5, "verified_rate": 0.5, "n_samples": 20}),
-        "summary": ("empirical_attack", "windtunnel", "worst case", {**CLEAN, "worst_case_accuracy": 0.3, "certified_accuracy": 0.2}),
+        "summary": ("empirical_attack", "windtunnel", "worst case", {**CLEAN, "n_samples": 20, "sandwich": SANDWICH}),
         "sanity": ("statistical_sampling", "windtunnel", "sanity", CLEAN),
     }  # fmt: skip
     for folder, (kind, library, algorithm, metrics) in rows.items():
@@ -62,6 +116,8 @@ def pack(tmp_path, monkeypatch):
         write_json({}, Path("reports") / name)
     for name in ("report.pdf", "report.html"):
         Path("reports", name).write_text("the report")
+    write_lock(STAGES, {"report": ["metrics.json", "robustness"]})
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     write_evidence(Path("pack.zip"))
     folder = tmp_path / "unpacked"
     with zipfile.ZipFile("pack.zip") as archive:
@@ -69,8 +125,10 @@ def pack(tmp_path, monkeypatch):
     return folder
 
 
-def verified(folder: Path) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-I", folder / "verify.py"], capture_output=True, text=True, check=False)
+def verified(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, folder / "verify.py", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 def test_it_holds_the_run_and_its_own_script_verifies_every_file(pack):
@@ -124,13 +182,19 @@ def test_the_model_card_is_of_hugging_faces_format(pack):
     (model,) = YAML(typ="safe").load(front)["model-index"]
     (result,) = model["results"]
     assert result["task"]["type"] == "image-classification"
-    assert {m["type"]: m["value"] for m in result["metrics"]} == {
-        "accuracy": 0.9, "certified_accuracy": 0.2, "worst_case_accuracy": 0.3,
-    }  # fmt: skip
-    assert "| worst case accuracy | 30.0% |" in body
+    assert [(m["type"], m["value"]) for m in result["metrics"]] == [
+        ("accuracy", 0.9), ("certified_accuracy", 0.2), ("worst_case_accuracy", 0.3), ("certified_accuracy", 0.5),
+    ]  # fmt: skip
+    assert "| worst case accuracy | Linf | 0.1 | 20 | 30.0% | 20.0% to 40.0% |" in body
+    assert (
+        "| certified accuracy | Linf | 0.05 | 10 | 50.0% | not known |" in body
+    )  # every budget, not only the run's own
+    assert "| accuracy | none | none | 20 | 90.0% | 80.0% to 95.0% |" in body
+    (worst,) = [m for m in result["metrics"] if m["type"] == "worst_case_accuracy"]
+    assert worst["args"] == {"norm": "Linf", "epsilon": 0.1, "n": 20, "interval_95": [0.2, 0.4]}
 
 
-def test_equal_runs_give_equal_bytes_and_a_missing_report_is_one_line(pack):
+def test_equal_runs_packed_at_the_same_time_give_equal_bytes_and_a_missing_report_is_one_line(pack):
     first = file_digest(Path("pack.zip"))
     write_evidence(Path("pack.zip"))
     assert file_digest(Path("pack.zip")) == first
@@ -142,6 +206,7 @@ def test_equal_runs_give_equal_bytes_and_a_missing_report_is_one_line(pack):
 
 def test_a_run_that_must_not_be_believed_says_so_first_and_has_no_numbers_for_a_model_card(pack, tmp_path):
     write_gate("sanity check B1: inputs outside the box (pgd)")
+    write_lock(STAGES)
     write_evidence(Path("unsound.zip"))
     with zipfile.ZipFile("unsound.zip") as archive:
         card, clauses = (archive.read(name).decode() for name in ("model_card.md", "clauses.md"))
@@ -161,3 +226,168 @@ def test_results_of_other_params_than_those_that_would_be_packed_are_refused(pac
     with pytest.raises(UserError, match=r"params\.yaml: the results were computed with another attacks\.pgd"):
         write_evidence(Path("again.zip"))
     assert not Path("again.zip").exists()
+
+
+def test_numbers_that_somebody_edited_are_refused(pack):
+    path = Path("reports/robustness/pgd/metadata.json")
+    before = path.read_text()
+    path.write_text(before.replace("0.3", "0.999"))
+    with pytest.raises(UserError, match=r"records other results: reports/robustness/pgd is not what attack@pgd left"):
+        write_evidence(Path("again.zip"))
+    path.write_text(before)
+    Path("reports/robustness/pgd/robustness_data.pt").write_bytes(b"other tensors")
+    with pytest.raises(UserError, match=r"reports/robustness/pgd is not what attack@pgd left"):
+        write_evidence(Path("again.zip"))
+    assert not Path("again.zip").exists()
+
+
+def test_results_that_the_lock_does_not_know_and_a_report_of_other_results_are_refused(pack):
+    write_lock({name: outs for name, outs in STAGES.items() if name != "gate"})
+    with pytest.raises(UserError, match=r"reports/gate\.json is no output of a stage"):
+        write_evidence(Path("again.zip"))
+    write_lock(STAGES, {"report": ["metrics.json", "robustness"]})
+    path = Path("reports/robustness/pgd/metadata.json")
+    path.write_text(path.read_text().replace("0.3", "0.999"))
+    lock = json.loads(Path("dvc.lock").read_text())
+    lock["stages"]["attack@pgd"]["outs"][0]["md5"] = md5(path.parent)  # as `dvc commit attack@pgd` would have it
+    Path("dvc.lock").write_text(json.dumps(lock))
+    with pytest.raises(UserError, match=r"report\.pdf was made from another reports/robustness than there is now"):
+        write_evidence(Path("again.zip"))
+
+
+def test_date_commit_and_version_are_in_the_pack_and_its_report_and_not_in_the_stage_s(pack):
+    made = json.loads((pack / "pack.json").read_text())
+    assert made["date"] == "2023-11-14T22:13:20Z"
+    assert made["tool"] == "windtunnel"
+    assert made["version"]
+    assert {"commit", "redacted"} <= made.keys()
+    assert (pack / "report_dated.pdf").read_bytes().startswith(b"%PDF")
+    assert (pack / "reports" / "report.pdf").read_text() == "the report"
+
+
+def test_a_changed_manifest_is_found_by_the_root_digest_and_else_the_pack_is_not_anchored(pack):
+    root = file_digest(pack / "digests.json")
+    assert write_evidence(Path("pack.zip")).root == root
+    assert "consistent, not anchored" in verified(pack).stdout
+    anchored = verified(pack, "--expect", root)
+    assert (anchored.returncode, "anchored by the expected root digest" in anchored.stdout) == (0, True)
+    assert verified(Path.cwd() / "unpacked", str(Path.cwd() / "pack.zip"), "--expect", root).returncode == 0
+    (pack / "clauses.md").write_text("99.9%")
+    manifest = json.loads((pack / "digests.json").read_text())
+    manifest["files"]["clauses.md"] = file_digest(pack / "clauses.md")
+    (pack / "digests.json").write_text(json.dumps(manifest))
+    assert verified(pack).returncode == 0
+    done = verified(pack, "--expect", root)
+    assert done.returncode == 1
+    assert "changed: digests.json" in done.stdout
+
+
+def test_a_signature_is_what_ssh_keygen_accepts_and_a_changed_manifest_breaks_it(pack, tmp_path):
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    write_evidence(Path("signed.zip"), key)
+    folder = tmp_path / "signed"
+    with zipfile.ZipFile("signed.zip") as archive:
+        archive.extractall(folder)
+    public = Path(f"{key}.pub")
+    (tmp_path / "allowed").write_text(f"auditor {public.read_text()}")
+    command = ["ssh-keygen", "-Y", "verify", "-f", tmp_path / "allowed", "-I", "auditor", "-n", "windtunnel-evidence"]
+    command += ["-s", folder / "digests.json.sig"]
+    manifest = (folder / "digests.json").read_bytes()
+    assert subprocess.run(command, input=manifest, capture_output=True, check=False).returncode == 0
+    done = verified(folder, "--key", str(public))
+    assert (done.returncode, "anchored by the signature" in done.stdout) == (0, True), done
+    assert "missing: digests.json.sig" in verified(pack, "--key", str(public)).stdout
+    (folder / "digests.json").write_bytes(manifest.replace(b"sha256", b"sha257"))
+    assert "is not a signature of digests.json" in verified(folder, "--key", str(public)).stdout
+    (tmp_path / "no-key").write_text("no key")
+    with pytest.raises(UserError, match=r"--sign: .*no-key"):
+        write_evidence(Path("signed.zip"), tmp_path / "no-key")
+
+
+def test_a_key_with_a_passphrase_is_refused_with_the_command_that_takes_it(pack, tmp_path):
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "hunter2", "-f", key], check=True)
+    with pytest.raises(
+        UserError, match=r"has a passphrase; unpack the pack and sign by: ssh-keygen -Y sign -n windtunnel-evidence"
+    ):
+        write_evidence(Path("signed.zip"), key)
+
+
+def test_the_script_runs_no_module_of_the_folder_and_follows_no_link(pack):
+    for name in ("hashlib", "json", "argparse", "zipfile", "__future__", "typing"):
+        (pack / f"{name}.py").write_text("import os; os._exit(0)  # whatever was changed")
+    (pack / "link").symlink_to("/etc/passwd")
+    (pack / "folder").symlink_to("/etc")
+    os.mkfifo(pack / "pipe")
+    environment = {**os.environ, "PYTHONPATH": "."}
+    command = [sys.executable, "verify.py"]
+    done = subprocess.run(command, cwd=pack, env=environment, capture_output=True, text=True, check=False, timeout=20)
+    assert done.returncode == 1, done
+    for line in ("a link: link", "a link: folder", "no regular file: pipe", "not of the pack: json.py"):
+        assert line in done.stdout
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"files": 3}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"files": {"a": []}}',
+        b'{"files": {"../a": "b"}}',
+        b"1" * 10_000,
+    ],
+)
+def test_a_damaged_manifest_is_a_line_and_no_traceback(pack, content):
+    (pack / "digests.json").write_bytes(content)
+    done = verified(pack)
+    assert (done.returncode, done.stderr) == (1, ""), done
+    assert done.stdout.strip()
+
+
+def test_a_damaged_zip_and_a_missing_pack_are_a_line_each(pack, tmp_path):
+    whole = Path("pack.zip").read_bytes()
+    for name, damaged in {
+        "cut.zip": whole[:-100],
+        "flipped.zip": whole[:5000] + b"#" * 50 + whole[5050:],
+        "no.zip": b"",
+    }.items():
+        (tmp_path / name).write_bytes(damaged)
+        done = verified(pack, str(tmp_path / name))
+        assert (done.returncode, done.stderr) == (1, ""), (name, done)
+    assert verified(pack, str(tmp_path / "missing.zip")).stdout.startswith("cannot be checked: FileNotFoundError")
+
+
+PASSWORDS = st.text(string.printable, min_size=4, max_size=20).map(lambda text: f"Qz{text}zQ")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    PASSWORDS,
+    st.sampled_from(
+        ["postgresql://alice:{}@host/db", "mssql+pyodbc:///?odbc_connect=UID=a;PWD={}", "https://h/?token={}"]
+    ),
+)
+def test_a_pack_never_holds_a_password(pack, monkeypatch, password, address):
+    monkeypatch.setattr("windtunnel.operations.evidence.pack._dated_report", lambda *_: b"")  # it takes a second
+    uri = address.format(password if "@" in address else quote(password, safe=""))
+    YAML().dump({**YAML(typ="safe").load(PARAMS), "tracking": {"uri": uri}}, Path("params.yaml"))
+    write_evidence(Path("secret.zip"))
+    with zipfile.ZipFile("secret.zip") as archive:
+        for name in archive.namelist():
+            content = archive.read(name)
+            assert not any(form.encode() in content for form in (password, quote(password, safe=""), "Qz", "zQ")), name
+        assert YAML(typ="safe", pure=True).load(archive.read("params.yaml"))["attacks"]["pgd"]["algorithm"] == "PGD"
+        assert json.loads(archive.read("pack.json"))["redacted"] == ["params.yaml"]
+
+
+def test_an_output_that_is_no_zip_is_refused_before_it_overwrites_anything(pack):
+    before = Path("params.yaml").read_bytes()
+    done = CliRunner().invoke(evidence, ["--output", "params.yaml"])
+    assert isinstance(done.exception, UserError)
+    assert "a pack is a .zip" in str(done.exception)
+    assert Path("params.yaml").read_bytes() == before

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+
+from windtunnel.core.files import RUNTIME_FILE
+from windtunnel.core.layout import REPORTS
 
 
 class LockedFile(BaseModel):
@@ -58,3 +65,42 @@ def read_lock(path: Path, *, exact: bool = False) -> dict[str, LockedStage]:
         return _Lock.model_validate(content).stages
     except (OSError, YAMLError, UnicodeDecodeError, ValidationError):
         return {}
+
+
+def differing_results(lock: Mapping[str, LockedStage], files: Iterable[Path]) -> Iterator[str]:
+    """Yield a phrase for each file that is not what the stages of `lock` left or, between stages, what they read.
+
+    Every byte is read: DVC itself trusts the size and time of a file that it has seen before.
+    """
+    outs = {out.path: (label, out.md5) for label, stage in lock.items() for out in stage.outs}
+    owners: dict[str, list[Path]] = {}
+    for file in files:
+        folders = [path.as_posix() for path in (file, *file.parents)]
+        owner = next((folder for folder in folders if folder in outs), None)
+        if owner is None:
+            yield f"{file} is no output of a stage"
+        else:
+            owners.setdefault(owner, []).append(file)
+    md5_of = cache(_md5)
+    yield from (
+        f"{path} is not what {outs[path][0]} left" for path in sorted(owners) if md5_of(Path(path)) != outs[path][1]
+    )
+    for path in sorted(owners):
+        label = outs[path][0]
+        for name, md5 in lock[label].md5_of_deps.items():
+            if name.startswith(f"{REPORTS}/") and md5 != (outs[name][1] if name in outs else md5_of(Path(name))):
+                yield f"{path} was made from another {name} than there is now"
+
+
+def _md5(path: Path) -> str:
+    """Return the md5 of a file or a directory as dvc.lock has it."""
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if not p.is_dir() and p.name != RUNTIME_FILE)
+        rows = [{"md5": _md5(file), "relpath": file.relative_to(path).as_posix()} for file in files]
+        rows.sort(key=lambda row: row["relpath"])
+        return hashlib.md5(json.dumps(rows, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    except OSError:
+        return ""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
+import tempfile
+import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
@@ -14,20 +19,28 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from windtunnel.boundary.models.record import MODEL_JSON
+from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, replacing
 from windtunnel.core.gate import read_gate
-from windtunnel.core.layout import GATE, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.core.metadata import Record, number, read_metadata
+from windtunnel.core.layout import GATE, LOCK, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.core.metadata import Rate, Record, rate, read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE
+from windtunnel.core.revision import commit
+from windtunnel.core.sandwich import layers_in
+from windtunnel.operations.dvc_lock import differing_results, read_lock
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Run
+from windtunnel.operations.evidence.sign import sign
+from windtunnel.operations.redaction import TEXT_SUFFIXES, redacted_file, secrets_of
 from windtunnel.operations.revisions import other_params
 from windtunnel.operations.tracking.describe import not_valid
 from windtunnel.params.load import entries, load_params, read_params
+from windtunnel.params.results import Report
+from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.pdf import render_pdf
 
-LOCK = Path("dvc.lock")
-_OLDEST = (1980, 1, 1, 0, 0, 0)  # no time of packing: equal runs give equal bytes
+_OLDEST = (1980, 1, 1, 0, 0, 0)  # of every file in the zip: the time of packing is in pack.json alone
 
 
 class Environment(Record):
@@ -51,49 +64,104 @@ class Manifest(Record):
     files: dict[str, str]
 
 
-def write_evidence(path: Path) -> int:
-    """Write the pack of the last run as a zip; the number of files in it.
+class PackRecord(Record):
+    """pack.json: when the pack was made (UTC), from which git commit, by which version of which tool.
 
-    Raises UserError where a part of the run is missing, or was computed with other params than params.yaml has now.
+    redacted: files from which credentials were removed, so that they differ from those of the run.
     """
-    params = load_params()
+
+    date: str
+    commit: str
+    tool: str
+    version: str
+    redacted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A pack that was written: how many files it holds, and the sha256 of its manifest, which decides all of them."""
+
+    n_files: int
+    root: str
+
+
+def write_evidence(path: Path, key: Path | None = None) -> Pack:
+    """Write the pack of the last run as a zip, signed by the OpenSSH key in the file `key` where it is given.
+
+    Raises:
+        UserError: A part of the run is missing, differs from what dvc.lock records, or was computed with other params than
+            params.yaml has now.
+
+    """
+    if path.suffix != ".zip":
+        raise UserError(f"--output: {path}: a pack is a .zip, for example {path.with_suffix('.zip')}")
+    params, raw = load_params(), read_params(PARAMS_FILE)
     names = ["clean", *(name for _, name, _ in entries(params))]
     folders = {name: ROBUSTNESS / name for name in names} | {"summary": SUMMARY, "sanity": SANITY}
-    required = [
-        PARAMS_FILE,
-        LOCK,
-        METRICS,
-        GATE,
-        MODEL / MODEL_JSON,
-        *(folder / METADATA_FILE for folder in folders.values()),
-    ]
-    wanted = [*required, SUMMARY / OUTCOMES_FILE, *(REPORTS / f"report.{e}" for e in ("pdf", "html"))]
-    if missing := [str(file) for file in wanted if not file.is_file()]:
+    results = [METRICS, GATE, MODEL / MODEL_JSON, *(folder / METADATA_FILE for folder in folders.values()),
+               SUMMARY / OUTCOMES_FILE, *(REPORTS / f"report.{e}" for e in ("pdf", "html"))]  # fmt: skip
+    if missing := [str(file) for file in (PARAMS_FILE, LOCK, *results) if not file.is_file()]:
         raise UserError(f"evidence: {', '.join(missing)}: no such file. Run dvc repro first")
-    if other := sorted(set(other_params(LOCK, read_params(PARAMS_FILE)))):
+    data = [folder / DATA_FILE for folder in folders.values() if (folder / DATA_FILE).is_file()]
+    if other := sorted(set(other_params(LOCK, raw))):
         raise UserError(
             f"evidence: {PARAMS_FILE}: the results were computed with another {', '.join(other)}. Run dvc repro first"
         )
-    failures = read_gate(GATE).hard_failures
-    files = {file.as_posix(): file.read_bytes() for file in wanted}
+    if differing := [*differing_results(read_lock(LOCK, exact=True), [*results, *data])]:
+        more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+        raise UserError(
+            f"evidence: {LOCK} records other results: {'; '.join(differing[:5])}{more}. `dvc checkout --force` brings back what it "
+            f"records, `dvc repro` computes what is missing"
+        )
+    failures, record = read_gate(GATE).hard_failures, _origin()
+    secrets = secrets_of(raw)
+    files, redacted = {}, []
+    for file in (PARAMS_FILE, LOCK, *results):
+        content = file.read_bytes()
+        if file.suffix in TEXT_SUFFIXES:
+            clean = redacted_file(content.decode(), file.suffix, secrets).encode()
+            redacted += [file.as_posix()] if clean != content else []
+            content = clean
+        files[file.as_posix()] = content
     assessed = {name: read_metadata(folder) for name, folder in folders.items() if name != "sanity"}
     digests = {name: sha256(content).hexdigest() for name, content in files.items()}
-    tensors = {f"{folder}/{DATA_FILE}": file_digest(folder / DATA_FILE) for folder in folders.values()
-               if (folder / DATA_FILE).is_file()}  # fmt: skip
+    tensors = {file.as_posix(): file_digest(file) for file in data}
+    files["pack.json"] = _json(record.model_copy(update={"redacted": tuple(redacted)}))
     files["environment.json"] = _json(_environment())
     files["tensors.json"] = _json(TensorsRecord(not_packed="dvc pull fetches these files, by dvc.lock", sha256=tensors))
     files["clauses.md"] = clauses_text(assessed, digests, failures).encode()
     files["model_card.md"] = model_card(assessed, digests, failures).encode()
+    files["report_dated.pdf"] = _dated_report(params.report, names, record)
     files["verify.py"] = Path(verify.__file__).read_bytes()
-    everything = {name: sha256(content).hexdigest() for name, content in files.items()}
-    files["digests.json"] = _json(Manifest(files=everything))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".partial")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    manifest = _json(Manifest(files={name: sha256(content).hexdigest() for name, content in sorted(files.items())}))
+    files[verify.MANIFEST] = manifest
+    if key is not None:
+        files[verify.SIGNATURE] = sign(manifest, key)
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
-            archive.writestr(zipfile.ZipInfo(name, _OLDEST), content)
-    temporary.replace(path)
-    return len(files)
+            archive.writestr(zipfile.ZipInfo(name, _OLDEST), content, zipfile.ZIP_DEFLATED)
+    return Pack(len(files), sha256(manifest).hexdigest())
+
+
+def _origin() -> PackRecord:
+    """Return when, from which commit and by which version the pack is made; SOURCE_DATE_EPOCH fixes the time."""
+    text = os.environ.get("SOURCE_DATE_EPOCH") or str(int(time.time()))
+    try:
+        date = datetime.fromtimestamp(int(text), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UserError(f"SOURCE_DATE_EPOCH: {text[:40]!r} is no number of seconds since 1970") from error
+    version = importlib.metadata.version("windtunnel")
+    return PackRecord(date=f"{date:%Y-%m-%dT%H:%M:%SZ}", commit=commit(), tool="windtunnel", version=version)
+
+
+def _dated_report(options: Report, names: Sequence[str], record: PackRecord) -> bytes:
+    """Return the report as PDF with the date, commit and version of the pack; the stage's report.pdf has none."""
+    report = build_report(REPORTS, options, names, dated=True)
+    facts = (("packed", record.date), ("from commit", record.commit or "none"), (record.tool, record.version))
+    front = replace(report.front, facts=(*report.front.facts, *facts))
+    with tempfile.TemporaryDirectory() as folder:
+        render_pdf(replace(report, front=front), Path(folder) / "report.pdf")
+        return (Path(folder) / "report.pdf").read_bytes()
 
 
 def clauses_text(run: Run, digests: Mapping[str, str], failures: Sequence[str] = ()) -> str:
@@ -121,35 +189,71 @@ def model_card(run: Run, digests: Mapping[str, str], failures: Sequence[str] = (
     """
     if failures:
         return "\n".join(["## Robustness", "", *_first(failures)])
-    summary, origin = run["summary"].metrics, run["summary"].provenance
-    numbers = {"accuracy": number(run["clean"].metrics, "clean_accuracy")}
-    numbers |= {key: number(summary, key) for key in ("certified_accuracy", "worst_case_accuracy") if key in summary}
+    origin = run["summary"].provenance
+    numbers = [*_published(run)]
     digest = origin.dataset_digest[:12]
-    metrics = [{"type": key, "value": round(value, 6), "name": key.replace("_", " ")} for key, value in numbers.items()]
+    metrics = [number.as_metric() for number in numbers]
     result = {"task": {"type": "image-classification"}, "dataset": {"type": digest, "name": f"assessed samples {digest}"},
               "metrics": metrics}  # fmt: skip
-    name = f"model {origin.model_digest[:12]}"
     front = StringIO()
-    YAML(typ="safe", pure=True).dump({"model-index": [{"name": name, "results": [result]}]}, front)
+    YAML(typ="safe", pure=True).dump(
+        {"model-index": [{"name": f"model {origin.model_digest[:12]}", "results": [result]}]}, front
+    )
     file = f"{SUMMARY}/{METADATA_FILE}"
-    rows = [f"| {key.replace('_', ' ')} | {value:.1%} |" for key, value in numbers.items()]
-    lines = [
-        "---",
-        front.getvalue().rstrip(),
-        "---",
-        "",
-        "## Robustness",
-        "",
-        "| metric | value |",
-        "| --- | ---: |",
-        *rows,
-        "",
-    ]
-    lines += [
-        f"Assessed by windtunnel; all numbers with their intervals are in `{file}` (sha256 `{digests[file]}`).",
-        "",
-    ]
+    rows = [number.as_row() for number in numbers]
+    lines = ["---", front.getvalue().rstrip(), "---", "", "## Robustness", "",
+             "| metric | norm | epsilon | samples | value | 95 % interval |", "| --- | --- | --- | ---: | ---: | --- |",
+             *rows, "", f"Assessed by windtunnel; the numbers are in `{file}` (sha256 `{digests[file]}`).", ""]  # fmt: skip
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number of the model card: its metric, value with interval, budget and number of samples."""
+
+    key: str
+    rate: Rate
+    n: int | None
+    norm: str = "none"
+    epsilon: float | None = None
+
+    def as_metric(self) -> dict[str, object]:
+        """Return the metric as Hugging Face's model-index has it; `args` says what the value is of."""
+        limits = self.rate.limits
+        about = {"norm": self.norm, "epsilon": self.epsilon, "n": self.n,
+                 "interval_95": [round(end, 6) for end in limits] if limits else None}  # fmt: skip
+        args = {key: value for key, value in about.items() if value is not None}
+        return {"type": self.key, "value": round(self.rate.value, 6), "name": self.key.replace("_", " "), "args": args}
+
+    def as_row(self) -> str:
+        """Return a row of the table."""
+        limits = self.rate.limits
+        interval = f"{limits[0]:.1%} to {limits[1]:.1%}" if limits else "not known"
+        epsilon = "none" if self.epsilon is None else epsilon_text(self.epsilon)
+        n = "not known" if self.n is None else self.n
+        name = self.key.replace("_", " ")
+        return f"| {name} | {self.norm} | {epsilon} | {n} | {self.rate.value:.1%} | {interval} |"
+
+
+def _published(run: Run) -> Iterator[_Number]:
+    """Yield clean accuracy and both ends of the sandwich at every budget, the run's own budget first."""
+    clean, summary = run["clean"].metrics, run["summary"]
+    n = summary.metrics.get("n_samples", clean.get("n_samples"))
+    n_samples = n if isinstance(n, int) else None
+    if (accuracy := rate(clean, "clean_accuracy")) is not None:
+        yield _Number("accuracy", accuracy, n_samples)
+    region, layers = summary.semantics.perturbation, layers_in(summary.metrics)
+    if not layers:  # of an older version
+        for key in ("certified_accuracy", "worst_case_accuracy"):
+            if (value := rate(summary.metrics, key)) is not None:
+                yield _Number(key, value, n_samples, str(region.norm or "none"), region.epsilon)
+    for layer in layers:
+        n = (
+            (layer.n_attacked or layer.n) if layer.states else layer.n
+        )  # without states: of an older version, over all samples
+        for key, value in (("certified_accuracy", layer.certified), ("worst_case_accuracy", layer.worst_case)):
+            if value is not None:
+                yield _Number(key, value, n, layer.norm.value, layer.epsilon)
 
 
 def _first(failures: Sequence[str]) -> list[str]:

@@ -11,10 +11,11 @@ from urllib.parse import urlparse
 
 from windtunnel.boundary.mlflow_moved import ARTIFACTS
 from windtunnel.boundary.mlflow_server import connect, main_root, store_lock
-from windtunnel.core.credentials import without_credentials
 from windtunnel.core.files import DATA_FILE
 from windtunnel.core.layout import Layout
+from windtunnel.operations.redaction import TEXT_SUFFIXES, redacted_file, secrets_of
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
+from windtunnel.params.load import read_params
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,7 +31,6 @@ _EXPERIMENT = {
         "`windtunnel ui` opens this list with the right columns."
     ),
 }
-_TEXT = {".yaml", ".lock", ".json"}
 _PARAMS_AT_ONCE = 100  # MLflow's limit for one batch
 
 
@@ -43,8 +43,7 @@ def deliver(state: State, uri: str, origin: Mapping[str, str]) -> str:
     with store_lock():
         client = connect(uri)
         experiment = find_experiment(client, state.experiment, uri)
-        query = f"tags.`windtunnel.state` = '{state.digest}' and tags.`windtunnel.role` = 'parent'"
-        found = _find(client, experiment, query)
+        found = _find(client, experiment, _parent_of(state.digest))
         if found and _is_complete(client, found):
             return found
         tags = {**state.tags, **origin, "windtunnel.role": "parent", "mlflow.source.name": "dvc repro"}
@@ -54,6 +53,21 @@ def deliver(state: State, uri: str, origin: Mapping[str, str]) -> str:
             _deliver_child(client, experiment, parent, child, state)
         _complete(client, parent)
         return parent
+
+
+def _parent_of(digest: str) -> str:
+    return f"tags.`windtunnel.state` = '{digest}' and tags.`windtunnel.role` = 'parent'"
+
+
+def tag_state(digest: str, experiment: str, uri: str, tags: Mapping[str, str]) -> str | None:
+    """Set tags on the run of a state; return its id, None where the state is not logged."""
+    with store_lock():
+        client = connect(uri)
+        entry = client.get_experiment_by_name(experiment)
+        run = _find(client, str(entry.experiment_id), _parent_of(digest)) if entry else None
+        for key, value in tags.items() if run else ():
+            client.set_tag(run, key, value)
+        return run
 
 
 def is_logged(digest: str, uri: str) -> bool:
@@ -126,16 +140,18 @@ def _log_parent(client: MlflowClient, run: str, state: State) -> None:
     # With its model and its data set, a metric ranks models: search_logged_models, and the columns of the Models page.
     origin = _log_subject(client, run, state)
     _log_metrics(client, run, {name: [(0, value)] for name, value in state.metrics.items()}, origin)
+    secrets = secrets_of(read_params(state.layout.params))
     for path in state.files:
         in_reports = path.is_relative_to(state.layout.reports)
         below = path.parent.relative_to(state.layout.reports).as_posix() if in_reports else "."
-        _log_file(client, run, path, None if below == "." else below)
+        _log_file(client, run, path, None if below == "." else below, secrets)
 
 
-def _log_file(client: MlflowClient, run: str, path: Path, below: str | None) -> None:
+def _log_file(client: MlflowClient, run: str, path: Path, below: str | None, secrets: set[str]) -> None:
     """Upload a file; one of text without the credentials that may stand in it (`tracking.uri` in params.yaml and dvc.lock)."""
-    shown = without_credentials(path.read_text(encoding="utf-8")) if path.suffix in _TEXT else None
-    if shown is None or shown == path.read_text(encoding="utf-8"):
+    text = path.read_text(encoding="utf-8") if path.suffix in TEXT_SUFFIXES else None
+    shown = None if text is None else redacted_file(text, path.suffix, secrets)
+    if shown is None or shown == text:
         client.log_artifact(run, str(path), artifact_path=below)
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -161,8 +177,9 @@ def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: Ch
     facts = {"library": child.metadata.library, "algorithm": child.metadata.algorithm, **region}
     _log_params(client, run, {key: str(value) for key, value in facts.items()})
     _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
+    secrets = secrets_of(read_params(state.layout.params))
     for path in child.files:
-        _log_file(client, run, path, None)
+        _log_file(client, run, path, None, secrets)
     if state.log_tensors:
         client.log_artifact(run, str(child.directory / DATA_FILE))
     _complete(client, run)
