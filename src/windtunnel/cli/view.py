@@ -24,6 +24,8 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
 
     A run is a directory of results, `workspace` (where none is given), a git revision, a DVC experiment or an MLflow run. The
     samples are those of the first run; the others are matched by name, and a sample that flipped between runs can be found.
+    The server answers only a browser that has opened the printed address, whose token is new at every start; the part behind
+    `#` in the browser's address line is the selection, to be shared.
 
     \b
     Examples:
@@ -32,7 +34,7 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
       windtunnel view --bundle samples        static files: open samples/index.html, or put them on any web server
     """  # noqa: D301
     from windtunnel.cli.resolve import resolve
-    from windtunnel.reporting.view.serve import server
+    from windtunnel.reporting.view.serve import ViewServer
     from windtunnel.reporting.view.site import site, write_site
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -42,13 +44,12 @@ def view(*, runs: tuple[str, ...], bundle: Path | None, port: int, host: str, op
             click.echo(f"{bundle / 'index.html'}  ({size / 1e6:.1f} MB in all)")
             return
         try:
-            httpd = server(site(found), host, port)
+            httpd = ViewServer(site(found, served=True), host, port)
         except OSError as error:
             raise UserError(f"view: {host}:{port} cannot be used ({error.strerror}); choose another --port") from error
-        address = f"http://{host}:{httpd.server_port}/"
-        click.echo(f"{address}  (Ctrl-C ends it)")
+        click.echo(f"{httpd.address}  (Ctrl-C ends it)")
         if open_it:
-            webbrowser.open(address)
+            webbrowser.open(httpd.address)
         try:
             httpd.serve_forever()
         except KeyboardInterrupt:

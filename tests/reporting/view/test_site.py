@@ -1,11 +1,10 @@
 """The sample browser's files: every sample of every run, matched by name, as text that cannot become markup."""
 
 import base64
+import http.client
 import io
 import json
 import threading
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from windtunnel.cli.view import view
 from windtunnel.core.artifacts import load_tensors, read_artifacts, save_tensors
 from windtunnel.reporting.compare.runs import run_in
 from windtunnel.reporting.view.columns import NONE, STATUSES, collect, statuses
-from windtunnel.reporting.view.serve import server
+from windtunnel.reporting.view.serve import ViewServer
 from windtunnel.reporting.view.site import site
 
 
@@ -113,21 +112,64 @@ def test_hidden_names_stay_hidden_and_a_script_in_a_name_stays_text(original, tm
     assert core["names"].startswith("sample 1\nsample 2")
 
 
-def test_the_server_has_the_files_of_the_page_and_nothing_else(original):
-    httpd = server(site([run_in(original, "one")]), "127.0.0.1", 0)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    try:
-        root = f"http://127.0.0.1:{httpd.server_port}"
-        for path, kind in (("/", "text/html"), ("/core.js", "text/javascript"), ("/sheets/clean-0.png", "image/png")):
-            with urllib.request.urlopen(root + path) as answer:
-                assert answer.headers["Content-Type"].startswith(kind)
-        for path in ("/../params.yaml", "/etc/passwd", "/%2e%2e/params.yaml", "/sheets/clean-99.png"):
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(root + path)
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
+@pytest.fixture
+def httpd(original):
+    httpd = ViewServer(site([run_in(original, "one")], served=True), "127.0.0.1", 0)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield httpd
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def ask(httpd, path, **headers):
+    """Status, headers and body of an answer; no redirect is followed."""
+    connection = http.client.HTTPConnection("127.0.0.1", httpd.server_port, timeout=10)
+    connection.request("GET", path, headers={key.replace("_", "-"): value for key, value in headers.items()})
+    answer = connection.getresponse()
+    return answer.status, answer.headers, answer.read()
+
+
+def test_the_server_has_the_files_of_the_page_and_nothing_else(httpd):
+    cookie = f"{httpd.cookie}={httpd.token}"
+    for path, kind in (("/", "text/html"), ("/core.json", "application/json"), ("/sheets/clean-0.png", "image/png")):
+        status, headers, _ = ask(httpd, path, Cookie=cookie)
+        assert (status, headers["Content-Type"].split(";")[0]) == (200, kind)
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert headers["X-Frame-Options"] == "DENY"
+    for path in ("/../params.yaml", "/etc/passwd", "/%2e%2e/params.yaml", "/sheets/clean-99.png", "/core.js", "//x"):
+        assert ask(httpd, path, Cookie=cookie)[0] == 404
+
+
+def test_only_a_browser_that_opened_the_printed_address_sees_the_samples(httpd):
+    for headers in ({}, {"Cookie": f"{httpd.cookie}=wrong"}, {"Cookie": "a=b; ;;\x7f="}):
+        assert [ask(httpd, path, **headers)[0] for path in ("/", "/core.json", "/?token=wrong", "/view.js")] == [
+            403
+        ] * 4
+    status, headers, _ = ask(httpd, httpd.address.split(str(httpd.server_port))[1])
+    assert (status, headers["Location"]) == (303, "/")  # the token leaves the address: a link holds the fragment alone
+    assert "HttpOnly" in headers["Set-Cookie"]
+    assert "SameSite=Lax" in headers["Set-Cookie"]
+    assert ask(httpd, "/", Cookie=headers["Set-Cookie"].split(";")[0])[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8008", "127.0.0.1.evil.example", "", "[", "10.0.0.1"])
+def test_a_foreign_host_is_refused_whatever_it_knows(httpd, host):
+    assert ask(httpd, "/", Host=host, Cookie=f"{httpd.cookie}={httpd.token}")[0] == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9000", "LOCALHOST", "[::1]:8008"])
+def test_this_machine_is_served_by_each_of_its_names(httpd, host):
+    assert ask(httpd, "/", Host=host, Cookie=f"{httpd.cookie}={httpd.token}")[0] == 200
+
+
+def test_what_is_served_is_what_a_bundle_holds(original):
+    served, bundle = site([run_in(original, "one")], served=True), site([run_in(original, "one")])
+    for name in ("core", "column-0", "column-1"):
+        method, *values = json.loads(served[f"{name}.json"]())
+        assert said(bundle[f"{name}.js"]()) == (method, values)
+    assert b'src="core.js"' not in served["index.html"]()
+    assert b'src="core.js"' in bundle["index.html"]()
+    assert not [name for name in served if name.endswith(".js") and name != "view.js"]
 
 
 def test_the_bundle_is_static_and_asks_for_nothing(original, tmp_path, monkeypatch):

@@ -47,3 +47,34 @@ def test_it_filters_opens_and_steps_by_keyboard_without_a_word_on_the_console(tm
         assert logs == []
         asked = driver.execute_script("return performance.getEntriesByType('resource').map((e) => e.name)")
         assert all(url.startswith("file:") for url in asked)
+
+
+def test_the_served_page_keeps_its_selection_in_the_fragment_and_the_token_out_of_the_address(tmp_path):
+    import threading
+
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    from windtunnel.reporting.compare.runs import run_in
+    from windtunnel.reporting.view.serve import ViewServer
+    from windtunnel.reporting.view.site import site
+
+    httpd = ViewServer(site([run_in(write_run(tmp_path / "run", 300, 2), "run")], served=True), "127.0.0.1", 0)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    try:
+        with chromium(1280, 900) as driver:
+            wait = WebDriverWait(driver, 10)
+            driver.get(httpd.address)
+            wait.until(lambda d: "300 of 300" in d.find_element("id", "count").text)
+            driver.find_element("id", "find").send_keys("sample-00001")
+            wait.until(lambda d: "10 of 300" in d.find_element("id", "count").text)
+            link = driver.current_url
+            assert link == f"http://127.0.0.1:{httpd.server_port}/#find=sample-00001"
+            driver.get("about:blank")
+            driver.get(link)
+            wait.until(lambda d: "10 of 300" in d.find_element("id", "count").text)
+            driver.find_element("css selector", ".row").click()
+            wait.until(lambda d: len(d.find_elements("css selector", "#detail-rows tr")) == 3)
+            assert [row for row in driver.get_log("browser") if "sheets/" not in row["message"]] == []
+    finally:
+        httpd.shutdown()
+        httpd.server_close()

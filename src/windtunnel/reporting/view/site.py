@@ -23,17 +23,20 @@ ACROSS = 16
 _STATIC = ("view.css", "view.js")
 
 
-def site(runs: list[Run]) -> Mapping[str, Callable[[], bytes]]:
-    """Path of each file below the page's folder, and what makes it."""
-    samples = collect(runs)
-    files: dict[str, Callable[[], bytes]] = {"index.html": partial(_template, "view.html")}
+def site(runs: list[Run], *, served: bool = False) -> Mapping[str, Callable[[], bytes]]:
+    """Return the path of each file below the page's folder, with the function that makes it.
+
+    `served`: data are JSON, which no page of another origin can read; a page on disk (`file:`) can load scripts alone.
+    """
+    samples, data, kind = collect(runs), *((_json, "json") if served else (_script, "js"))
+    files: dict[str, Callable[[], bytes]] = {"index.html": _served_page if served else partial(_template, "view.html")}
     files |= {name: partial(_template, name) for name in _STATIC}
-    files["core.js"] = lambda: _script("core", core(samples))
+    files[f"core.{kind}"] = lambda: data("core", core(samples))
     blocks = math.ceil(len(samples.names) / BLOCK) if samples.base.images("clean_inputs") is not None else 0
     for b in range(blocks):
         files[f"sheets/clean-{b}.png"] = partial(_clean_sheet, samples, b)
     for s, source in enumerate(samples.sources):
-        files[f"column-{s}.js"] = partial(_column, s, source)
+        files[f"column-{s}.{kind}"] = partial(lambda s, source: data("column", s, column(source)), s, source)
         if changed_images(source) is not None:
             for b in range(blocks):
                 files[f"sheets/{s}-{b}.png"] = partial(_sheet, samples, source, b)
@@ -54,14 +57,20 @@ def _template(name: str) -> bytes:
     return resources.files("windtunnel.reporting.view").joinpath("templates", name).read_bytes()
 
 
+def _served_page() -> bytes:
+    """Return the page of the server, which fetches its data: `connect-src` allows it, and says so to view.js."""
+    page = _template("view.html").replace(b"script-src 'self'", b"script-src 'self'; connect-src 'self'")
+    return page.replace(b'<script src="core.js"></script>\n', b"").replace(b"<html ", b'<html data-served="" ')
+
+
+def _json(name: str, *values: object) -> bytes:
+    return json.dumps([name, *values], separators=(",", ":")).encode()
+
+
 def _script(name: str, *values: object) -> bytes:
     # JSON is JavaScript but for two line separators; what is inside is text, and becomes text nodes.
     text = ",".join(json.dumps(value, separators=(",", ":")) for value in values)
     return f"windtunnel.{name}({text});".replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode()
-
-
-def _column(s: int, source: Source) -> bytes:
-    return _script("column", s, column(source))
 
 
 def _span(samples: Samples, block: int) -> tuple[int, int]:

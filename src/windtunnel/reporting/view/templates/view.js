@@ -39,10 +39,36 @@ function load(index) {
   return new Promise((done) => {
     if (waiting.has(index)) return waiting.get(index).push(done);
     waiting.set(index, [done]);
-    const script = element("script");
-    script.src = `column-${index}.js`;
-    document.body.append(script);
+    read(`column-${index}`);
   });
+}
+// `windtunnel view` serves JSON; a page on disk can only load scripts.
+async function read(name) {
+  if ("served" in document.documentElement.dataset) {
+    const answer = await fetch(`${name}.json`);
+    if (!answer.ok) { byId("count").textContent = await answer.text(); return; }
+    const [method, ...values] = await answer.json();
+    windtunnel[method](...values);
+    return;
+  }
+  const script = element("script");
+  script.src = `${name}.js`;
+  document.body.append(script);
+}
+// The selection is in the fragment, which no server sees: a link holds it and nothing else.
+const fields = () => [...byId("filters").querySelectorAll("input, select")];
+function writeFragment() {
+  const chosen = fields().filter((f) => (f.type === "checkbox" ? f.checked : f.value !== (f.id === "run" ? "0" : ""))).map((f) => [f.id, f.type === "checkbox" ? "1" : f.value]);
+  const fragment = new URLSearchParams(chosen).toString();
+  if (fragment !== location.hash.slice(1)) history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname);
+}
+function readFragment() {
+  const chosen = new URLSearchParams(location.hash.slice(1));
+  for (const field of fields()) {
+    const value = chosen.get(field.id);
+    if (field.type === "checkbox") field.checked = value === "1";
+    else if (value !== null && (field.tagName !== "SELECT" || [...field.options].some((o) => o.value === value))) field.value = value;
+  }
 }
 
 const className = (k) => core.classes[k] ?? String(k);
@@ -58,6 +84,7 @@ function start() {
   core.sources.forEach((s, i) => option(byId("source"), i, (core.runs.length > 1 ? `${core.runs[s.run]}: ` : "") + `${s.name} (${s.region})`));
   for (const [code, words] of Object.entries(core.verdicts)) option(byId("verdict"), code, words);
   byId("run-label").hidden = byId("flip-label").hidden = core.runs.length < 2;
+  readFragment();
   apply();
 }
 
@@ -73,6 +100,7 @@ function flipPair(index) {
 const held = (v) => v === 2 || v === 3 || v === 7;
 
 async function apply() {
+  writeFragment();
   const ticket = ++pending, source = chosen("source"), flip = byId("flip").value, pair = flip ? flipPair(source) : null;
   const needed = [...(source === null ? [] : [source]), ...(pair || [])];
   await Promise.all(needed.map(load));
@@ -216,3 +244,5 @@ addEventListener("keydown", (event) => {
   if (event.key === "Enter" && at >= 0) { byId("detail").hidden = false; open(at); }
   if (event.key === "/") { event.preventDefault(); byId("find").focus(); }
 });
+addEventListener("hashchange", () => { if (core) { byId("filters").reset(); readFragment(); } });
+if ("served" in document.documentElement.dataset) read("core");
