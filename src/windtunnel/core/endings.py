@@ -11,20 +11,26 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import TYPE_CHECKING
 
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import INFRASTRUCTURE, USER_ERROR, InfrastructureError, UserError, shown
 from windtunnel.core.repository import repository
 
+if TYPE_CHECKING:
+    import psutil
+
 KEPT = "interrupted; what is finished is kept, `dvc repro` continues"
 # Something may swallow the exception that a signal raises (a destructor, a library's callback): then the process ends
 # so many seconds later all the same. What is in memory alone needs less to be written.
 GRACE = 5.0
+_MARK = "WINDTUNNEL_STARTED_BY"  # an environment variable: daemons leave the tree of processes, not their environment
 # Of the disk or the rights on it, not of our making.
 _DISK = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE,
@@ -45,6 +51,7 @@ class _Ending:
 
     working = False
     signal: int | None = None
+    mark: str | None = None
 
 
 def handle_signals() -> None:
@@ -201,11 +208,28 @@ def _on_unraisable(found: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(found)
 
 
+def marked_environment() -> dict[str, str]:
+    """Return an environment by whose mark this process ends what it started, daemons such as DVC's queue workers too."""
+    _Ending.mark = _Ending.mark or f"{os.getpid()}-{time.time_ns()}"
+    return {**os.environ, _MARK: _Ending.mark}
+
+
+def _is_marked(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return bool(process.pid != os.getpid() and process.environ().get(_MARK) == _Ending.mark)
+    except (psutil.Error, OSError):  # of another user, or gone
+        return False
+
+
 def _end_children() -> None:
     with contextlib.suppress(Exception):  # psutil itself may be half imported: then nobody was started yet
         import psutil
 
         children = psutil.Process().children(recursive=True)
+        if _Ending.mark is not None:
+            children += [one for one in psutil.process_iter() if one not in children and _is_marked(one)]
         for child in children:
             with contextlib.suppress(psutil.Error):
                 child.terminate()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from windtunnel.core.endings import marked_environment
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.validate import validate
@@ -51,11 +52,15 @@ def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
     Each runs in a work tree of its own, so they share nothing but the cache and the tracking store, which locks. DVC's
     own output goes to stderr. Raises UserError where DVC refuses, or where something else is queued already.
     """
-    if queued := _queued():
+    names = {experiment.name for experiment in experiments}
+    queued = _queued()
+    if other := [name for name in queued if name not in names]:
         raise UserError(
-            f"sweep: {len(queued)} other experiments are queued ({', '.join(queued[:5])}) and would run along; run them "
+            f"sweep: {len(other)} other experiments are queued ({', '.join(other[:5])}) and would run along; run them "
             f"(dvc queue start) or drop them (dvc queue remove --queued) first"
         )
+    if queued:  # left by a sweep that was ended
+        _dvc("queue", "remove", "--queued")
     for experiment in experiments:
         # Not --force, which would also recompute everything: what the replaced one computed comes from the cache.
         if is_kept(experiment.name):
@@ -63,7 +68,7 @@ def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
         sets = [part for key, value in experiment.overrides for part in ("--set-param", f"{key}={value}")]
         _dvc("exp", "run", "--queue", "--name", experiment.name, *sets)
     run_all = [sys.executable, "-m", "dvc", "exp", "run", "--run-all", "--jobs", str(jobs)]
-    subprocess.run(run_all, stdout=sys.stderr, check=False)
+    subprocess.run(run_all, stdout=sys.stderr, check=False, env=marked_environment())
     return [experiment.name for experiment in experiments if not is_kept(experiment.name)]
 
 
