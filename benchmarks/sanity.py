@@ -31,11 +31,9 @@ MASKING = (
     "A22",
     "A23",
     "A24",
-    "C6",
     "C8",
     "C13",
-    "C23",
-    "D14",
+    "D15",
 )  # of the default profile: those that attack, or ask around
 
 

@@ -19,8 +19,8 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
+from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.evidence import Evidence
-from windtunnel.evaluation.sanity.probes import margin_loss
 from windtunnel.params.model import Recipe
 
 SIMPLE: dict[str, Callable[[nn.Module], nn.Module]] = {

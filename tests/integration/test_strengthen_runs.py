@@ -65,7 +65,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_what_was_flagged_is_answered_by_attacks_that_break_what_the_others_left(project):
-    said = project.run("windtunnel", "strengthen", "--only", "C6", both=False)
+    said = project.run("windtunnel", "strengthen", "--only", "D15", both=False)
     added = {"black_box_linf_0_1", "bpda_linf_0_1", "transfer_linf_0_1"}
     text = Path("params.yaml").read_text()
     assert "# of digits" in text
@@ -84,7 +84,7 @@ def test_what_was_flagged_is_answered_by_attacks_that_break_what_the_others_left
     assert all(any(line.startswith(name) for line in shown.splitlines()) for name in added)
     metrics = json.loads(Path("reports", "summary", "metadata.json").read_text())["metrics"]
     assert metrics["worst_case_accuracy"] < 0.6
-    assert "nothing to add" in project.run("windtunnel", "strengthen", "--only", "C6")
+    assert "nothing to add" in project.run("windtunnel", "strengthen", "--only", "D15")
 
 
 def test_an_entry_that_fails_says_why_and_the_others_run(project):
@@ -94,7 +94,7 @@ def test_an_entry_that_fails_says_why_and_the_others_run(project):
     standins.write_text(
         text.replace("def student_of", f"{failing}\n\ndef student_of").replace("train_classifier(recipe", "fit(recipe")
     )
-    said = project.run("windtunnel", "strengthen", "--only", "C6", code=2)
+    said = project.run("windtunnel", "strengthen", "--only", "D15", code=2)
     assert "attacks.bpda_linf_0_1: " in said
     assert "no lessons today" in said
     assert "black_box_linf_0_1: broke" in said

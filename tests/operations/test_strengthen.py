@@ -26,7 +26,7 @@ from windtunnel.params.load import load_params
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
 PGD = AttackEntry(library="torchattacks", algorithm="PGD", budget={"steps": 20, "step_size": 0.0125})
-MASKED = [FindingRecord(id="C23", title="masked", status="fail", severity="HARD", assessments=["pgd"])]
+MASKED = [FindingRecord(id="D15", title="masked", status="fail", severity="HARD", assessments=["pgd"])]
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
@@ -51,7 +51,7 @@ def test_every_remedy_is_of_a_check_and_makes_a_valid_entry(norm: str) -> None:
 
 def test_an_answer_that_is_there_already_is_not_given_twice() -> None:
     first = stronger(MASKED, {"pgd": PGD}, BUDGET)
-    assert set(first) == {"black_box_linf_0_1", "bpda_linf_0_1", "transfer_linf_0_1"}
+    assert set(first) == {"more_steps_linf_0_1", "black_box_linf_0_1", "bpda_linf_0_1", "transfer_linf_0_1"}
     known = {"pgd": PGD, **{name: AttackEntry.model_validate(entry) for name, entry in first.items()}}
     assert stronger(MASKED, known, BUDGET) == {}
 
@@ -102,7 +102,7 @@ def test_a_dry_run_shows_the_lines_and_writes_nothing(project: Path) -> None:
 
 
 def test_an_explanation_ends_with_what_to_run(project: Path) -> None:
-    found = CliRunner().invoke(cli, ["sanity", "--explain", "C23"], env={"COLUMNS": "200"})
+    found = CliRunner().invoke(cli, ["sanity", "--explain", "D15"], env={"COLUMNS": "200"})
     assert "windtunnel strengthen" in found.output
     assert "survivors_of" in found.output
     assert "survivors_of" not in CliRunner().invoke(cli, ["sanity", "--explain", "F1"], env={"COLUMNS": "200"}).output
@@ -113,9 +113,9 @@ def test_an_explanation_says_where_what_to_run_is_there_already(project: Path) -
     add_to(project, stronger(MASKED, params.attacks, params.budget))
     asked = {
         name: CliRunner().invoke(cli, ["sanity", "--explain", name], env={"COLUMNS": "200"}).output
-        for name in ("C23", "F1")
+        for name in ("D15", "F1")
     }
-    assert "Nothing to add: what answers it is in params.yaml already" in asked["C23"]
+    assert "Nothing to add: what answers it is in params.yaml already" in asked["D15"]
     assert "Nothing to add" not in asked["F1"]
 
 

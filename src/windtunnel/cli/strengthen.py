@@ -22,7 +22,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     \b
     Examples:
       windtunnel strengthen --dry-run
-      windtunnel strengthen --only C23
+      windtunnel strengthen --only D15
     """  # noqa: D301
     from windtunnel.core.findings import read_sanity
     from windtunnel.evaluation.sanity.remedies import stronger

@@ -16,7 +16,7 @@ class Tier(StrEnum):
     """What a check costs."""
 
     STORED = "T0"  # tensors and metadata on disk
-    PASSES = "T1"  # a few forward and backward passes, and short attacks on at most 25 samples
+    PASSES = "T1"  # forward and backward passes, and short attacks: the witness
     ATTACKS = "T2"  # attacks rerun on at most `sanity.samples` samples
 
 

@@ -37,7 +37,7 @@ class Sanity(Block):
         None, description="what the model is known to reach on this data (A8)"
     )
     surrogate: str | OtherModel | None = Field(
-        None, description="a second model for transfer (C6): an earlier reports/model, or {model, factory, ...}"
+        None, description="a second model for transfer (D15): an earlier reports/model, or {model, factory, ...}"
     )
     benchmark: Literal["cifar10", "cifar100", "imagenet"] | None = Field(
         None, description="whose best known robust accuracy is the ceiling (C21)"

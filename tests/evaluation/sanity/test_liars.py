@@ -29,9 +29,9 @@ from windtunnel.boundary.data.load import load_dataset
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.subject import Subject, subject_of
+from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
-from windtunnel.evaluation.sanity.probes import margin_loss
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.data import Data

@@ -13,6 +13,7 @@ from windtunnel.core.findings import counts, overall
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.sanity.table import SANITY
+from windtunnel.evaluation.sanity.witness import stored_examples
 from windtunnel.params.results import Sanity
 
 NECESSARY = (
@@ -40,7 +41,7 @@ def result_of(evidence: Evidence, settings: Sanity, findings: Sequence[Finding])
     verdicts = torch.where(
         right, int(Verdict.CORRECT_UNDER_PERTURBATION), int(Verdict.MISCLASSIFIED_UNDER_PERTURBATION)
     )
-    data: Tensors = {**base_data(subject, verdicts), "flagged": flagged}
+    data: Tensors = {**base_data(subject, verdicts), "flagged": flagged, **stored_examples(evidence)}
     rows = [finding.record for finding in findings]
     found = counts(rows)
     metrics: dict[str, Json] = {

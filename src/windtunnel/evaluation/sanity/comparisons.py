@@ -16,8 +16,6 @@ from windtunnel.evaluation.sanity.records import best_known
 from windtunnel.evaluation.summary.evidence import Region
 
 Keep = Callable[[Assessment], bool]
-EIGHT_255 = 8 / 255
-SEEN = 100  # images that tell drawings from photographs
 BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.value)
 
 
@@ -287,36 +285,3 @@ def not_too_good(evidence: Evidence, limit: float) -> CheckResult:
     value, record = float(robust[covered].double().mean()), limit or known.accuracy
     whose = "sanity.thresholds.C21" if limit else f"{known.model}, looked up {known.read}"
     return CheckResult(value > record, value, n=int(covered.sum()), reason=f"above {record:.1%} ({whose})")
-
-
-@check(
-    "C22", "An undefended model is not robust", Tier.STORED, Severity.WARN, threshold=0.05,
-    source="RobustBench, Standard 0.0 %",
-    remedy="A plainly trained model that withstands 8/255 on natural images is being attacked badly.",
-)  # fmt: skip
-def undefended_not_robust(evidence: Evidence, limit: float) -> CheckResult:
-    """Plain training gives no robustness on natural images.
-
-    Only for colour photographs of at least 32 pixels, a model trained here by the standard recipe, and Linf 8/255 or more;
-    small grey scans and drawings, such as digits, can withstand it honestly. Of these most pixels equal their neighbour, of
-    photographs few do.
-    """
-    data, model = evidence.subject.dataset, evidence.params.model
-    natural = data.is_image and data.inputs.shape[1] == 3 and min(data.inputs.shape[2:]) >= 32
-    if not natural or model.source != "train" or model.train.recipe != "standard" or _drawn(data.inputs[:SEEN]):
-        raise NotApplicable("for undefended models of photographs (3 channels, 32 pixels and more, recipe standard)")
-    mine = [
-        p
-        for p in evidence.attacks()
-        if p.region is not None and p.region.norm is Norm.LINF and p.region.epsilon >= EIGHT_255 - 1e-9
-    ]
-    covered = evidence.covered(mine)
-    if not covered.any():
-        raise NotApplicable("no attack at Linf 8/255 or more")
-    value = float((~evidence.union(mine, lambda p: p.succeeded))[covered].double().mean())
-    return CheckResult(value > limit, value, n=int(covered.sum()), reason=f"robust accuracy {value:.1%}")
-
-
-def _drawn(inputs: Tensor) -> bool:
-    """Whether most pixels of these images (n, C, H, W) equal the pixel beside them: a background without grain."""
-    return float((inputs[..., 1:] == inputs[..., :-1]).all(1).double().mean()) > 0.5

@@ -12,7 +12,7 @@ from windtunnel.evaluation.sanity.run import registry
 PAGE = Path("docs/sanity.md")
 _TIERS = {
     Tier.STORED: "tensors and metadata on disk; always",
-    Tier.PASSES: "a few passes over the model, and short attacks on at most 25 samples; by default",
+    Tier.PASSES: "passes over the model, and short attacks, the witness (D15) among them; by default",
     Tier.ATTACKS: "attacks rerun on at most `sanity.samples` samples; `sanity.profile: full`",
 }
 
@@ -23,12 +23,9 @@ What A10, A18 and A20 find in honest data: of 100, 200 and 1,000 samples drawn f
 none. It names 1 of 2,000 samples of the MNIST test set and 2 of Fashion-MNIST. Of 500 test samples A20 names 0 of MNIST and 2 of
 Fashion-MNIST. Noise of deviation 0.03, a grey level and a shift by one pixel are found in at least 97 % of all copies. A10 warns in at
 most 1.9 % of draws of 60 samples, for a network of 97 %; it warns in 98 % of draws of 100 samples that a network of 86 % got right."""
-# Measured in CPU seconds on one core of a quiet machine (benchmarks/liars.py has the tables of what they catch).
 _COST = """
-What T1 costs has a floor, since what it attacks is bounded: 25 samples. On 60 digits of 8x8 it is 0.65 s of one core (a student of the
-model for C6 0.26, random search for C23 0.16, PGD for D14 0.09). FGSM and PGD alone take 0.1 to 0.3 s there, so that no check that attacks
-can stay below a fifth of these; of what the two entries take as DVC runs them (5.4 s each, most of it the start of a process) it is 8 %,
-and of the run that `windtunnel init` writes about 1 %."""
+What T1 costs is bounded by the witness (D15): a fifth of the passes of the run's attacks, or 20 x 200 where that is more. On 60 digits of
+8x8 that is 0.4 to 1 s of one core."""
 
 
 def page() -> str:

@@ -8,15 +8,14 @@ from torch import Tensor
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.losses import cross_entropy, margin_loss
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.sanity.probes import (
-    cross_entropy,
     input_gradients,
     largest_linf,
     linf_ball,
-    margin_loss,
     need_gradients,
     pgd,
     uniform_in_ball,

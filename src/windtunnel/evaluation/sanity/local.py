@@ -9,10 +9,11 @@ from torch import Tensor
 
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, is_random
-from windtunnel.evaluation.sanity.probes import largest_linf, margin_loss, uniform_in_ball
+from windtunnel.evaluation.sanity.probes import largest_linf, uniform_in_ball
 
 HAIR = 1e-6  # far above what float32 resolves near 1 (6e-8), far below what any sensor does
 MOVED = 0.01  # of the median margin

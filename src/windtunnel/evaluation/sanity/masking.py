@@ -1,4 +1,4 @@
-"""Group C, what else breaks the samples: chance, another model's examples, no bound at all."""
+"""Group C, what an attack must break: everything without a bound, and at a bound where all images can be grey."""
 
 from __future__ import annotations
 
@@ -8,44 +8,11 @@ from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import (
-    linf_ball,
     need_gradients,
     need_several_answers,
     pgd,
-    uniform_in_ball,
 )
 from windtunnel.evaluation.sanity.rates import rate_interval
-
-NOISE_DRAWS = 1000
-
-
-@check(
-    "C5", "Random noise finds nothing new", Tier.ATTACKS, Severity.WARN,
-    source="Carlini et al. 2019; Athalye et al. 2018",
-    remedy="Attacks that miss what chance finds are broken or blind: look at C1, C13 and D1.",
-)  # fmt: skip
-def noise_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
-    """Attacks search a ball; drawing from it blindly must not find what they missed.
-
-    1,000 uniform draws in the Linf ball around samples that no attack broke; flags for any sample that noise breaks.
-    """
-    region, survivors = linf_ball(evidence)
-    indices = survivors.nonzero().flatten()[: evidence.params.sanity.samples]
-    if not len(indices):
-        return CheckResult(flagged=False, value=0, n=0, note="every sample was broken")
-    data, generator = evidence.subject.dataset, torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C5"))
-    found = torch.zeros(len(indices), dtype=torch.bool)
-    for _ in range(NOISE_DRAWS):
-        drawn = uniform_in_ball(data.inputs[indices], region.epsilon, generator)
-        found |= evidence.subject.classifier.predict(drawn) != data.targets[indices]
-    ids = [evidence.ids[i] for i in indices[found].tolist()]
-    return CheckResult(
-        bool(ids),
-        len(ids),
-        n=len(indices),
-        samples=ids,
-        reason=f"{NOISE_DRAWS} draws broke {len(ids)} samples",
-    )
 
 
 @check(

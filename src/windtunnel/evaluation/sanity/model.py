@@ -17,17 +17,11 @@ from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
+from windtunnel.evaluation.losses import cross_entropy, margin_loss
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
-from windtunnel.evaluation.sanity.probes import (
-    cross_entropy,
-    input_gradients,
-    margin_loss,
-    need_gradients,
-    onnx_logits,
-    several_passes,
-)
+from windtunnel.evaluation.sanity.probes import input_gradients, need_gradients, onnx_logits, several_passes
 from windtunnel.evaluation.summary.evidence import Region
 
 BATCH = 64

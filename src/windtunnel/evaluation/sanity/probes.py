@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from windtunnel.core.artifacts import Tensors, tensor_in
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import NotApplicable
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import Region
@@ -23,18 +24,6 @@ from windtunnel.params.entry import Budget
 NOISE = 64  # images of noise
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of each sample; (n, K), (n,) -> (n,)."""
-    return nn.functional.cross_entropy(logits, labels, reduction="none")
-
-
-def margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Best wrong logit less the label's; positive where misclassified. (n, K), (n,) -> (n,)."""
-    own = logits.gather(1, labels[:, None]).squeeze(1)
-    other_classes = logits.scatter(1, labels[:, None], -torch.inf)
-    return other_classes.amax(1) - own
 
 
 def need_gradients(evidence: Evidence) -> None:
@@ -105,53 +94,6 @@ def pgd(
             if step < steps:
                 x = (x.detach() + step_size * gradient.sign()).clamp(clean - epsilon, clean + epsilon).clamp(0, 1)
     return Descent(broken, torch.stack(losses), x.detach().cpu())
-
-
-def random_search(
-    classifier: Classifier, inputs: Tensor, labels: Tensor, epsilon: float, *, queries: int, seed: int
-) -> Tensor:
-    """Which samples a random search breaks; bool (n,). It sees scores alone, `queries` of each sample.
-
-    Each step puts a random square of every image to a random corner of the Linf ball inside [0, 1] and keeps it where the
-    margin grows, from stripes as the start; after Square (Andriushchenko et al. 2020, arXiv 1912.00049), whose schedule of sizes
-    is halved four times. Inputs (n, C, H, W), or (n, F), which are taken as one row.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    clean = inputs if inputs.ndim == 4 else inputs[:, None, None, :]
-    n, channels, height, width = clean.shape
-
-    def signs(*shape: int) -> Tensor:
-        return (torch.randint(0, 2, shape, generator=generator) * 2 - 1).float() * epsilon
-
-    def margin(change: Tensor, indices: Tensor) -> Tensor:
-        moved = (clean[indices] + change).clamp(0, 1).reshape(-1, *inputs.shape[1:])
-        return margin_loss(classifier.logits(moved), labels[indices])
-
-    change = signs(n, channels, 1, width).expand(clean.shape).clone()
-    best = margin(change, torch.arange(n))
-    for step in range(1, queries):
-        indices = (best <= 0).nonzero().flatten()  # what is broken is asked about no more
-        if not len(indices):
-            break
-        share = 0.5 / 2 ** (5 * step // queries)
-        high, wide = (max(1, round(side * share**0.5)) for side in (height, width))
-        top = int(torch.randint(0, height - high + 1, (1,), generator=generator))
-        left = int(torch.randint(0, width - wide + 1, (1,), generator=generator))
-        tried = change[indices]
-        tried[:, :, top : top + high, left : left + wide] = signs(len(indices), channels, 1, 1)
-        found = margin(tried, indices)
-        better = found > best[indices]
-        change[indices[better]], best[indices[better]] = tried[better], found[better]
-    return best > 0
-
-
-def sign_steps(classifier: Classifier, inputs: Tensor, labels: Tensor, epsilon: float) -> Tensor:
-    """The last iterates of 20 steps of epsilon/8 up the margin of `classifier`, inside the Linf ball and [0, 1]."""
-    moved = inputs.clone()
-    for _ in range(20):
-        step = input_gradients(classifier, moved, labels, margin_loss).sign()
-        moved = (moved + epsilon / 8 * step).clamp(inputs - epsilon, inputs + epsilon).clamp(0, 1)
-    return moved
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,12 @@ KINDS: dict[str, Make] = {  # kind: entry under a norm at an epsilon
 MASKED = ("black_box", "bpda", "transfer")
 REMEDIES: dict[str, tuple[str, ...]] = {
     "A2": ("eot",), "A12": MASKED, "A13": MASKED, "A14": MASKED, "A24": MASKED,
-    "C1": ("other_loss", *MASKED), "C3": MASKED, "C4": ("more_steps",), "C5": MASKED, "C6": MASKED, "C7": MASKED, "C8": MASKED,
+    "C1": ("other_loss", *MASKED), "C3": MASKED, "C4": ("more_steps",), "C7": MASKED, "C8": MASKED,
     "C9": MASKED, "C11": MASKED, "C12": ("more_steps",), "C13": ("eot", "black_box"), "C14": ("other_loss",), "C15": ("eot",),
-    "C18": ("more_steps",), "C20": ("black_box",), "C23": MASKED, "C24": MASKED,
+    "C18": ("more_steps",), "C20": ("black_box",), "C24": MASKED,
     "D1": ("more_steps",), "D2": ("more_steps",), "D3": ("more_steps",), "D4": ("more_steps",), "D5": ("more_steps",),
     "D6": ("more_steps",), "D13": ("more_steps",),
-    "D12": MASKED, "D14": ("more_steps", "black_box"),
+    "D12": MASKED, "D15": ("more_steps", *MASKED),
 }  # fmt: skip
 
 

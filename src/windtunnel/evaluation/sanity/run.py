@@ -79,7 +79,6 @@ def registry() -> dict[str, Check]:
         comparisons,
         curves,
         gradients,
-        independent,
         local,
         masking,
         model,
@@ -88,6 +87,7 @@ def registry() -> dict[str, Check]:
         samples,
         statistics,
         strength,
+        witness,
     )
 
     load_modules("windtunnel.checks")

@@ -1,0 +1,294 @@
+"""Group D, the witness: a short attack of our own on what each budget left unbroken, whoever wrote the attacks of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import hypergeom
+from torch import Tensor
+
+from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.boundary.models.others import named_classifier
+from windtunnel.core.artifacts import Tensors
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Capability, Norm
+from windtunnel.core.distances import DISTANCE
+from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.errors import UserError
+from windtunnel.core.sample_states import SampleState
+from windtunnel.core.seeds import derive_seed, seeded
+from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
+from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.model import is_random
+from windtunnel.evaluation.summary.evidence import Region, region_evidence, region_of
+from windtunnel.evaluation.witness.balls import Ball
+from windtunnel.evaluation.witness.search import Search, Target, search
+from windtunnel.evaluation.witness.surrogate import train_student
+
+CHECK = "D15"
+NOT_VALID = 0.1  # share of the attacked samples: a worst case that is off by more is not valid
+PASSES_AT_LEAST = 20 * 200
+SHARE_OF_THE_RUN = 0.2  # of the passes of the run's attacks
+FEWEST_SAMPLES = 20
+PASSES_FOR_A_SAMPLE = 62  # that the first methods need; more samples are tried where there are passes for them
+KNOWN = 500  # samples of each split that others are moved towards
+KEPT = 10  # examples of each budget that are stored
+_ROUNDING = 1e-5  # of the largest logit: an example of a certified sample needs a larger margin
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a run claims at one budget of N samples: which survived its attacks and which are certified, (N,) bool.
+
+    attacked: number of samples in the draws of the attacks. names: the assessments that make the claim.
+    """
+
+    region: Region
+    survived: Tensor
+    certified: Tensor
+    attacked: int
+    names: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The budget, for example `Linf 8/255`."""
+        return f"{self.region.norm.value} {epsilon_text(self.region.epsilon)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """What the witness found about one claim: `indices` int64 (n,) of the samples that it tried, and its search of them."""
+
+    claim: Claim
+    indices: Tensor
+    found: Search
+
+    @property
+    def certified(self) -> Tensor:
+        """True for those of the n samples that are certified."""
+        return self.claim.certified[self.indices]
+
+    @property
+    def missed(self) -> Tensor:
+        """True for those of the n samples that survived the run's attacks and not the witness."""
+        return self.found.broken & ~self.certified
+
+    @property
+    def tried(self) -> int:
+        """Number of surviving samples that it tried."""
+        return int((~self.certified).sum())
+
+    @property
+    def share(self) -> float:
+        """Estimate of the share of the attacked samples that survived and can be broken."""
+        survived = int(self.claim.survived.sum())
+        return int(self.missed.sum()) / self.tried * survived / self.claim.attacked if self.tried else 0.0
+
+    @property
+    def lower_bound(self) -> float:
+        """Lower 95 % bound of `share`; the share itself where every survivor was tried."""
+        if not self.tried:
+            return 0.0
+        survivors = int(self.claim.survived.sum())
+        return fewest_breakable(int(self.missed.sum()), self.tried, survivors) / self.claim.attacked
+
+
+def fewest_breakable(broken: int, tried: int, survivors: int, alpha: float = 0.05) -> int:
+    """Lower bound, at confidence 1 - alpha, of how many of `survivors` can be broken, `broken` of `tried` drawn at random having been."""
+    numbers = np.arange(broken, survivors - (tried - broken) + 1)
+    likely = hypergeom.sf(broken - 1, survivors, numbers, tried) > alpha
+    return int(numbers[likely.argmax()])
+
+
+def claims_of(evidence: Evidence) -> list[Claim]:
+    """Every budget at which the run claims that a sample is robust. Raises NotApplicable for none.
+
+    The draw of a sweep counts at the run's own budget, of which the headline and the gate speak; elsewhere it is one algorithm's curve.
+    """
+    everything = [p.artifacts for p in evidence.assessments]
+    attacks = [p.artifacts for p in evidence.assessments if p.family != "sweeps"]
+    own = Region(evidence.params.budget.norm, evidence.params.budget.epsilon)
+    balls = {own} | {
+        region for artifacts in attacks if (region := region_of(artifacts)) is not None and region.epsilon > 0
+    }
+    claims = []
+    for region in sorted(balls, key=lambda r: (r.norm, r.epsilon)):
+        known = region_evidence(region, evidence.clean, everything)
+        drawn_by = known if region == own else region_evidence(region, evidence.clean, attacks)
+        certified = known.states == SampleState.CERTIFIED.code
+        survived = (known.states == SampleState.SURVIVED.code) & drawn_by.drawn
+        if (survived | certified).any():
+            names = [draw.name for draw in drawn_by.draws]
+            names += [everything[i].name for i in known.certified_by[certified].unique().tolist()]
+            claims.append(Claim(region, survived, certified, int(drawn_by.drawn.sum()), tuple(dict.fromkeys(names))))
+    if not claims:
+        raise NotApplicable("no budget at which a sample survived an attack or is certified")
+    return claims
+
+
+def passes_allowed(evidence: Evidence) -> int:
+    """Number of passes the witness may make: a fifth of those of the run's attacks, or 20 x 200 where that is more.
+
+    What is left of `sanity.queries` bounds those of a Python function.
+    """
+    used = 0.0
+    for assessment in evidence.assessments:
+        for key in ("queries", "forward_passes", "backward_passes"):
+            if assessment.family in ("attacks", "queries") and assessment.has(key):
+                used += float(assessment.tensor(key).double().nan_to_num().sum())
+    allowed = max(PASSES_AT_LEAST, int(SHARE_OF_THE_RUN * used))
+    module = evidence.subject.classifier.module
+    if isinstance(module, PredictFunction) and module.allowed is not None:
+        allowed = min(allowed, max(0, module.allowed - module.queries_asked))
+    return allowed
+
+
+def testimonies(evidence: Evidence) -> list[Testimony]:
+    """Search every budget once; the result is kept for the stage, which stores the examples."""
+    return evidence.once("witness", lambda: _testimonies(evidence))
+
+
+def _testimonies(evidence: Evidence) -> list[Testimony]:
+    claims = claims_of(evidence)
+    subject, seed = evidence.subject, evidence.subject.seed
+    with seeded(derive_seed(seed, "witness")):
+        random_model = is_random(evidence)
+        left, known, student = passes_allowed(evidence), _known(evidence), _surrogate(evidence)
+        found = []
+        for number, claim in enumerate(claims):
+            share = left // (len(claims) - number)
+            indices = _drawn(claim, max(FEWEST_SAMPLES, share // PASSES_FOR_A_SAMPLE), seed)
+            ball = Ball(claim.region.norm, claim.region.epsilon, *subject.dataset.value_range)
+            gradients = Capability.AUTOGRAD in subject.classifier.capabilities
+            target = Target(subject.classifier, ball, gradients, random_model, student, *known)
+            seeds = [derive_seed(seed, "witness", claim.words, evidence.ids[i]) for i in indices.tolist()]
+            result = search(target, subject.dataset.inputs[indices], subject.dataset.targets[indices], seeds, share)
+            reached = result.passes > 0
+            left -= int(result.passes.sum())
+            found.append(Testimony(claim, indices[reached], result.at(reached)))
+    return found
+
+
+def _drawn(claim: Claim, n: int, seed: int) -> Tensor:
+    """Draw n of the survivors and the certified samples at random, in proportion and at least one of each; int64 (n,)."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "witness", claim.words))
+    pools = [mask.nonzero().flatten() for mask in (claim.survived, claim.certified)]
+    total = sum(map(len, pools))
+    chosen = [
+        pool[torch.randperm(len(pool), generator=generator)[: max(1, round(n * len(pool) / total))]] for pool in pools
+    ]
+    together = torch.cat(chosen)
+    return together[torch.randperm(len(together), generator=generator)]
+
+
+def _known(evidence: Evidence) -> tuple[Tensor, Tensor]:
+    """Samples with the class that the model gives them, or their label where it was not asked: (m, ...), int64 (m,)."""
+    data = evidence.subject.dataset
+    known = [(data.inputs[:KNOWN], evidence.subject.clean_predictions[:KNOWN])]
+    if evidence.train is not None:
+        known.append((evidence.train.inputs[:KNOWN], evidence.train.targets[:KNOWN]))
+    inputs, classes = (torch.cat([pair[i] for pair in known]) for i in (0, 1))
+    return inputs, classes
+
+
+def _surrogate(evidence: Evidence) -> Classifier:
+    """The model at `sanity.surrogate`, else a student of the model under assessment. Raises NotRun where the former is not there."""
+    settings, data, classifier = evidence.params.sanity, evidence.subject.dataset, evidence.subject.classifier
+    if settings.surrogate is not None:
+        try:
+            return named_classifier(
+                "sanity.surrogate", settings.surrogate, data, str(classifier.device), evidence.params.tracking.uri
+            )
+        except UserError as error:
+            raise NotRun(str(error)) from error
+    noise = max((r.epsilon for r in evidence.regions if r.norm is Norm.LINF), default=8 / 255)
+    return train_student(*_known(evidence), data, classifier.device, evidence.subject.seed, noise)
+
+
+@check(
+    CHECK, "An independent witness finds nothing new", Tier.PASSES, Severity.WARN, threshold=0.02,
+    source="Carlini et al. 2019; Athalye et al. 2018; Papernot et al. 2017; Andriushchenko et al. 2020",
+    remedy="The run's attacks are weak or broken: more steps and restarts, another loss, or the profile `standard`.",
+)  # fmt: skip
+def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
+    """A short attack that shares no code with the run's must not break what these left, whoever wrote them and under whichever norm.
+
+    At every budget a random part of the samples that survived, and of those that are certified, is attacked: with gradients of the
+    margin and of cross entropy where the model has any, by random search, towards the nearest samples of other classes, and with
+    examples made on a surrogate (`sanity.surrogate`, or a small student of the model). It makes at most a fifth of the passes of the
+    run's attacks, or 20 x 200 where that is more; `sanity.queries` bounds what a Python function is asked. WARN where the lower 95 %
+    bound of (share of the tried samples that it broke x share that survived) is above the threshold, HARD above 10 points, and HARD
+    for any certified sample that it breaks. The examples are stored: robustness_data.pt of the checks, key `witness`.
+    """
+    found = testimonies(evidence)
+    false = [_false_certificates(evidence, one) for one in found]
+    bad = [(one, wrong) for one, wrong in zip(found, false, strict=True) if wrong.any() or one.lower_bound > limit]
+    worst = max(found, key=lambda one: one.lower_bound)
+    hard = any(wrong.any() for wrong in false) or worst.lower_bound > NOT_VALID
+    passes, tried = sum(int(one.found.passes.sum()) for one in found), sum(len(one.indices) for one in found)
+    reasons = {one.claim.words: _words(evidence, one, wrong) for one, wrong in bad}
+    each = {name: reasons[one.claim.words] for one, _ in bad for name in one.claim.names}
+    flagged = torch.zeros(len(evidence.ids), dtype=torch.bool)
+    for one, wrong in bad:
+        flagged[one.indices[one.missed | wrong]] = True
+    return CheckResult(
+        bool(bad), worst.share, n=tried, samples=evidence.named(flagged), assessments=list(each), reason="; ".join(reasons.values()),
+        note=f"{passes} passes on {tried} samples at {', '.join(one.claim.words for one in found)}",
+        severity=Severity.HARD if hard else Severity.WARN, each=each,
+    )  # fmt: skip
+
+
+def _false_certificates(evidence: Evidence, one: Testimony) -> Tensor:
+    """True for certified samples that are broken by more than rounding; bool (n,)."""
+    scale = evidence.subject.clean_logits[one.indices].abs().amax(1)
+    return one.found.broken & one.certified & (one.found.margins > _ROUNDING * scale)
+
+
+def _words(evidence: Evidence, one: Testimony, wrong: Tensor) -> str:
+    """What was broken at one budget, with an example."""
+    parts = []
+    if wrong.any():
+        example = _example(evidence, one, wrong)
+        parts.append(
+            f"broke {int(wrong.sum())} of {int(one.certified.sum())} certified samples at {one.claim.words} ({example})"
+        )
+    if one.missed.any():
+        survived = int(one.claim.survived.sum())
+        parts.append(
+            f"broke {int(one.missed.sum())} of {one.tried} samples that {', '.join(one.claim.names)} left at {one.claim.words} "
+            f"({_example(evidence, one, one.missed)}; {survived} of {one.claim.attacked} survived, so robust accuracy there is too "
+            f"high by at least {one.lower_bound:.1%})"
+        )
+    return "; ".join(parts)
+
+
+def _example(evidence: Evidence, one: Testimony, mask: Tensor) -> str:
+    first = int(mask.nonzero()[0])
+    return f"for example {evidence.ids[int(one.indices[first])]}, by {one.found.methods[first]}"
+
+
+def stored_examples(evidence: Evidence) -> Tensors:
+    """The witness's examples for robustness_data.pt, KEPT of each budget: under `witness`, one row per example.
+
+    inputs (M, ...), samples int64 (M,) place among the N samples, predictions int64 (M,), epsilons float32 (M,), norms int64 (M,) place
+    among Linf, L2, L1, L0, certified bool (M,).
+    """
+    found: Sequence[Testimony] = evidence.notes.get("witness", ())
+    rows = [(one, one.found.broken.nonzero().flatten()[:KEPT]) for one in found]
+    if not any(len(kept) for _, kept in rows):
+        return {}
+    inputs = torch.cat([one.found.examples[kept] for one, kept in rows])
+    norms = [list(DISTANCE).index(one.claim.region.norm) for one, kept in rows for _ in kept]
+    return {
+        "witness": {
+            "inputs": inputs,
+            "samples": torch.cat([one.indices[kept] for one, kept in rows]),
+            "predictions": evidence.subject.classifier.predict(inputs),
+            "epsilons": torch.tensor([one.claim.region.epsilon for one, kept in rows for _ in kept]),
+            "norms": torch.tensor(norms),
+            "certified": torch.cat([one.certified[kept] for one, kept in rows]),
+        }
+    }

@@ -1,0 +1,348 @@
+"""The witness's searches for adversarial examples: by gradients, at random, from other samples, and from a surrogate.
+
+Every draw comes from a generator of its sample alone, so that a sample's result does not depend on which others are searched with it.
+A pass is one evaluation of the model for one sample; a gradient costs two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from windtunnel.core.classifier import Classifier, forward_samples
+from windtunnel.core.contracts import Norm
+from windtunnel.evaluation.losses import cross_entropy, margin_loss
+from windtunnel.evaluation.witness.balls import Ball
+
+STEPS = 10  # of one gradient search
+SQUARES = (30, 60)  # queries of the two random searches
+SURROGATE_STEPS = 20
+NEIGHBOURS = 3  # samples of other classes that each sample is moved towards
+_MOMENTUM = 0.75
+_REPEATS = 9  # passes that confirm an example of a random model
+_LARGEST_SHARE = 0.4  # of the elements that the first squares cover
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is attacked: a model, the ball around each sample, and other samples that the model puts into classes.
+
+    is_random: whether the model's answers to one input differ. surrogate: another model, whose adversarial examples are tried.
+    known_inputs (m, ...), known_classes int64 (m,): samples to move towards. gradients: whether the model has any.
+    """
+
+    classifier: Classifier
+    ball: Ball
+    gradients: bool
+    is_random: bool
+    surrogate: Classifier | None
+    known_inputs: Tensor
+    known_classes: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found for n samples: broken bool (n,), examples (n, ...), passes int64 (n,), and the method that broke each one.
+
+    margins: best wrong logit less the label's of each example, so that rounding can be told from a real change of class; (n,).
+    """
+
+    broken: Tensor
+    examples: Tensor
+    margins: Tensor
+    passes: Tensor
+    methods: tuple[str, ...]
+
+    def at(self, mask: Tensor) -> Search:
+        """The same of the samples at `mask` (n,) alone."""
+        methods = tuple(method for method, chosen in zip(self.methods, mask.tolist(), strict=True) if chosen)
+        return Search(self.broken[mask], self.examples[mask], self.margins[mask], self.passes[mask], methods)
+
+
+def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> Search:
+    """Search adversarial examples of the samples `inputs` (n, ...) with at most `passes` passes in all.
+
+    The samples share one allowance: what a sample does not need goes to the others, those at the front first.
+    """
+    size = forward_samples(inputs)
+    parts: list[Search] = []
+    for start in range(0, len(inputs), size):
+        rows = slice(start, start + size)
+        left = passes - sum(int(part.passes.sum()) for part in parts)
+        share = left * len(inputs[rows]) // (len(inputs) - start)
+        parts.append(_Searching(target, inputs[rows], labels[rows], seeds[rows], share).result())
+    return Search(
+        broken=torch.cat([part.broken for part in parts]),
+        examples=torch.cat([part.examples for part in parts]),
+        margins=torch.cat([part.margins for part in parts]),
+        passes=torch.cat([part.passes for part in parts]),
+        methods=tuple(method for part in parts for method in part.methods),
+    )
+
+
+class _Searching:
+    """The search of samples that fit into one batch; each method is run on those that the methods before it did not break."""
+
+    def __init__(self, target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> None:
+        self.target, self.inputs, self.labels, self.left = target, inputs, labels, passes
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.broken = torch.zeros(len(inputs), dtype=torch.bool)
+        self.examples, self.passes = inputs.clone(), torch.zeros(len(inputs), dtype=torch.int64)
+        self.margins = torch.full((len(inputs),), -torch.inf)
+        self.best, self.best_margin = inputs.clone(), torch.full((len(inputs),), -torch.inf)
+        self.methods = [""] * len(inputs)
+        self.failed: set[str] = set()
+
+    def result(self) -> Search:
+        gradient_passes = 2 * STEPS + 1
+        if self.target.gradients:
+            self._run("gradient of the margin", gradient_passes, lambda rows: self._ascend(rows, margin_loss))
+        self._run("other samples", 2 * NEIGHBOURS, self._towards_others)
+        if self.target.surrogate is not None:
+            self._run("transfer", 1, self._transfer)
+        self._run("random search", SQUARES[0], lambda rows: self._squares(rows, SQUARES[0]))
+        if self.target.gradients:
+            self._run(
+                "gradient of cross entropy",
+                gradient_passes,
+                lambda rows: self._ascend(rows, cross_entropy, at_random=True),
+            )
+        self._run("random search", SQUARES[1], lambda rows: self._squares(rows, SQUARES[1]))
+        for rank in range(2 if self.target.gradients else 0):
+            self._run("targeted gradient", gradient_passes, partial(self._ascend, loss=None, rank=rank))
+        if not self.target.gradients:
+            self._run("random search", 2 * SQUARES[1], lambda rows: self._squares(rows, 2 * SQUARES[1]))
+        return Search(self.broken, self.examples, self.margins, self.passes, tuple(self.methods))
+
+    def _run(self, method: str, cost: int, run: Callable[[Tensor], None]) -> None:
+        """Run a method on the unbroken samples that the passes left allow, and confirm what it broke."""
+        confirmation = _REPEATS if self.target.is_random else 1
+        rows = (~self.broken).nonzero().flatten()[: self.left // (cost + confirmation)]
+        if not len(rows):
+            return
+        before = self.passes.sum()
+        try:
+            run(rows)
+        except RuntimeError as error:  # the graph is interrupted, or has an operation without a derivative
+            if "gradient" not in method:
+                raise
+            self.failed.add(f"{method}: {' '.join(str(error).split())[:100]}")
+        self._confirm(rows, method, confirmation)
+        self.left -= int(self.passes.sum() - before)
+
+    def _confirm(self, rows: Tensor, method: str, times: int) -> None:
+        """Ask about the best point of each sample again; it breaks its sample where most answers are wrong and it is in the ball."""
+        hopeful = rows[self.best_margin[rows] > 0]
+        if not len(hopeful):
+            return
+        points, labels = self.best[hopeful], self.labels[hopeful]
+        margins = torch.stack([self._margins(points, labels, hopeful) for _ in range(times)])
+        wrong = ((margins > 0).double().mean(0) > 0.5) & self.target.ball.contains(points, self.inputs[hopeful])
+        found = hopeful[wrong]
+        self.broken[found], self.examples[found] = True, points[wrong]
+        self.margins[found] = margins.median(0).values[wrong]
+        for row in found.tolist():
+            self.methods[row] = method
+        self.best_margin[hopeful[~wrong]] = -torch.inf
+
+    def _margins(self, points: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        """Margin loss of the model at `points`, one pass each; infinite where a logit is not finite. (m,)."""
+        self.passes[rows] += 1
+        return _margin_or_broken(self.target.classifier.logits(points), labels)
+
+    def _keep(self, rows: Tensor, points: Tensor, margins: Tensor) -> None:
+        """Remember the points that are better than the best known ones of their samples."""
+        better = margins > self.best_margin[rows]
+        self.best[rows[better]], self.best_margin[rows[better]] = points[better], margins[better]
+
+    def _ascend(self, rows: Tensor, loss: Loss | None, *, at_random: bool = False, rank: int = 0) -> None:
+        """Frank-Wolfe steps with momentum up `loss`, from the clean inputs or from random points of the balls.
+
+        loss: None for the margin of the class that comes `rank` behind the best wrong one at the start.
+        """
+        clean, labels = self.inputs[rows], self.labels[rows]
+        start = clean
+        if at_random:
+            noise = torch.stack([torch.rand(clean.shape[1:], generator=self.generators[i]) for i in rows.tolist()])
+            start = self.target.ball.maximise(2 * noise - 1, clean)
+        if loss is None:
+            self.passes[rows] += 1
+            logits = self.target.classifier.logits(clean).scatter(1, labels[:, None], -torch.inf)
+            aim = logits.topk(min(rank + 2, logits.shape[1] - 1), dim=1).indices[:, -1]
+
+            def loss(z: Tensor, y: Tensor) -> Tensor:
+                pair = z.gather(1, torch.stack([aim[alive].to(z.device), y], 1))
+                return pair[:, 0] - pair[:, 1]
+
+        alive = torch.arange(len(rows))
+        for points, margins, kept in ascend(
+            self.target.classifier, self.target.ball, clean, labels, start, loss, STEPS
+        ):
+            self._keep(rows[kept], points, margins)
+            alive = kept[margins <= 0]
+            self.passes[rows[kept]] += 1
+            self.passes[rows[alive]] += 1
+        self.passes[rows[alive]] -= 1  # the last step takes no gradient
+
+    def _towards_others(self, rows: Tensor) -> None:
+        """Points of the balls nearest to the nearest samples that the model puts into another class, and to half of the way."""
+        clean, labels = self.inputs[rows], self.labels[rows]
+        distances = torch.cdist(clean.flatten(1), self.target.known_inputs.flatten(1))
+        distances[labels[:, None] == self.target.known_classes] = torch.inf
+        nearest = distances.topk(min(NEIGHBOURS, distances.shape[1]), largest=False)
+        for column in range(nearest.indices.shape[1]):
+            usable = nearest.values[:, column].isfinite()
+            others = self.target.known_inputs[nearest.indices[usable, column]]
+            for way in (1.0, 0.5):
+                points = self.target.ball.project(clean[usable] + way * (others - clean[usable]), clean[usable])
+                self._keep(rows[usable], points, self._margins(points, labels[usable], rows[usable]))
+
+    def _transfer(self, rows: Tensor) -> None:
+        """Examples that gradients of the surrogate give."""
+        assert self.target.surrogate is not None
+        clean, labels = self.inputs[rows], self.labels[rows]
+        points = clean
+        for moved, _, _ in ascend(
+            self.target.surrogate, self.target.ball, clean, labels, clean, margin_loss, SURROGATE_STEPS, to_the_end=True
+        ):
+            points = moved
+        self._keep(rows, points, self._margins(points, labels, rows))
+
+    def _squares(self, rows: Tensor, queries: int) -> None:
+        """Random search over squares, from the best known points (after Square: Andriushchenko et al. 2020, arXiv 1912.00049)."""
+        ball, clean, labels = self.target.ball, self.inputs[rows], self.labels[rows]
+        proposals = _Proposals(ball, clean, [self.generators[i] for i in rows.tolist()], queries)
+        point = proposals.start(self.best[rows])
+        margin = self._margins(point, labels, rows)
+        for step in range(1, queries):
+            alive = (margin <= 0).nonzero().flatten()
+            if not len(alive):
+                break
+            tried = proposals.at(step, point[alive], alive)
+            found = self._margins(tried, labels[alive], rows[alive])
+            better = found >= margin[alive]
+            point[alive[better]], margin[alive[better]] = tried[better], found[better]
+        self._keep(rows, point, margin)
+
+
+def ascend(
+    classifier: Classifier,
+    ball: Ball,
+    clean: Tensor,
+    labels: Tensor,
+    start: Tensor,
+    loss: Loss,
+    steps: int,
+    *,
+    to_the_end: bool = False,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield (points, margins, rows) of each Frank-Wolfe step up `loss`, for the samples still unbroken before it.
+
+    to_the_end: go on with broken samples. Source: Chen, Zhou, Yi, Gu 2020, arXiv 1811.10828, with the momentum of MI-FGSM
+    (Dong et al. 2018, arXiv 1710.06081).
+    """
+    device = classifier.device
+    rows, points = torch.arange(len(clean)), start
+    velocity = torch.zeros_like(clean)
+    for step in range(steps + 1):
+        x = points.to(device).clone().requires_grad_()
+        logits = classifier.module(x)
+        margins = _margin_or_broken(logits.detach().float().cpu(), labels[rows])
+        yield points, margins, rows
+        if step == steps:
+            return
+        alive = torch.ones_like(margins, dtype=torch.bool) if to_the_end else margins <= 0
+        rows, points, velocity = rows[alive], points[alive], velocity[alive]
+        if not len(rows):
+            return
+        (gradient,) = torch.autograd.grad(loss(logits[alive.to(device)], labels[rows].to(device)).sum(), x)
+        slope = gradient.float().cpu()[alive].nan_to_num(0.0, 0.0, 0.0)
+        scale = slope.flatten(1).abs().mean(1).clamp(min=1e-38).view(-1, *[1] * (slope.ndim - 1))
+        velocity = _MOMENTUM * velocity + slope / scale
+        corner = ball.maximise(velocity, clean[rows])
+        points = corner if ball.norm is Norm.L0 else points + _step_length(step, steps) * (corner - points)
+
+
+def _step_length(step: int, steps: int) -> float:
+    """Share of the way to the corner: all of it first, a tenth in the end."""
+    return 1.0 if step == 0 else max(0.1, 0.5 * (1 - step / steps))
+
+
+def _margin_or_broken(logits: Tensor, labels: Tensor) -> Tensor:
+    """Margin loss (n,), positive where the predicted class is wrong; infinite where a logit is not finite, which is no answer."""
+    margins = margin_loss(logits, labels)
+    margins = margins.where((margins != 0) | (logits.argmax(1) == labels), torch.finfo(margins.dtype).tiny)
+    return margins.where(logits.isfinite().all(1), torch.inf)
+
+
+class _Proposals:
+    """The points that random search proposes: squares at random places, of sizes that shrink with the queries."""
+
+    def __init__(self, ball: Ball, clean: Tensor, generators: Sequence[torch.Generator], queries: int) -> None:
+        self.ball, self.clean, self.queries = ball, clean, queries
+        self.images = clean if clean.ndim == 4 else clean[:, None, None, :]
+        channels = self.images.shape[1]
+        self.places = torch.stack([torch.rand(queries, 4, generator=g) for g in generators], 1)  # (queries, n, 4)
+        self.signs = torch.stack([torch.rand(queries, channels, generator=g) for g in generators], 1) * 2 - 1
+        self.stripes = (
+            torch.stack([torch.rand(channels, 1, self.images.shape[3], generator=g) for g in generators]) * 2 - 1
+        )
+
+    def start(self, best: Tensor) -> Tensor:
+        """The best known points; vertical stripes where none but the clean input is known."""
+        stripes = self.ball.maximise(self.stripes.expand(self.images.shape).reshape(self.clean.shape), self.clean)
+        unmoved = (best == self.clean).flatten(1).all(1).view(-1, *[1] * (best.ndim - 1))
+        return torch.where(unmoved, stripes, best)
+
+    def at(self, step: int, points: Tensor, rows: Tensor) -> Tensor:
+        """What query `step` proposes in place of `points` (m, ...), the present points of the samples `rows`."""
+        height, width = self.images.shape[2:]
+        share = _LARGEST_SHARE / 2 ** (5 * step // self.queries)
+        if self.ball.norm in (Norm.L1, Norm.L0):
+            share /= 8
+        high, wide = (max(1, round(side * share**0.5)) for side in (height, width))
+        if height == 1:
+            wide = max(1, round(width * share))
+        place = self.places[step][rows]
+        inside = (
+            self._square(place[:, 0], height, high)[:, :, None] & self._square(place[:, 1], width, wide)[:, None, :]
+        )
+        square = inside[:, None] * self.signs[step][rows][:, :, None, None].sign()
+        clean, moved = self.images[rows], points.reshape(len(rows), *self.images.shape[1:])
+        if self.ball.norm is Norm.LINF:
+            moved = torch.where(inside[:, None], clean + self.ball.radius * square, moved)
+        elif self.ball.norm is Norm.L0:
+            moved = self._exchanged(moved, clean, inside, square, place)
+        else:
+            order = 2 if self.ball.norm is Norm.L2 else 1
+            unit = self.ball.radius / torch.linalg.vector_norm(square.flatten(1), order, dim=1).clamp(min=1e-12)
+            moved = clean + 0.8 * (moved - clean) + unit[:, None, None, None] * square
+        flat = self.clean[rows]
+        return self.ball.project(moved.reshape(flat.shape), flat)
+
+    def _exchanged(self, moved: Tensor, clean: Tensor, inside: Tensor, square: Tensor, place: Tensor) -> Tensor:
+        """Set elements of the square to an end of the range, and as many others back (after Sparse-RS, Croce et al. 2022)."""
+        ends = torch.where(square > 0, self.ball.high, self.ball.low)
+        fresh = torch.where(inside[:, None], ends, moved)
+        k = int(self.ball.radius)
+        # The changed elements of the square come first, then the other changed ones, in an order that the query decides.
+        weights = torch.frac(torch.arange(fresh[0].numel()) * 0.6180339887 + place[:, 2:3] * 97.0).view_as(fresh)
+        priority = (fresh != clean) * (weights + inside[:, None] * 1.0 + 1e-3)
+        kept = torch.zeros_like(priority.flatten(1), dtype=torch.bool)
+        if k:
+            top = priority.flatten(1).topk(min(k, priority[0].numel()), dim=1)
+            kept.scatter_(1, top.indices, top.values > 0)
+        return torch.where(kept.view_as(fresh), fresh, clean)
+
+    @staticmethod
+    def _square(place: Tensor, side: int, length: int) -> Tensor:
+        """Mask of the positions of a side that a square of this length covers, placed by a number in [0, 1); bool (m, side)."""
+        first = (place * (side - length + 1)).long().clamp(max=side - length)[:, None]
+        positions = torch.arange(side)
+        return (positions >= first) & (positions < first + length)

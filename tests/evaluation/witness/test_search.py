@@ -1,0 +1,145 @@
+"""The witness's searches: a linear model is broken exactly where it can be, and no sample depends on the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Capability, Norm
+from windtunnel.core.distances import DISTANCE
+from windtunnel.evaluation.witness.balls import Ball
+from windtunnel.evaluation.witness.search import Search, Target, search
+
+SHAPE, N = (1, 6, 6), 40
+EPSILON = {Norm.LINF: 0.06, Norm.L2: 0.3, Norm.L1: 0.7, Norm.L0: 1.0}
+
+
+def linear() -> nn.Module:
+    """A linear model of two classes, its plane through the middle of the range."""
+    generator = torch.Generator().manual_seed(5)
+    layer = nn.Linear(36, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(2, 36, generator=generator))
+        layer.bias.copy_(-0.5 * layer.weight.sum(1))
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def target_of(module: nn.Module, ball: Ball, *, gradients: bool = True) -> Target:
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    classifier = Classifier(module.eval(), 2, SHAPE, frozenset(Capability), "digest", "test")
+    known = samples(seed=9)
+    return Target(classifier, ball, gradients, False, None, known, classifier.predict(known))
+
+
+def samples(n: int = N, seed: int = 0) -> Tensor:
+    return torch.rand(n, *SHAPE, generator=torch.Generator().manual_seed(seed))
+
+
+def searched(target: Target, inputs: Tensor, passes: int = 10**6, seeds: range | None = None) -> Search:
+    labels = target.classifier.predict(inputs)
+    return search(target, inputs, labels, seeds or range(len(inputs)), passes)
+
+
+def can_be_broken(module: nn.Module, ball: Ball, inputs: Tensor) -> Tensor:
+    """Exactly: the margin at the point of the ball that lowers it most."""
+    weight, bias = module[1].weight, module[1].bias
+    labels = module(inputs).argmax(1)
+    slope = (weight[1 - labels] - weight[labels]).view_as(inputs)
+    worst = ball.maximise(slope, inputs)
+    return (worst * slope).flatten(1).sum(1) + bias[1 - labels] - bias[labels] > 0
+
+
+@pytest.mark.parametrize("norm", list(DISTANCE))
+def test_a_linear_model_is_broken_exactly_where_it_can_be(norm: Norm) -> None:
+    module, ball, inputs = linear(), Ball(norm, EPSILON[norm]), samples()
+    target = target_of(module, ball)
+    found, truth = searched(target, inputs), can_be_broken(module, ball, inputs)
+    assert 5 < int(truth.sum()) < N - 5
+    assert torch.equal(found.broken, truth)
+    assert ball.contains(found.examples[found.broken], inputs[found.broken]).all()
+
+
+@pytest.mark.parametrize("norm", list(DISTANCE))
+def test_without_gradients_most_of_what_can_be_broken_is(norm: Norm) -> None:
+    module, ball, inputs = linear(), Ball(norm, EPSILON[norm]), samples()
+    found, truth = searched(target_of(module, ball, gradients=False), inputs), can_be_broken(module, ball, inputs)
+    assert not (found.broken & ~truth).any()
+    assert int(found.broken.sum()) >= 0.5 * int(truth.sum())
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("norm", list(DISTANCE))
+def test_a_sample_does_not_depend_on_the_others(norm: Norm, gradients: bool) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.Tanh(), nn.Linear(12, 2)).double()
+    target, inputs = (
+        target_of(nn.Sequential(_Double(), module), Ball(norm, EPSILON[norm]), gradients=gradients),
+        samples(),
+    )
+    together = searched(target, inputs)
+    alone = [searched(target, inputs[i : i + 1], seeds=range(i, i + 1)) for i in range(N)]
+    assert torch.equal(together.broken, torch.cat([one.broken for one in alone]))
+    torch.testing.assert_close(together.examples, torch.cat([one.examples for one in alone]))
+
+
+class _Double(nn.Module):
+    """Double precision, in which the size of a batch rounds nothing away that matters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.double()
+
+
+@pytest.mark.parametrize("passes", [0, 10, 500, 3000])
+def test_no_more_passes_are_made_than_allowed(passes: int) -> None:
+    class Counting(nn.Module):
+        made = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Counting.made += len(x)
+            return torch.stack([x.flatten(1).sum(1) * 0, x.flatten(1).sum(1) * 0 - 1], 1)
+
+    target = target_of(Counting(), Ball(Norm.LINF, 0.1))
+    labels, Counting.made = torch.zeros(N, dtype=torch.int64), 0
+    found = search(target, samples(), labels, range(N), passes)
+    assert int(found.passes.sum()) <= passes
+    assert Counting.made <= int(found.passes.sum())
+    assert not found.broken.any()
+
+
+def test_one_lucky_draw_of_a_random_model_breaks_nothing() -> None:
+    class Lucky(nn.Module):
+        """Wrong in one answer of ten, whatever it is asked."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            wrong = (torch.rand(len(x)) < 0.1).float() + 0 * x.flatten(1).sum(1)
+            return torch.stack([1 - wrong, wrong], 1)
+
+    torch.manual_seed(0)
+    target = replace(target_of(Lucky(), Ball(Norm.LINF, 0.1)), is_random=True)
+    found = search(target, samples(), torch.zeros(N, dtype=torch.int64), range(N), 10**6)
+    assert int(found.broken.sum()) <= 2
+
+
+def test_a_model_without_a_derivative_is_searched_without_it() -> None:
+    class Cut(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return linear()(x.detach())
+
+    ball, inputs = Ball(Norm.LINF, 0.06), samples()
+    assert int(searched(target_of(Cut(), ball), inputs).broken.sum()) >= 3
+
+
+def test_logits_that_are_not_finite_break_a_sample() -> None:
+    class Overflowing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            total = x.flatten(1).sum(1)
+            return torch.stack([total * 0 + 1, (total > 18).float() * torch.nan], 1).nan_to_num(nan=torch.nan)
+
+    inputs = torch.full((4, *SHAPE), 0.49)
+    target = target_of(Overflowing(), Ball(Norm.LINF, 0.1), gradients=False)
+    found = search(target, inputs, torch.zeros(4, dtype=torch.int64), range(4), 10**5)
+    assert found.broken.all()
