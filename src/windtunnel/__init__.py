@@ -58,7 +58,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for: `windtunnel --help` must not wait for torch."""
+    """Import a public name at its first use: `windtunnel --help` must not wait for torch. Functions are behind the door."""
     if name not in _HOME:
         raise AttributeError(f"module 'windtunnel' has no attribute '{name}'")
-    return getattr(import_module(f"windtunnel.{_HOME[name]}"), name)
+    door = import_module("windtunnel.boundary.door")
+    globals()[name] = value = door.public(getattr(import_module(f"windtunnel.{_HOME[name]}"), name))
+    return value

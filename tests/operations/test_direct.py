@@ -1,6 +1,7 @@
 """The library in five lines: the same numbers as the pipeline, without DVC and MLflow."""
 
 import copy
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import windtunnel as wt
+from windtunnel.boundary import door
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.operations.stages.run import run_stage
@@ -181,8 +183,8 @@ def test_a_function_is_a_black_box(few):
         ({"x": np.zeros((0, 1, 8, 8))}, "holds no samples"),
         ({"y": [1, 2]}, "40 samples in x, and labels of shape"),
         ({"x": np.full((40, 1, 8, 8), 3.0)}, "after conversion"),
-        ({"model": 3}, "model is a int"),
-        ({"attacks": lambda *_: None}, "cannot be found again by its name"),
+        ({"model": 3}, "model: is a int"),
+        ({"attacks": {"mine": 3}}, "attacks.mine: 3 is not an algorithm"),
         ({"sanity": "strict"}, "sanity.profile"),
         ({"x": np.zeros((40, 3, 8, 8))}, "does not take inputs of shape"),
         ({"attacks": {"pgd": {"library": "torchattacks", "algorithm": "PGD", "on": {"survivors_of": ["a"]}}}}, "survivors_of"),
@@ -215,3 +217,34 @@ print(wt.verify(model, x, y, "marabou", budget="Linf 0.01").metrics["verified_ra
         [sys.executable, script], capture_output=True, text=True, timeout=180, cwd=tmp_path, check=True
     )
     assert found.stdout.count("once") == 1
+
+
+def test_every_public_function_is_behind_the_door():
+    """Also one that does not exist yet: `windtunnel.__getattr__` puts it there."""
+    functions = [value for value in (getattr(wt, name) for name in wt.__all__) if inspect.isfunction(value)]
+    assert {f.__name__ for f in functions} >= {"assess", "attack", "verify", "corrupt", "read", "load_params"}
+    for function in functions:
+        assert function.__code__.co_filename == door.__file__
+        assert function.__wrapped__.__module__.startswith("windtunnel.")
+
+
+def test_a_default_never_contradicts_what_is_written(few):
+    """The steps and the step size that a name alone gets give way to those in params."""
+    model, x, y = few
+    entry = wt.attack(model, x[:4], y[:4], "pgd", budget="Linf 8/255", params={"steps": 5}).metadata.call_kwargs
+    assert entry["steps"] == 5
+    assert entry["alpha"] == pytest.approx(2.5 * 8 / 255 / 5)
+
+
+def test_functions_by_name_are_attacks(few):
+    """A lambda too; it is found no longer than the call lasts."""
+    model, x, y = few
+    attacks = {"mine": lambda m, x, y, budget, seed: (x + budget.epsilon).clamp(0, 1), "same": _stay}
+    found = wt.assess(model, x[:4], y[:4], budget=BUDGET, attacks=attacks, sanity=None)
+    assert (found["mine"].tensor("perturbed_inputs") >= x[:4]).all()
+    assert torch.equal(found["same"].tensor("perturbed_inputs"), x[:4])
+    assert not [name for name in vars(sys.modules["windtunnel_caller"]) if not name.startswith("__")]
+
+
+def _stay(model, inputs, labels, budget, seed):
+    return inputs

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from windtunnel.core.contracts import Algorithm, Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.references import users_code
 
 FORWARD_BATCH = 512
 _FORWARD_VALUES = 2**23  # of the inputs of a batch: beyond, what the layers hold of it is gigabytes
@@ -42,7 +43,8 @@ class Classifier:
         if not len(inputs):
             return torch.empty(0, self.num_classes)
         size = batch_size or forward_samples(inputs)
-        batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(size)]
+        with users_code("model"):
+            batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(size)]
         return torch.cat(batches)
 
     def predict(self, inputs: Tensor, batch_size: int | None = None) -> Tensor:
@@ -75,7 +77,26 @@ def argmax_or_invalid(logits: Tensor) -> Tensor:
 def module_digest(module: nn.Module) -> str:
     """sha256 over names and bytes of all parameters and buffers; changes if and only if one of them does."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for name, value in sorted(module.state_dict().items()):
+        _add(digest, name, value)
     return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, name: str, value: object) -> None:
+    """Add a tensor, or what a quantized layer keeps beside tensors, to a digest."""
+    if isinstance(value, tuple):  # packed weights and bias
+        for part in value:
+            _add(digest, name, part)
+    elif not isinstance(value, Tensor):
+        digest.update(f"{name}{value}".encode())
+    elif value.is_quantized:
+        per_channel = value.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
+        scale = (value.q_per_channel_scales(), value.q_per_channel_zero_points()) if per_channel else ()
+        _add(
+            digest,
+            f"{name}{'' if per_channel else (value.q_scale(), value.q_zero_point())}",
+            (value.int_repr(), *scale),
+        )
+    else:
+        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

@@ -19,7 +19,11 @@ def first_line(error: BaseException) -> str:
     """The first line of an exception's text, cut where it is long; its type where it has none."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({error.code!r})"
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    try:
+        text = str(error).strip()
+    except FOREIGN:  # an exception of somebody else's that cannot be printed
+        text = ""
+    return (text or type(error).__name__).splitlines()[0][:200]
 
 
 @contextmanager
@@ -31,9 +35,11 @@ def users_code(what: str, seconds: float | None = None, key: str = "") -> Iterat
     try:
         with limited(what, seconds, key) if seconds is not None else nullcontext():
             yield
-    except UserError:
+    except (UserError, MemoryError):  # who runs out of memory is told what needs less
         raise
     except FOREIGN as error:
+        if "can't allocate memory" in first_line(error):
+            raise
         raise UserError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import PredictFunction, Program, copy_graph, giving_logits
 from windtunnel.boundary.models.loaders import (
@@ -38,9 +39,10 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.devices import make_deterministic
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
 from windtunnel.core.files import file_digest, replacing
+from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
-from windtunnel.core.watched import begin, end, limited
+from windtunnel.core.watched import begin, end
 from windtunnel.params.model import Model, Preprocess
 
 UNTRAINED = "untrained"  # the digest of a model that is yet to be trained
@@ -239,8 +241,10 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     if (module_of_logits := giving_logits(module, logits)) is not module:
         module = module_of_logits
         logits = module(fed)
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or _holds_no_numbers(logits):
         given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        if isinstance(logits, Tensor) and _holds_no_numbers(logits):
+            given += f", {logits.layout} on {logits.device},"
         raise IncompatibleError(
             f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed"
         )
@@ -279,6 +283,11 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     )
 
 
+def _holds_no_numbers(logits: Tensor) -> bool:
+    """Return True for a sparse tensor and one on device meta."""
+    return logits.layout is not torch.strided or logits.device.type == "meta"
+
+
 def limit_answers(module: torch.nn.Module, trust: Trust) -> None:
     """Whatever calls the module, a library or we: an answer that never comes is told, and ends `check` or the stage."""
     answers = _Answers(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit")
@@ -302,17 +311,17 @@ class _Answers:
 
 
 def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str, trust: Trust) -> object:
-    try:
-        with torch.no_grad(), limited(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit"):
+    with torch.no_grad(), bounded(f"{trust.key}: the model", trust.time_limit, f"{trust.key}.time_limit"):
+        try:
             return module(inputs)
-    except UserError:
-        raise
-    except SystemExit as error:
-        raise IncompatibleError(
-            f"{trust.key}: the model called sys.exit({error.code!r}) in its forward pass"
-        ) from error
-    except Exception as error:  # whatever the user's model raises on inputs that do not fit it
-        raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
+        except (UserError, MemoryError, OutOfTimeError):
+            raise
+        except SystemExit as error:
+            raise IncompatibleError(
+                f"{trust.key}: the model called sys.exit({error.code!r}) in its forward pass"
+            ) from error
+        except Exception as error:  # whatever the user's model raises on inputs that do not fit it
+            raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
 
 
 def _differentiable(module: torch.nn.Module, sample: Tensor) -> bool:

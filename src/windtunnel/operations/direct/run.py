@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from windtunnel.boundary.arrays import array_of, plain_value
+from windtunnel.boundary.callables import CallersFunctions, model_of
 from windtunnel.boundary.data.load import convert
 from windtunnel.boundary.data.sources import Raw
+from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import fit, pick_device
-from windtunnel.boundary.models.loaders import FUNCTION, TORCH, Loaded
+from windtunnel.boundary.models.loaders import Loaded
+from windtunnel.boundary.models.trust import NOTHING
 from windtunnel.core.artifacts import Artifacts, read_artifacts
-from windtunnel.core.classifier import Classifier, module_digest
-from windtunnel.core.dataset import Dataset
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import UserError, shown
 from windtunnel.core.layout import Layout
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
 from windtunnel.operations.direct.result import Result
 from windtunnel.operations.direct.words import Given, budget_block, entries_of, entry_of, epsilon_of
-from windtunnel.params.data import Data
 
 # Images (n, C, H, W) or (n, H, W) in [0, 1], or uint8; tabular (n, F). Labels (n,).
 Array = Tensor | np.ndarray | Sequence[Any]
@@ -64,23 +64,14 @@ def assess(
 
     Raises UserError, in one line and before anything is computed, for what cannot be run.
     """
-    allowed = budget_block(budget)
-    given = {"attacks": attacks, "queries": queries, "sweeps": sweeps, "verification": verify, "corruptions": corrupt}
-    params = validate(
-        {
-            "seed": seed,
-            "device": device,
-            "data": {"source": "function", "function": GIVEN, "class_names": _class_names(model, x, y, class_names)},
-            "model": {"source": "function", "function": GIVEN},
-            "budget": allowed,
-            "sanity": {"profile": sanity or "stored"},
-            **{family: entries_of(family, words, epsilon_of(allowed)) for family, words in given.items()},
-        },
-        "windtunnel.assess",
+    return _assess(
+        model,
+        x,
+        y,
+        budget_block(budget),
+        {"attacks": attacks, "queries": queries, "sweeps": sweeps, "verification": verify, "corruptions": corrupt},
+        {"seed": seed, "device": device, "sanity": sanity, "class_names": class_names, "train": train},
     )
-    dataset, split = _datasets(params.data, seed, x, y, train)
-    subject = subject_of(_classifier(model, params.device, dataset), dataset, seed)
-    return assess_subject(params, subject, split, checked=sanity is not None)
 
 
 def attack(
@@ -122,53 +113,74 @@ def corrupt(
 
 
 def _one(
-    family: str,
-    algorithm: str | Callable[..., object],
-    more: Mapping[str, object],
-    model: nn.Module | Callable[[np.ndarray], object],
-    x: Array,
-    y: Array | None,
-    budget: str | Mapping[str, object],
+    family: str, algorithm: object, more: Mapping[str, object], model: object, x: object, y: object, budget: object
 ) -> Artifacts:
-    name, entry = entry_of(family, algorithm, epsilon_of(budget_block(budget)))
-    words = {"attacks": "attacks", "verification": "verify", "corruptions": "corrupt"}
-    given: dict[str, Any] = {"attacks": None, words[family]: {name: {**entry, **more}}}
-    return assess(model, x, y, budget=budget, sanity=None, **given)[name]
+    block = budget_block(budget)
+    with CallersFunctions() as functions:
+        name, entry = entry_of(family, algorithm, epsilon_of(block), functions, more)
+        return _assess(model, x, y, block, {family: {name: entry}}, {"sanity": None})[name]
 
 
-def _datasets(
-    data: Data,
-    seed: int,
-    x: Array,
-    y: Array | None,
-    train: tuple[Array, Array] | None,
-) -> tuple[Dataset, Dataset | None]:
-    parts = [_raw(x, y, "x"), None if train is None else _raw(*train, "train")]
-    assessed, split = parts
-    assert assessed is not None
-    return convert(data, seed, assessed, split)
+def _assess(
+    model: object,
+    x: object,
+    y: object,
+    budget: Mapping[str, object],
+    given: Mapping[str, Any],
+    run: Mapping[str, object],
+) -> Result:
+    """Assess a caller's model; see `assess`. `given`: words by family. `run`: seed, device, sanity, class_names, train."""
+    loaded = model_of(model)
+    assessed, split = _raw(x, y, "x"), _split(run.get("train"))
+    with CallersFunctions() as functions:
+        entries = {family: entries_of(family, words, epsilon_of(budget), functions) for family, words in given.items()}
+        names = _class_names(loaded, assessed, run.get("class_names"))
+        sanity, device = run["sanity"], run.get("device", "auto")
+        params = validate(
+            {
+                "seed": plain_value(run.get("seed", 0), "seed"),
+                "device": str(device) if isinstance(device, torch.device) else device,
+                "data": {"source": "function", "function": GIVEN, "class_names": names},
+                "model": {"source": "function", "function": GIVEN},
+                "budget": budget,
+                "sanity": {"profile": "stored" if sanity is None else sanity},
+                **entries,
+            },
+            "windtunnel.assess",
+        )
+        dataset, train = convert(params.data, params.seed, assessed, split)
+        if train is not None and train.inputs.shape[1:] != dataset.inputs.shape[1:]:
+            shapes = (tuple(part.inputs.shape[1:]) for part in (train, dataset))
+            raise UserError("train: samples have shape {}, those of x {}".format(*shapes))
+        subject = subject_of(fit(loaded, pick_device(params.device), dataset), dataset, params.seed)
+        return assess_subject(params, subject, train, checked=sanity is not None)
 
 
-def _class_names(
-    model: nn.Module | Callable[[np.ndarray], object], x: Array, y: Array | None, given: Sequence[str] | None
-) -> list[str] | int | None:
-    """The names of the classes, or how many a torch module has: a few samples need not be of all of them."""
+def _class_names(loaded: Loaded, assessed: Raw, given: object) -> object:
+    """Return the names of the classes, or how many a torch module has: a few samples need not be of all of them."""
     if given is not None:
-        return list(given)
-    if not isinstance(model, nn.Module) or (y is not None and _array(y, "y").dtype.kind not in "iu"):
+        if isinstance(given, str | bytes | float):
+            raise UserError(f"class_names: {shown(given)} is no list of names")
+        return given if isinstance(given, int) else array_of(given, "class_names", names=True).tolist()
+    if isinstance(loaded.module, PredictFunction) or (
+        assessed.labels is not None and assessed.labels.dtype.kind == "U"
+    ):
         return None
-    sample = torch.as_tensor(_array(x, "x")[:1])
-    sample = sample.float() / 255 if sample.dtype == torch.uint8 else sample.float()
+    assert isinstance(assessed.inputs, np.ndarray)  # a caller gives no files
+    sample = torch.from_numpy(np.array(assessed.inputs[:1], dtype=np.float32)) / assessed.value_range[1]
+    module = loaded.module.cpu().eval()
     try:
-        with torch.no_grad():
-            return int(copy.deepcopy(model).cpu().eval()(sample[:, None] if sample.ndim == 3 else sample).shape[1])
-    except Exception:  # a model that does not take the samples is refused, with the reason, where it is tried on them
+        with torch.no_grad(), bounded("model", NOTHING.time_limit, "nothing"):
+            logits = module(sample[:, None] if sample.ndim == 3 else sample)
+        shape = getattr(logits, "logits", logits).shape
+        return int(shape[1]) if len(shape) == 2 else None
+    except (UserError, AttributeError):  # refused, with the reason, where it is tried on all of the samples
         return None
 
 
-def _raw(x: Array, y: Array | None, what: str) -> Raw:
-    inputs, labels = _array(x, what), None if y is None else _array(y, "y")
-    if not inputs.ndim or not len(inputs):
+def _raw(x: object, y: object, what: str) -> Raw:
+    inputs, labels = array_of(x, what), None if y is None else array_of(y, "y", names=True)
+    if not len(inputs):
         raise UserError(f"windtunnel.assess: {what} holds no samples")
     if labels is not None and labels.shape != inputs.shape[:1]:
         raise UserError(f"windtunnel.assess: {len(inputs)} samples in {what}, and labels of shape {labels.shape}")
@@ -176,24 +188,12 @@ def _raw(x: Array, y: Array | None, what: str) -> Raw:
     return Raw(inputs, labels, ids, (0.0, 255.0) if inputs.dtype == np.uint8 else (0.0, 1.0))
 
 
-def _array(values: Array, what: str) -> np.ndarray:
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError) as error:  # lists of different lengths
-        raise UserError(f"windtunnel.assess: {what} is no array ({error})") from error
-
-
-def _classifier(model: nn.Module | Callable[[np.ndarray], object], device: str, dataset: Dataset) -> Classifier:
-    where = pick_device(device)
-    if not isinstance(model, nn.Module):
-        if not callable(model):
-            raise UserError(f"windtunnel.assess: model is a {type(model).__name__}, not a torch module or a function")
-        name = getattr(model, "__qualname__", type(model).__name__)
-        return fit(Loaded(PredictFunction(model), FUNCTION, name, f"function {name}"), where, dataset)
-    own = copy.deepcopy(model)  # the caller's module stays in its mode, on its device, with its gradients
-    return fit(Loaded(own, TORCH, module_digest(own), type(model).__name__), where, dataset)
+def _split(train: object) -> Raw | None:
+    if train is None:
+        return None
+    if not isinstance(train, tuple | list) or len(train) != 2:
+        raise UserError(f"train: {type(train).__name__} is no training split; a pair (x, y) is")
+    return _raw(train[0], train[1], "train")
 
 
 def read(directory: Path | str) -> Result:

@@ -2,73 +2,139 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import TypeAlias
 
+from windtunnel.assessments.attacks.settings import parameters_of
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.catalogue import algorithms
+from windtunnel.boundary.arrays import plain_value
+from windtunnel.boundary.callables import CallersFunctions, name_of
 from windtunnel.core.contracts import Algorithm
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.plugins import families
 from windtunnel.params.numbers import parse_number
 
 STEPS, REACH = 40, 2.5  # of an attack that is given by its name alone; how far they go in all, in epsilons
+_MOST = 1000  # entries of a family
 
-# One word, one function (attacks), entries by name as in params.yaml, or several words and functions.
+# One word, one function (attacks), words, functions or whole entries by name, or several words and functions.
 Given: TypeAlias = "str | Callable[..., object] | Mapping[str, object] | Iterable[str | Callable[..., object]] | None"
 
 
-def budget_block(budget: str | Mapping[str, object]) -> dict[str, object]:
-    """`budget` of params.yaml from "Linf 8/255". Raises UserError for words that are no norm and epsilon."""
-    if not isinstance(budget, str):
-        return dict(budget)
-    words = budget.split()
-    if len(words) != 2:
-        raise UserError(f'budget: \'{budget}\' is not a norm and an epsilon; write "Linf 8/255" or "L2 0.5"')
-    return {"norm": words[0], "epsilon": words[1]}
+def budget_block(budget: object) -> dict[str, object]:
+    """Return `budget` of params.yaml from "Linf 8/255" or a block of its keys. Raises UserError for anything else."""
+    if isinstance(budget, Mapping):
+        block = plain_value(budget, "budget")
+        assert isinstance(block, dict)
+        return block
+    words = budget.split() if isinstance(budget, str) else []
+    if len(words) == 2:
+        return {"norm": words[0], "epsilon": words[1]}
+    example = '"Linf 8/255" or "L2 0.5"'
+    pair = budget if isinstance(budget, tuple | list) and len(budget) == 2 else ("Linf", budget)
+    with suppress(ValueError, TypeError):
+        example = f'"{pair[0]} {parse_number(plain_value(pair[1], "budget")):.9g}"'
+    raise UserError(f"budget: {shown(budget)} is not a norm and an epsilon; write {example}")
 
 
 def epsilon_of(block: Mapping[str, object]) -> float | None:
-    """The epsilon of a budget, None where it is none: the schema says what is wrong with it."""
+    """Return the epsilon of a budget, None where it is none: the schema says what is wrong with it."""
     try:
-        return float(parse_number(str(block.get("epsilon"))))
+        return float(parse_number(block.get("epsilon")))
     except ValueError:
         return None
 
 
-def entries_of(family: str, given: Given, epsilon: float | None = None) -> dict[str, object]:
-    """The map of a family in params.yaml. Raises UserError, with the nearest match, for an unknown algorithm.
+def entries_of(family: str, given: Given, epsilon: float | None, functions: CallersFunctions) -> dict[str, object]:
+    """Return the map of a family in params.yaml. Raises UserError, with the nearest match, for an unknown algorithm.
 
     An attack of torchattacks that is given by its name alone takes 40 steps of epsilon / 16 (2.5 epsilon in all, as Madry et al.
     2018 do): the library's own steps are those of 8/255, and would not reach the end of a larger ball.
     """
     if given is None:
         return {}
+    entries: dict[str, object] = {}
     if isinstance(given, Mapping):
-        return dict(given)
-    several = [given] if isinstance(given, str) or callable(given) else list(given)
-    return dict(entry_of(family, item, epsilon) for item in several)
-
-
-def entry_of(family: str, item: str | Callable[..., object], epsilon: float | None) -> tuple[str, dict[str, object]]:
-    """The name and the entry of one word or function; see `entries_of`."""
-    if callable(item):
-        name = getattr(item, "__name__", type(item).__name__)
-        if getattr(sys.modules.get(item.__module__), name, None) is not item:
+        for name, item in islice(given.items(), _MOST):
+            if not isinstance(name, str):
+                raise UserError(f"{family}: {shown(name)} is no name of an entry; names are text")
+            if isinstance(item, Mapping):
+                entries[name] = plain_value(item, f"{family}.{name}")
+            else:
+                entries[name] = entry_of(family, item, epsilon, functions, name=name)[1]
+        return entries
+    several = [given] if isinstance(given, str | bytes) or callable(given) else given
+    if not isinstance(several, Iterable):
+        raise UserError(f"{family}: {shown(given)} is neither an algorithm's name nor entries by name")
+    for item in islice(several, _MOST):
+        name, entry = entry_of(family, item, epsilon, functions)
+        if name in entries:
             raise UserError(
-                f"{family}: {name} cannot be found again by its name; give a function of a module's top level"
+                f"{family}: {name} is there twice; give each a name of its own: {{'first': ..., 'second': ...}}"
             )
-        return name, {"library": "function", "algorithm": f"{item.__module__}:{name}"}
+        entries[name] = entry
+    return entries
+
+
+def entry_of(
+    family: str,
+    item: object,
+    epsilon: float | None,
+    functions: CallersFunctions,
+    written: Mapping[str, object] | None = None,
+    name: str | None = None,
+) -> tuple[str, dict[str, object]]:
+    """Return the name and the entry of one word or function; see `entries_of`.
+
+    Args:
+        family: its key in params.yaml.
+        item: an algorithm's name in any case, or a function that attacks.
+        epsilon: of the budget, for the default step size.
+        functions: where a function without a module of its own is kept.
+        written: further keys of the entry, which a default never contradicts.
+        name: of the entry; the item's own where it is None.
+
+    """
+    where = f"{family}.{name}" if name else family
+    extra = plain_value(written or {}, where)
+    assert isinstance(extra, dict)
+    if callable(item) and family == "attacks" and not isinstance(item, type):
+        name = name or name_of(item)
+        return name, {"library": "function", "algorithm": functions.reference(item, name), **extra}
+    if not isinstance(item, str):
+        what = "an algorithm's name or a function" if family == "attacks" else "an algorithm's name"
+        raise UserError(f"{where}: {shown(item)} is not {what}")
     found = _algorithm(family, item)
+    _check_keys(family, found, extra)
     entry: dict[str, object] = {"library": found.library, "algorithm": found.name}
-    if family == "attacks" and epsilon and _has_steps(found):
-        entry["budget"] = {"steps": STEPS, "step_size": REACH * epsilon / STEPS}
-    return _plain(item), entry
+    if family == "attacks" and epsilon and (budget := _default_search(found, epsilon, extra.get("params"))):
+        entry["budget"] = budget
+    return name or _plain(item), {**entry, **extra}
 
 
-def _has_steps(algorithm: Algorithm) -> bool:
+def _default_search(algorithm: Algorithm, epsilon: float, params: object) -> dict[str, object]:
+    """Return the default steps and step size, without what `params` gives; none for an attack without both."""
     row = ROWS[algorithm.key]
-    return row.step == "alpha" and row.steps is not None and row.epsilon is not None
+    if row.step != "alpha" or row.steps is None or row.epsilon is None:
+        return {}
+    given = params if isinstance(params, dict) else {}
+    steps = given.get(row.steps, STEPS)
+    count = steps if isinstance(steps, int) and steps > 0 else STEPS
+    found: dict[str, object] = {"steps": STEPS, "step_size": REACH * epsilon / count}
+    return {k: v for k, v in found.items() if {"steps": row.steps, "step_size": row.step}[k] not in given}
+
+
+def _check_keys(family: str, algorithm: Algorithm, extra: Mapping[str, object]) -> None:
+    """Raise UserError for a parameter of an attack that is given as a key of its entry."""
+    known = families()[family].entry().model_fields
+    for key, value in extra.items():
+        if key not in known and family == "attacks" and key in parameters_of(ROWS[algorithm.key]):
+            raise UserError(
+                f'attacks: {key} is a parameter of {algorithm.name}, not a key of an entry; write params={{"{key}": {shown(value)}}}'
+            )
 
 
 def _algorithm(family: str, word: str) -> Algorithm:

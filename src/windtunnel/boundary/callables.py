@@ -1,0 +1,119 @@
+"""Take models and functions that a caller holds in memory: copied or wrapped, or refused in one line."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType, TracebackType
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.boundary.models.loaders import FUNCTION, TORCH, Loaded
+from windtunnel.core.classifier import module_digest
+from windtunnel.core.errors import UserError, shown
+from windtunnel.core.references import users_code
+
+_MODULE = "windtunnel_caller"  # holds functions of a caller's that no module has
+
+
+class ScriptedModule(nn.Module):
+    """A torch.jit module as a plain one, which takes hooks; it stays in evaluation mode."""
+
+    def __init__(self, program: torch.jit.ScriptModule) -> None:
+        super().__init__()
+        self.program = program
+
+    def train(self, mode: bool = True) -> ScriptedModule:
+        """Return the module unchanged: a frozen program has no other mode."""
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits, (N, K)."""
+        logits: Tensor = self.program(inputs)
+        return logits
+
+
+def model_of(model: object) -> Loaded:
+    """Return a copy of a caller's torch module, or its function wrapped so that queries are counted.
+
+    Raises UserError, in one line, for what is neither, what cannot be copied, and a module that holds no numbers yet.
+    """
+    if isinstance(model, nn.Module):
+        return _module(model)
+    kind = type(model).__name__
+    if isinstance(model, type):
+        raise UserError(f"model: is the class {model.__name__}; an instance is needed: {model.__name__}()")
+    if isinstance(model, Mapping):
+        raise UserError(f"model: is a {kind}; a state dict is no model: load it into a module (load_state_dict)")
+    if not callable(model):
+        given = f"{shown(model)} ({kind})" if model is None or isinstance(model, str) else f"a {kind}"
+        raise UserError(f"model: is {given}, not a torch module or a function from images to probabilities")
+    name = str(getattr(model, "__qualname__", None) or kind)
+    return Loaded(PredictFunction(model, "model"), FUNCTION, name, f"function {name}")
+
+
+def _module(model: nn.Module) -> Loaded:
+    name = type(model).__name__
+    while isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # torch.compile's wrapper has the latter
+        model = model.module if isinstance(model, nn.DataParallel) else model._orig_mod  # type: ignore[assignment]
+    for part, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise UserError(f"model: {part} is not initialized; call the model once on a batch before")
+        if tensor.device.type == "meta":
+            raise UserError(f"model: {part} is on device meta, which holds no numbers; load the weights first")
+    # Tensors that were computed from parameters, as old weight norms keep them, cannot be copied by deepcopy itself.
+    computed = {
+        id(value): value.detach().clone()
+        for part in model.modules()
+        for value in (() if isinstance(part, torch.jit.ScriptModule) else vars(part).values())
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    with users_code("model: copied by copy.deepcopy, it"), torch.no_grad():
+        own: nn.Module = copy.deepcopy(
+            model, computed
+        )  # the caller's stays in its mode, on its device, with its gradients
+    if isinstance(own, torch.jit.ScriptModule):
+        if hasattr(own, "training"):  # a frozen one has no mode
+            own.eval()
+        own = ScriptedModule(own)
+    return Loaded(own, TORCH, module_digest(own), name)
+
+
+class CallersFunctions:
+    """Functions of a caller's, found by `module:name` while the block lasts, lambdas and a notebook's own among them."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def __enter__(self) -> CallersFunctions:
+        sys.modules.setdefault(_MODULE, ModuleType(_MODULE))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in self._names:
+            delattr(sys.modules[_MODULE], name)
+        self._names.clear()
+
+    def reference(self, function: Callable[..., object], name: str) -> str:
+        """Return the reference by which a stage finds the function: its own where it has one."""
+        module, own = getattr(function, "__module__", None), getattr(function, "__name__", None)
+        if isinstance(module, str) and isinstance(own, str) and getattr(sys.modules.get(module), own, None) is function:
+            return f"{module}:{own}"
+        holder, free = sys.modules[_MODULE], name
+        while hasattr(holder, free):  # of a call in another thread
+            free += "_"
+        setattr(holder, free, function)
+        self._names.append(free)
+        return f"{_MODULE}:{free}"
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return a name that an entry may have: of letters, digits and underscores."""
+    return re.sub(r"\W+", "", str(getattr(function, "__name__", None) or type(function).__name__)) or "function"

@@ -1,0 +1,122 @@
+"""The door of the Python API: every public function of `windtunnel` is called through it.
+
+It needs nothing but the standard library until a function is called, so that `import windtunnel` stays quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from windtunnel.core.errors import UserError, shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def public(value: object) -> object:
+    """Return a public name's value as callers get it: a function behind the door, anything else as it is."""
+    return _behind_door(value) if isinstance(value, types.FunctionType) else value
+
+
+def _behind_door(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function as callers see it.
+
+    Arguments that are annotated as a path or as a class of ours are checked first. Inside, torch has its usual settings,
+    whatever the caller is in the middle of. `sys.exit` in a caller's code, and what its functions raise, is a UserError.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        with one_line(f"windtunnel.{function.__name__}"), usual_torch():
+            for name, kind in _kinds(function).items():
+                if name in bound.arguments:
+                    bound.arguments[name] = _fitting(bound.arguments[name], kind, f"{function.__name__}: {name}")
+            return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """Make a UserError of one line of whatever a caller's code raises in the block; a defect of ours keeps its traceback."""
+    try:
+        yield
+    except SystemExit as error:
+        raise UserError(f"{what}: code of yours called sys.exit({error.code!r})") from error
+    except UserError as error:
+        lines = str(error).splitlines()
+        if len(lines) < 2:
+            raise
+        rest = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise type(error)("; ".join(lines[:3]) + rest) from error
+    except Exception as error:
+        from windtunnel.core.endings import as_user_error
+
+        known = as_user_error(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+@contextmanager
+def usual_torch() -> Iterator[None]:
+    """Run the block with gradients, without inference mode and autocast, and with float32 and the CPU as defaults."""
+    torch = sys.modules.get("torch")
+    if torch is None:  # nobody can have changed it
+        yield
+        return
+    dtype = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+
+
+def path_of(value: object, what: str) -> Path:
+    """Return a path that a caller gives as text or as a path object. Raises UserError for anything else."""
+    if not isinstance(value, str | Path) or "\0" in str(value):
+        raise UserError(f"{what}: {shown(value)} ({type(value).__name__}) is no path; a text or a pathlib.Path is")
+    return Path(value)
+
+
+@functools.cache
+def _kinds(function: Callable[..., object]) -> dict[str, type]:
+    """Return, by parameter, Path or the class of ours that its annotation names."""
+    kinds: dict[str, type] = {}
+    for name, annotation in inspect.get_annotations(inspect.unwrap(function)).items():
+        text = str(annotation)
+        if text in ("Path", "Path | str", "str | Path"):
+            kinds[name] = Path
+        elif text.isidentifier() and name != "return":
+            found = getattr(sys.modules[function.__module__], text, None)
+            origin = typing.get_origin(found)
+            if isinstance(found, type) and origin is None and found.__module__.startswith("windtunnel."):
+                kinds[name] = found
+    return kinds
+
+
+def _fitting(value: object, kind: type, what: str) -> object:
+    if kind is Path:
+        return path_of(value, what)
+    if not isinstance(value, kind):
+        given = "None" if value is None else f"a {type(value).__name__}"
+        raise UserError(f"{what}: is {given}; a windtunnel {kind.__name__} is needed")
+    return value
