@@ -44,7 +44,10 @@ class Smoothing(Block):
 class BranchAndBound(Block):
     """`params` of algorithm: branch-and-bound, and of the cascade for its step of that name: limits of work, not of time."""
 
-    domains: PositiveInt = Field(20_000, description="subdomains of one sample, after which it stays undecided")
+    domains: PositiveInt | None = Field(
+        None,
+        description="subdomains of one sample, after which it stays undecided; by default 20000 without a timeout, else no limit",
+    )
     iterations: PositiveInt = Field(8, description="steps of optimisation for each subdomain")
     batch: PositiveInt = Field(128, description="subdomains that are split together")
     memory: PositiveInt = Field(
@@ -53,6 +56,7 @@ class BranchAndBound(Block):
 
 
 SOLVER_TIMEOUT = 20.0  # seconds: Marabou counts no work
+DOMAINS, UNLIMITED_DOMAINS = 20_000, 2**62  # subdomains of one sample, without and with a timeout
 
 
 class VerificationEntry(Entry):
@@ -89,6 +93,13 @@ class VerificationEntry(Entry):
     def solver_timeout(self) -> float:
         """Seconds that Marabou has for one sample."""
         return float(self.timeout or SOLVER_TIMEOUT)
+
+    @property
+    def branch_and_bound(self) -> BranchAndBound:
+        """Limits of branch and bound: where the entry has a `timeout` and no `domains`, time alone ends a search."""
+        limits = BranchAndBound.model_validate(self.params)
+        default = DOMAINS if self.timeout is None else UNLIMITED_DOMAINS
+        return limits.model_copy(update={"domains": limits.domains or default})
 
     @property
     def batch_size_unused(self) -> str:

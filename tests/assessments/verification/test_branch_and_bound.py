@@ -9,6 +9,7 @@ from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.preflight import preflight
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.params.verification import UNLIMITED_DOMAINS
 
 SEARCH = entry("branch-and-bound")
 DECIDED = {int(Verdict.VERIFIED), int(Verdict.FALSIFIED)}
@@ -86,3 +87,12 @@ def test_in_a_cascade_it_gives_way_to_alpha_crown_where_it_has_no_bounds():
     result = assess("v", entry("cascade", steps=["branch-and-bound"]), budget(0.001), subject)
     (said,) = [c for c in result.caveats if c.code == "weaker_method" and "branch-and-bound" in c.text]
     assert "softmax" in said.text
+
+
+@pytest.mark.parametrize(
+    ("timeout", "domains", "limit"), [(None, None, 20_000), (None, 5, 5), (60, 5, 5), (60, None, UNLIMITED_DOMAINS)]
+)
+def test_only_the_limits_that_the_user_wrote_end_a_search(timeout, domains, limit):
+    given = {"timeout": timeout} if timeout else {}
+    params = {"domains": domains} if domains else {}
+    assert entry("branch-and-bound", params=params, **given).branch_and_bound.domains == limit

@@ -23,7 +23,7 @@ from windtunnel.core.contracts import Caveat
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.limits import OutOfTimeError, time_limit
-from windtunnel.params.verification import BranchAndBound, Radius
+from windtunnel.params.verification import Radius
 
 
 def search_radii(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:
@@ -50,7 +50,7 @@ def _search(step: str, known: Known, ledger: Ledger, task: Task) -> tuple[Tensor
     """(whose search was not finished, for whom memory was too short), both (N,) bool."""
     subject, entry, radius = task.subject, task.entry, task.entry.radius
     assert radius is not None
-    params = BranchAndBound.model_validate(entry.params)
+    params = entry.branch_and_bound
     seconds = torch.full((len(subject.dataset),), float("inf") if entry.timeout is None else entry.timeout)
     searcher = Searcher(subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
     open_ = subject.clean_correct & known.open(radius.max, radius.tolerance)

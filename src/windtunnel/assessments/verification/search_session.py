@@ -42,6 +42,7 @@ def limits_of(params: BranchAndBound, network: Network) -> Limits:
     memory = params.memory * 2**20
     rows = memory // (_COPIES * _FLOAT * network.width)
     most = _MOST_ROWS if network.device.type == "cpu" else 16 * _MOST_ROWS
+    assert params.domains is not None  # VerificationEntry.branch_and_bound
     return Limits(params.domains, params.iterations, params.batch, memory, max(2, min(most, rows)))
 
 

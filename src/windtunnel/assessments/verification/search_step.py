@@ -24,7 +24,6 @@ from windtunnel.core.batches import Batch, each_batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.limits import time_limit
-from windtunnel.params.verification import BranchAndBound
 
 _MOST_INNER = 4096  # units: a solver decides nothing larger, and bounds are kept of every sample
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")
@@ -48,7 +47,7 @@ def search(step: str, ledger: Ledger, task: Task) -> None:
     data = task.subject.dataset
     with time_limit(task.deadline):
         network = network_of(task.subject.classifier)
-    params = BranchAndBound.model_validate(task.entry.params)
+    params = task.entry.branch_and_bound
     indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, task.entry.timeout)
     seconds = torch.full((len(data),), torch.inf)
     seconds[indices] = left.to(seconds)
@@ -173,7 +172,7 @@ def _attempt(step: str, trial: Trial) -> None:
 
 
 def _call(step: str, task: Task) -> Mapping[str, object]:
-    data, limits = task.subject.dataset, BranchAndBound.model_validate(task.entry.params).model_dump(mode="json")
+    data, limits = task.subject.dataset, task.entry.branch_and_bound.model_dump(mode="json")
     return {"inputs": data.inputs, "targets": data.targets, "epsilon": task.epsilon, **limits}
 
 

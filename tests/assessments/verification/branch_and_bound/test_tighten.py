@@ -8,6 +8,7 @@ from torch import nn
 from windtunnel.assessments.verification.branch_and_bound import decide as deciding
 from windtunnel.assessments.verification.branch_and_bound import tighten as tightening
 from windtunnel.assessments.verification.branch_and_bound.decide import decide
+from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
@@ -27,7 +28,7 @@ def taken_apart(kind, seed, epsilon=0.3):
 def tightened(net, region, splits, memory=10**9):
     bounded = improved(net, region, 10)
     every = [torch.ones(2, 1, layer.size, dtype=torch.bool) for layer in net.layers]
-    tighten(bounded, every, Effort(10**6, splits, False), 64, memory, lambda: False)
+    tighten(bounded, every, Effort(splits, False), 64, memory, lambda: False)
     return bounded
 
 
@@ -80,27 +81,35 @@ def test_many_splits_in_little_memory_are_of_fewer_units_at_a_time_and_give_the_
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ample, scarce, strict=True))
 
 
-@pytest.mark.parametrize(("share", "long", "rounds"), [(0.01, 600, 2), (0.9, 600, 1), (0.01, 599, 3), (0.9, 599, 1)])
-def test_rounds_follow_where_the_first_covered_little_of_the_influence_and_searches_may_be_long(
-    share, long, rounds, monkeypatch
-):
-    def of_a_share(*given, **options):
-        which, shares = influential(*given, **options)
-        return which, torch.full_like(shares, share)
-
-    influential, called = deciding.influential, []
-    monkeypatch.setattr(deciding, "influential", of_a_share)
-    monkeypatch.setattr(deciding, "_LONG", long)
-    efforts = (deciding._CHORDS[0], ((550, Effort(5000, 12, False)),))
-    monkeypatch.setattr(deciding, "_CHORDS", efforts)
-    monkeypatch.setattr(deciding, "tighten", lambda *given: (called.append(given[2]), tighten(*given)))
+@pytest.mark.parametrize(
+    ("minimum_gain", "domains", "splits"), [(-1, 600, [4, 16]), (2, 600, [4]), (-1, 3000, [4, 16, 64])]
+)
+def test_a_round_follows_where_the_last_one_gained_and_searches_may_be_long(minimum_gain, domains, splits, monkeypatch):
+    rounds = []
+    monkeypatch.setattr(deciding, "_FIRST_SEARCH", 100)
+    monkeypatch.setattr(deciding, "_MIN_GAIN", minimum_gain)
+    monkeypatch.setattr(deciding, "tighten", lambda *given: (rounds.append(given[2].splits), tighten(*given)))
+    monkeypatch.setattr(deciding._Work, "_search", lambda *_: None)
     torch.manual_seed(0)
     sizes = [1, 6, 6, 6]
     inner = [nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
     net = Network(nn.Sequential(*inner, nn.Flatten(), nn.Linear(6 * 36, 3)), (1, 6, 6), CPU)
     x = torch.full((1, 1, 6, 6), 0.5)
-    target = net.logits(x).argmin(1)  # the class holds nowhere, but nobody is told so
+    target = net.logits(x).argmin(1)  # this class holds nowhere, so nothing is ever verified
     never = lambda points, sample: torch.zeros(len(points), dtype=torch.bool)  # noqa: E731
     region = Region.around(x, Norm.LINF, 0.3, CPU)
-    decide(net, region, target, torch.zeros(1), never, Limits(600, 3, 16, 2**30, 64), lambda: False)
-    assert called == [effort for _, effort in (efforts[0] + efforts[1])[:rounds]]
+    decide(net, region, target, torch.zeros(1), never, Limits(domains, 3, 16, 2**30, 64), lambda: False)
+    assert rounds == splits
+
+
+def test_later_layers_are_bounded_again_once_earlier_ones_are_tighter():
+    """Only bounds of the first two layers are tightened: the third layer's follow from them."""
+    torch.manual_seed(1)
+    sizes = [5, 12, 12, 12]
+    inner = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
+    net = Network(nn.Sequential(*inner, nn.Linear(12, 3)), (5,), CPU)
+    bounded = bound_network(net, Region.around(torch.rand(1, 5), Norm.LINF, 0.4, CPU), 64)
+    which = [torch.full((2, 1, 12), j < 2) for j in range(3)]
+    before = (bounded.up[2] - bounded.low[2]).clone()
+    tighten(bounded, which, Effort(8, False), 64, 2**30, lambda: False)
+    assert (bounded.up[2] - bounded.low[2]).sum() < before.sum() - 1e-3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -25,43 +25,18 @@ from windtunnel.core.limits import OutOfTimeError
 _QUICK_ROOT, _ROOT, _PLANES = 20, 60, 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Slopes:
-    """functions: linear ones of inner units, the most influential, whose slopes are optimised. steps: of each. others: bound again too."""
-
-    functions: int
-    steps: int
-    others: bool
-
-    splits: ClassVar[int] = 0
-
-
-# Nearly all functions of a dense network. Each is of one unit, or of all at positions of disjoint windows: the 1,500 most influential
-# units of a LeNet are parts of 1,050 such functions, of which the best 800 give the same bounds. Where windows are bounded as one
-# (`windows`) less does: a LeNet trained adversarially (epsilon 0.1) has margins of -1.19 and -2.22 after 11 s, of
-# -0.73 and -1.8 after 25 s, and either way they close in 2 s more.
-_SLOPES, _BESIDE_WINDOWS = _Slopes(1000, 20, True), _Slopes(700, 10, False)
-_COLUMNS = 64  # of each layer, that get planes for a margin
-# What is tightened in turn, and how many subdomains of a sample are searched before: that is thrown away afterwards, but it decides
-# what is nearly decided. Planes tighten more than splits do, where they are to be had.
-# Beside windows splits of 200 bounds gain 0.01 to 0.02 in 20 s, slopes and planes a second time 0.04 to 0.06 in 27 s.
-# Then minutes more, for searches that may take longer than the default's. Measured on margins that 36,000 to 120,000 subdomains do not
-# close: a residual network's -1.21 becomes -0.30, those of 4 x 256 -3.10 and -4.07 become -1.77 and -2.79.
-_LONG = 20_000
-_Rounds = tuple[tuple[int, Effort | _Slopes], ...]
-_CHORDS: tuple[_Rounds, _Rounds] = (
-    ((100, Effort(200, 8, False)), (500, Effort(5000, 8, False))),
-    ((5000, Effort(5000, 32, False)),),
-)
-_BENT: tuple[_Rounds, _Rounds] = (
-    ((100, Effort(200, 0, True)), (500, Effort(1200, 16, True))),
-    ((5000, Effort(1200, 64, True)), (10_000, Effort(1200, 256, True))),
-)
-_WINDOWS: tuple[_Rounds, _Rounds] = (((500, _BESIDE_WINDOWS),), ((5000, _BESIDE_WINDOWS),))
-_MOST = 5 * 10**7  # bounds that are tightened, times the units of the network: each of them takes passes through it
-# Another round must be worth it: the last one has gained that part of the missing margin, for its share of what there was to gain, and has
-# left some, or splits more. Measured: 200 bounds are 0.75 to 0.9 of it in a CNN of 2 convolutions, 0.25 in a residual network of 5.
-_WORTH_IT, _ENOUGH = 0.05, 0.7
+# Inner bounds that are improved: linear functions whose slopes are optimised (a function bounds all neurons of disjoint windows
+# together), and the steps of each; beside max pooling fewer suffice. benchmarks/verification.py --methods measures them.
+_FUNCTIONS, _STEPS = 1000, 20
+_FUNCTIONS_BESIDE_POOLING, _STEPS_BESIDE_POOLING = 700, 10
+_COLUMNS = 64  # neurons of each layer that get a plane for a margin
+# Rounds of tightening: round r follows a search of _FIRST_SEARCH * 5**r subdomains, which is discarded, and improves the
+# _FIRST_BOUNDS * 5**r inner bounds that the margins depend on most, with 4**(r + 1) splits each. Dense networks gain more, and get
+# planes; shallow convolutional ones are often decided by the first search.
+_FIRST_SEARCH_DENSE, _FIRST_SEARCH = 100, 500
+_FIRST_BOUNDS = 200
+_MOST = 5 * 10**7  # inner bounds of a round times neurons of the network: each of them takes passes through it
+_MIN_GAIN = 0.05  # share of the missing margin that a round must gain for another to follow
 
 # Bounds (low, up), float64 of its size, of the inputs of each layer of activations.
 Inner = list[tuple[Tensor, Tensor]]
@@ -171,43 +146,41 @@ class _Work:
         _, rows = self._roots(bounded, members, _QUICK_ROOT)
         if rows is None or self._expired():
             return
-        windows = self._network.has_windows
-        self._better_slopes(bounded, rows, _BESIDE_WINDOWS if windows else _SLOPES)
+        self._improve_inner(bounded, rows)
         roots = self._bent_roots(bounded, members)
-        worth, done, splits = self._network.piecewise_linear and len(self._network.layers) > 1, 0.0, 0
-        usual, more = _WINDOWS if windows else _BENT if bounded.is_dense else _CHORDS
-        for before, effort in usual + more if self._limits.domains > _LONG else usual:
-            worth = worth and (done < _ENOUGH or effort.splits > splits)
-            if not worth or before >= self._limits.domains:
+        first = _FIRST_SEARCH_DENSE if bounded.is_dense else _FIRST_SEARCH
+        another_round = self._network.piecewise_linear and len(self._network.layers) > 1
+        for round_ in count():
+            if not another_round or (domains := first * 5**round_) >= self._limits.domains:
                 break
-            self._search(bounded, members, roots, before)
+            self._search(bounded, members, roots, domains)
             open_ = self._open(members)
             if not len(open_) or self._expired():
                 return
             known, rows = self._bounds[open_].clone(), roots[1]
             assert rows is not None
-            share = self._tightened(bounded, rows.at(torch.isin(roots[0], open_)), effort)
+            self._tighten(bounded, rows.at(torch.isin(roots[0], open_)), round_)
             roots = self._bent_roots(bounded, members)
             gained = (self._bounds[open_] - known) / (self._goal[open_] - known).clamp(min=1e-12)
-            done, splits = float(share.amin()), effort.splits
-            worth = bool(gained.amax() > _WORTH_IT * done)
+            another_round = bool(gained.amax() > _MIN_GAIN)
         self._search(bounded, members, roots, self._limits.domains)
 
-    def _better_slopes(self, bounded: Bounded, margins: Rows, slopes: _Slopes) -> Tensor:
-        """Improve the inner bounds that the margins hang on most; (n,), which share they are of all that there is to gain."""
-        limits = self._limits
-        which, share = influential(bounded, margins, slopes.functions, limits.rows, together=True)
-        improve_network(bounded, which, slopes.steps, limits.rows, limits.memory, self._expired, others=slopes.others)
-        return share
+    def _improve_inner(self, bounded: Bounded, margins: Rows) -> None:
+        """Optimise the slopes of the inner bounds that the margins depend on most; bound the others by CROWN again."""
+        limits, pooling = self._limits, self._network.has_windows
+        functions, steps = (_FUNCTIONS_BESIDE_POOLING, _STEPS_BESIDE_POOLING) if pooling else (_FUNCTIONS, _STEPS)
+        which, _ = influential(bounded, margins, functions, limits.rows, together=True)
+        improve_network(bounded, which, steps, limits.rows, limits.memory, self._expired, others=not pooling)
 
-    def _tightened(self, bounded: Bounded, margins: Rows, effort: Effort | _Slopes) -> Tensor:
-        """As `_better_slopes`, by splits or by planes where that is the effort."""
-        if isinstance(effort, _Slopes):
-            return self._better_slopes(bounded, margins, effort)
-        most = max(1, min(effort.bounds, _MOST // self._network.width))
-        which, share = influential(bounded, margins, most, self._limits.rows)
+    def _tighten(self, bounded: Bounded, margins: Rows, round_: int) -> None:
+        """Tighten the inner bounds that the margins depend on most, each by a small branch and bound."""
+        if self._network.has_windows:  # planes of pooling windows gain more than splits
+            self._improve_inner(bounded, margins)
+            return
+        most = max(1, min(_FIRST_BOUNDS * 5**round_, _MOST // self._network.width))
+        which, _ = influential(bounded, margins, most, self._limits.rows)
+        effort = Effort(4 ** (round_ + 1), bounded.is_dense)
         tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
-        return share
 
     def decided(self) -> Decided:
         """What is known now."""

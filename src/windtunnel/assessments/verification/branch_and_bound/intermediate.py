@@ -58,19 +58,29 @@ def improve_network(
 
     In the order of layers. Ends early when `expired`; all bounds hold at any time.
     """
-    for j, layer in enumerate(bounded.network.layers):
-        if layer.direct or expired():
-            continue
-        if layer.decides_windows:
-            bounded.tighten(j, *winners_apart(bounded, j))
-            continue
-        ends = [bounded.low[j].clone(), -bounded.up[j]]
-        smooth = isinstance(layer.activation, Smooth)
-        open_ = torch.ones_like(ends[0], dtype=torch.bool) if smooth else (ends[0] < 0) & (ends[1] < 0)
-        if others and not isinstance(layer.activation, Observed):
-            _improve(bounded, j, ends, open_ & ~which[j], 0, rows, 0)
-        _improve(bounded, j, ends, open_ & which[j], iterations, rows, memory)
-        bounded.tighten(j, ends[0], -ends[1])
+    for j in range(len(bounded.network.layers)):
+        if expired():
+            return
+        improve_layer(bounded, j, which[j], iterations, rows, memory, others=others)
+
+
+def improve_layer(
+    bounded: Bounded, j: int, which: Tensor, iterations: int, rows: int, memory: int, *, others: bool = True
+) -> None:
+    """Raise the bounds of layer j by what is known of the layers below; see `improve_network`."""
+    layer = bounded.network.layers[j]
+    if layer.direct:
+        return
+    if layer.decides_windows:
+        bounded.tighten(j, *winners_apart(bounded, j))
+        return
+    ends = [bounded.low[j].clone(), -bounded.up[j]]
+    smooth = isinstance(layer.activation, Smooth)
+    open_ = torch.ones_like(ends[0], dtype=torch.bool) if smooth else (ends[0] < 0) & (ends[1] < 0)
+    if others and not isinstance(layer.activation, Observed):
+        _improve(bounded, j, ends, open_ & ~which, 0, rows, 0)
+    _improve(bounded, j, ends, open_ & which, iterations, rows, memory)
+    bounded.tighten(j, ends[0], -ends[1])
 
 
 def unit_rows(which: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -95,15 +105,32 @@ def _improve(
 def bound_apart(
     bounded: Bounded, j: int, ends: list[Tensor], which: Tensor, iterations: int, rows: int, memory: int
 ) -> None:
-    """As `bound_together`, by a linear function for each unit."""
+    """As `bound_together`, with one linear function per neuron; without `iterations` the intervals of the layer below count too."""
     for spec, sample, unit, side in unit_rows(which, rows):
         part = bounded.start(j, spec, sample)
         if iterations:
-            part = improved(bounded, part, iterations, 0.0, memory)
-        found = bounded.value(part)
+            lower = bounded.value(improved(bounded, part, iterations, 0.0, memory))
+        else:
+            lower = torch.maximum(bounded.value(part), _interval_bounds(bounded, j, spec, sample))
         for k, end in enumerate(ends):
             at = side == k
-            end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], found[at])
+            end[sample[at], unit[at]] = torch.maximum(end[sample[at], unit[at]], lower[at])
+
+
+def _interval_bounds(bounded: Bounded, j: int, spec: Tensor, sample: Tensor) -> Tensor:
+    """Return float64 lower bounds (m,) of linear functions of layer j's inputs, by intervals of the layers below.
+
+    Each function is a row of `spec` (m, size of layer j), in the region `sample` (m,).
+    """
+    spec = spec.double()
+    tape = bounded.network.tape(len(spec), torch.float64)
+    lower = spec @ tape.node(j)[0].detach().flatten()
+    for leaf, gradient in enumerate(tape.gradients(j, spec)):
+        if gradient is not None:
+            centre, radius = bounded.box(leaf, sample)
+            weights = gradient.flatten(1)
+            lower = lower + (weights * centre).sum(1) - (weights.abs() * radius).sum(1)
+    return lower
 
 
 def _exact(bounded: Bounded, j: int, ends: list[Tensor], rows: int) -> None:

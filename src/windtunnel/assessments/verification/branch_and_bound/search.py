@@ -44,6 +44,7 @@ class Search:
         self.domains = torch.zeros(n, dtype=torch.int64)
         self.given_up = torch.zeros(n, dtype=torch.bool)
         self.examples: dict[int, Tensor] = {}
+        self._broken = torch.zeros(n, dtype=torch.bool)  # the samples of `examples`
         self._abandoned = torch.zeros(len(roots), dtype=torch.bool, device=bounds.device)
         open_ = (bounds <= goals).nonzero().flatten()
         self._query, self._bound = open_, bounds[open_].float()
@@ -83,7 +84,7 @@ class Search:
         """Indices of the subdomains to split next, after those are dropped that no longer matter."""
         sample = self._queries.sample[self._query].cpu()
         spent = (self.domains >= self._limits.domains)[sample]
-        settled = self.given_up[sample] | torch.tensor([int(i) in self.examples for i in sample], dtype=torch.bool)
+        settled = (self.given_up | self._broken)[sample]
         if bool(settled.any()):
             self._abandoned[self._query[settled.to(self._query.device)]] = True
             self._keep((~settled).nonzero().flatten().to(self._query.device))
@@ -160,3 +161,4 @@ class Search:
         points = self._bounded.region.points(x, sample)
         for i in check(points, sample).nonzero().flatten().tolist():
             self.examples.setdefault(int(sample[i]), points[i])
+            self._broken[int(sample[i])] = True

@@ -14,7 +14,7 @@ from torch import Tensor
 from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.branching import children, slope_gain
 from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
-from windtunnel.assessments.verification.branch_and_bound.intermediate import unit_rows
+from windtunnel.assessments.verification.branch_and_bound.intermediate import improve_layer, unit_rows
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 from windtunnel.assessments.verification.branch_and_bound.windows import winners_apart
@@ -29,29 +29,32 @@ _KEPT = 9  # bytes of each column of a subdomain: the side it is on, its slope, 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """bounds: of inner units, that are tightened. splits: of each. planes: whether they are bounded with planes in the place of chords."""
+    """How each inner bound is tightened."""
 
-    bounds: int
-    splits: int
-    planes: bool
+    splits: int  # of its branch and bound
+    planes: bool  # multi-neuron upper bounds (planes) in place of triangle bounds
 
 
 def tighten(
     bounded: Bounded, which: list[Tensor], effort: Effort, rows: int, memory: int, expired: Callable[[], bool]
 ) -> None:
-    """Tighten each bound in `which` of an unstable unit, in the order of layers, so that later ones profit.
+    """Tighten each bound in `which` of an unstable neuron, layer by layer; bound each later layer again first.
 
     which: of each layer (2, n, size) bool. rows: linear functions that are bounded together. memory: bytes that their planes, and that
     their subdomains, may take. Ends early when `expired`; all bounds hold at any time.
     """
     most = min(rows // 2, _TOGETHER) if effort.planes else rows // 2
+    touched = False
     for j, layer in enumerate(bounded.network.layers):
         if layer.decides_windows:
             bounded.tighten(j, *winners_apart(bounded, j))
         if layer.direct or isinstance(layer.activation, Smooth) or not bounded.below(j):
             continue
+        if touched:  # the layers below have tighter bounds now
+            improve_layer(bounded, j, torch.ones_like(which[j]), _SLOPES if effort.planes else 0, rows, memory)
         ends = [bounded.low[j].clone(), -bounded.up[j]]
         open_ = (ends[0] < 0) & (ends[1] < 0) & which[j]
+        touched = touched or bool(open_.any())
         together = max(1, min(most, memory // (_KEPT * (effort.splits + 1) * bounded.below(j))))
         for spec, sample, unit, side in unit_rows(open_, together):
             if expired():
