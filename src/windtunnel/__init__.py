@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from windtunnel.boundary.params import load_params
     from windtunnel.core.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
     from windtunnel.core.classifier import Classifier
     from windtunnel.core.dataset import Dataset
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from windtunnel.core.subject import Subject, subject_of
     from windtunnel.operations.direct.result import Result
     from windtunnel.operations.direct.run import assess, attack, corrupt, read, verify
-    from windtunnel.params.load import load_params
 
 _HOME = {
     "Artifacts": "core.artifacts",
@@ -26,7 +26,7 @@ _HOME = {
     "Result": "operations.direct.result",
     "Subject": "core.subject",
     "UserError": "core.errors",
-    "load_params": "params.load",
+    "load_params": "boundary.params",
     "read_artifacts": "core.artifacts",
     "subject_of": "core.subject",
     "assess": "operations.direct.run",

@@ -2,9 +2,9 @@
 
 import pytest
 
+from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
 from windtunnel.operations.params_file import rewrite
-from windtunnel.params.load import read_params
 
 TEXT = """\
 data: {source: digits}

@@ -11,6 +11,7 @@ from torch import nn
 
 from benchmarks.gallery.masks import wrong_sign
 from windtunnel.assessments.attacks.assess import assess
+from windtunnel.boundary.params import load_params
 from windtunnel.cli.main import cli
 from windtunnel.core.files import write_json
 from windtunnel.core.findings import FindingRecord
@@ -22,7 +23,6 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.operations.strengthen import add_to, lines_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
-from windtunnel.params.load import load_params
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
 PGD = AttackEntry(library="torchattacks", algorithm="PGD", budget={"steps": 20, "step_size": 0.0125})

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.validate import validate, validated_params
-from windtunnel.params.load import check_whole, read_params
+from windtunnel.params.load import check_whole, validate_schema
 from windtunnel.params.numbers import parse_number
 
 ROOT = Path(__file__).parents[2]
@@ -140,3 +141,25 @@ def test_a_norm_of_an_entry_needs_an_epsilon_of_its_own():
     ):
         validate({**raw, "attacks": {"cw": entry}})
     validate({**raw, "attacks": {"cw": {**entry, "budget": {"norm": "L2", "epsilon": 1}}}})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"samples": {"n": True}}, "data.samples.n: True is not a number"),
+        ({"resize": [True, 8]}, "data.resize: [True, 8] is not a number"),
+        ({"time_limit": 1e300}, "data.time_limit: input should be less than or equal to 100000000"),
+        ({"kwargs": {"n": 2**70}}, "beyond 64 bits"),
+        ({"kwargs": {"n": 10**5000}}, "beyond 64 bits"),
+    ],
+)
+def test_numbers_that_no_run_can_use_are_refused(change, words):
+    with pytest.raises(UserError) as error:
+        validate_schema({"data": change, "model": {}, "budget": {"epsilon": 0.1}})
+    assert words in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+def test_a_seed_beyond_64_bits_is_refused():
+    with pytest.raises(UserError, match="seed: 1180591620717411303424 is beyond 64 bits"):
+        validate_schema({"seed": 2**70, "data": {}, "model": {}, "budget": {"epsilon": 0.1}})

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.kept import take_back
+from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
@@ -25,7 +26,6 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved
-from windtunnel.params.server import configured_time_limit
 
 E = TypeVar("E", bound=Entry)
 

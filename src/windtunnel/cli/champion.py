@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from windtunnel.params.load import load_params
+from windtunnel.boundary.params import load_params
 
 
 @click.command()

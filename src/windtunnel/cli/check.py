@@ -12,13 +12,15 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from windtunnel.boundary.params import load_params
+from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.core.plugins import families
 from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
-from windtunnel.params.load import check_whole, entries, load_params, read_params
+from windtunnel.params.load import check_whole, entries
 from windtunnel.params.schema import Params
 
 if TYPE_CHECKING:

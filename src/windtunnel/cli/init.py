@@ -155,9 +155,9 @@ def _others(names: Sequence[str]) -> str:
 
 def _write(root: Path, folder: str, params: str, *, yes: bool) -> None:
     """Show what would change, ask, and do it."""
+    from windtunnel.boundary.params_file import parse_params
     from windtunnel.operations.project.graph import graph_text
     from windtunnel.operations.project.write import GRAPH, PARAMS, apply, plan
-    from windtunnel.params.load import parse_params
 
     wanted = plan(root / folder, params, graph_text(parse_params(params, f"{folder}/{PARAMS}")))
     for name in wanted.kept:

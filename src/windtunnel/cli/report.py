@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.layout import PARAMS_FILE, REPORTS
-from windtunnel.params.load import load_params
 from windtunnel.params.results import Report
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.collect import known_assessments

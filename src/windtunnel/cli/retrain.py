@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import InfrastructureError
 from windtunnel.core.files import replacing
-from windtunnel.params.load import load_params
 
 
 @click.command()

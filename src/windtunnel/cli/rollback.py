@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.params.load import load_params
+from windtunnel.boundary.params import load_params
 
 
 @click.command()

@@ -132,12 +132,12 @@ def _words(row: Check) -> str:
 
 def _what_to_run(row: Check) -> str:
     """The lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
+    from windtunnel.boundary.params import load_params
     from windtunnel.core.layout import PARAMS_FILE
     from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
     from windtunnel.operations.strengthen import lines_of
     from windtunnel.params.attacks import AttackEntry
     from windtunnel.params.entry import Budget
-    from windtunnel.params.load import load_params
 
     attacks, budget = {"pgd": AttackEntry(library="torchattacks", algorithm="PGD")}, Budget(epsilon=8 / 255)
     if PARAMS_FILE.is_file():

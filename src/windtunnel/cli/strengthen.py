@@ -6,9 +6,9 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE, SANITY
-from windtunnel.params.load import load_params
 
 
 @click.command()

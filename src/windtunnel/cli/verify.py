@@ -66,13 +66,13 @@ def _process_start() -> float:
 
 def _audit(name: str, verdicts: int) -> None:
     from windtunnel.assessments.clean.subject import current_subject
+    from windtunnel.boundary.params import load_params
     from windtunnel.core.artifacts import read_artifacts
     from windtunnel.core.errors import UserError, unknown_word
     from windtunnel.core.layout import CLEAN, ROBUSTNESS
     from windtunnel.evaluation.sanity.agreement import balls
     from windtunnel.evaluation.sanity.certificates import audited
     from windtunnel.evaluation.sanity.evidence import collect
-    from windtunnel.params.load import load_params
 
     params = load_params()
     if name not in params.verification:

@@ -31,7 +31,7 @@ def export(*, name: str, folder: Path | None) -> None:
     """  # noqa: D301
     from windtunnel.assessments.clean.subject import current_subject
     from windtunnel.assessments.verification.vnnlib.export import export_instances
-    from windtunnel.params.load import load_params
+    from windtunnel.boundary.params import load_params
 
     params = load_params()
     entry = params.verification.get(name)

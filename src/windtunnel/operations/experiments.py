@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
+from windtunnel.boundary.params_file import override, read_params
 from windtunnel.core.endings import marked_environment
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import PARAMS_FILE
@@ -82,18 +81,9 @@ def is_kept(experiment: str) -> bool:
 
 
 def _overridden(path: Path, overrides: Sequence[tuple[str, str]]) -> dict[str, object]:
-    loader = YAML(typ="safe", pure=True)
-    raw: dict[str, object] = loader.load(path.read_text(encoding="utf-8"))
+    raw = read_params(path)
     for key, text in overrides:
-        *parents, last = key.split(".")
-        block = raw
-        for part in parents:
-            inner = block.get(part)
-            if not isinstance(inner, dict):
-                given = "is not there" if inner is None else f"is '{inner}', no map of keys"
-                raise UserError(f"sweep: {key}: {part} {given} in {path}")
-            block = inner
-        block[last] = loader.load(text)
+        override(raw, key, text, "sweep")
     return raw
 
 

@@ -36,9 +36,9 @@ def committed() -> Asked:
 
 def tracked() -> Asked:
     """G5: whether the metrics of this state's MLflow run are those of the files; not run where there is no such run."""
+    from windtunnel.boundary.params import load_params
     from windtunnel.operations.tracking.look import logged_metrics
     from windtunnel.operations.tracking.state import read_state
-    from windtunnel.params.load import load_params
 
     try:
         state = read_state()
@@ -55,10 +55,10 @@ def tracked() -> Asked:
 
 def paired() -> Asked:
     """F3: whether the champion can be paired with this run on every metric of `gate.maximum_regression`."""
+    from windtunnel.boundary.params import load_params
     from windtunnel.core.layout import CHAMPION, SUMMARY
     from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
     from windtunnel.evaluation.gate.decide import regression_mismatch
-    from windtunnel.params.load import load_params
 
     if not CHAMPION.is_file():
         return Asked(Status.NOT_APPLICABLE, "there is no champion to compare with")

@@ -10,8 +10,9 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from windtunnel.boundary.params_file import params_text, parse_params
 from windtunnel.core.errors import UserError
-from windtunnel.params.load import parse_params
+from windtunnel.core.files import replacing
 
 
 def as_yaml(content: object) -> str:
@@ -27,7 +28,7 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
     Raises UserError, and writes nothing, where the text would say more than that: entries that are an alias (*) of one another
     change together.
     """
-    before = path.read_text(encoding="utf-8")
+    before = params_text(path)
     # Without aliases, each entry changes alone.
     wanted = json.loads(json.dumps(parse_params(before, str(path)), default=str))
     change(wanted)
@@ -39,9 +40,8 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
             f"{path}: an entry that is written as an alias (*) of another cannot be changed alone; write it out, or "
             f"take the other's keys over with <<"
         )
-    beside = path.with_suffix(".partial")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def _yaml() -> YAML:

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ruamel.yaml import YAML
-
+from windtunnel.boundary.params_file import entry_names, read_params
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE
 from windtunnel.core.layout import LOCK
@@ -53,9 +52,9 @@ def run_of_lock(folder: Path, label: str, origin: str) -> Run:
     """
     from dvc.repo import Repo
 
-    raw = YAML(typ="safe", pure=True).load((folder / "params.yaml").read_text(encoding="utf-8"))
+    raw = read_params(folder / "params.yaml")
     outs = {path: md5 for stage in read_stages(folder / LOCK) for path, md5 in stage.outs.items()}
-    names = ["clean", *(name for family in families() for name in raw.get(family) or {})]
+    names = ["clean", *(name for family in families() for name in entry_names(raw, family))]
     wanted = [
         "reports/metrics.json",
         "reports/gate.json",

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, field_validator
 
 from windtunnel.core.plugins import plugins
 from windtunnel.params.entry import Block, Samples, Value
-from windtunnel.params.numbers import Number
+from windtunnel.params.numbers import Number, Seconds
 from windtunnel.params.words import one_of
 
 Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", more=partial(plugins, "windtunnel.data"))]
@@ -44,8 +44,8 @@ class Data(Block):
     value_range: tuple[Number, Number] | None = Field(None, description="what the source's values span, e.g. [0, 255]")
     test_fraction: Number = Field(0.3, gt=0, lt=1, description="digits: share held out of training")
     samples: Samples = Samples()
-    time_limit: Number = Field(
-        600, gt=0, description="function: seconds that windtunnel check gives it; a stage gives it ten times as long"
+    time_limit: Seconds = Field(
+        600, description="function: seconds that windtunnel check gives it; a stage gives it ten times as long"
     )
 
     @field_validator("class_names")

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import nearest, shown
@@ -14,12 +24,40 @@ from windtunnel.params.numbers import Number
 # A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255).
 Scalar = bool | int | float | str | None
 Value = Scalar | list[Scalar] | dict[str, Scalar]
+MAX_INTEGER = 2**63 - 1
 
 
 class Block(BaseModel):
     """A block of params.yaml: unknown keys are refused, values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_other_numbers(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse `true` where a number is needed, which pydantic takes for 1, and integers that no tensor holds."""
+        kinds = _types_in(cls.model_fields[str(info.field_name)].annotation)
+        if kinds & {int, float} and bool not in kinds and any(isinstance(v, bool) for v in _values_in(value)):
+            raise ValueError(f"{shown(value)} is not a number")
+        if too_large := [v for v in _values_in(value) if isinstance(v, int) and abs(v) > MAX_INTEGER]:
+            raise ValueError(f"{shown(too_large[0])} is beyond 64 bits; {MAX_INTEGER} at most")
+        return value
+
+
+def _types_in(annotation: object) -> set[object]:
+    """Return every type that an annotation names, at any depth."""
+    return {annotation}.union(*(_types_in(argument) for argument in get_args(annotation)))
+
+
+def _values_in(value: object) -> Iterator[object]:
+    """Yield the scalars of a value from a params.yaml."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _values_in(item)
+    else:
+        yield value
 
 
 def _of_inputs(norm: Norm) -> Norm:

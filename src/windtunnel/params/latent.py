@@ -17,7 +17,7 @@ from pydantic import (
 
 from windtunnel.params.entry import Block, Entry, Samples, Value
 from windtunnel.params.model import OtherModel
-from windtunnel.params.numbers import Number
+from windtunnel.params.numbers import Number, Seconds
 
 Positive = Annotated[Number, Field(gt=0)]
 
@@ -84,8 +84,8 @@ class Generators(Block):
         None, description="function: what its images span, e.g. [-1, 1]; its own value_range where absent"
     )
 
-    time_limit: Number = Field(
-        60, gt=0, description="function: seconds that windtunnel check waits for an answer; a stage ten times as long"
+    time_limit: Seconds = Field(
+        60, description="function: seconds that windtunnel check waits for an answer; a stage ten times as long"
     )
 
     @field_validator("value_range")

@@ -1,4 +1,4 @@
-"""Read and validate params.yaml: every mistake becomes one clear line."""
+"""Validate the content of a params.yaml: every mistake becomes one clear line."""
 
 from __future__ import annotations
 
@@ -9,87 +9,13 @@ from typing import TypeGuard, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.core.plugins import families
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params, params_model
 
-_LARGEST, _MOST_VALUES = 2**20, 100_000  # bytes, and values once aliases are written out
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
-
-
-def load_params(path: Path = PARAMS_FILE) -> Params:
-    """params.yaml, validated against the schema; names used twice or not there are refused too.
-
-    What only the registries know (algorithms, visualisers, metrics, checks) is asked by `evaluation.validate`.
-
-    Raises UserError with a line per mistake.
-    """
-    return validate_schema(read_params(path), str(path))
-
-
-def read_params(path: Path) -> dict[str, object]:
-    """The content of params.yaml, not validated. YAML 1.2 as DVC reads it, so that `1e-3` is a number for both."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file. Run windtunnel where params.yaml is, or name it with --params")
-    if path.stat().st_size > _LARGEST:
-        raise UserError(f"{path}: {path.stat().st_size} bytes are no params.yaml; {_LARGEST} at most")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not YAML: {_yaml_mistake(error)}") from error
-    return parse_params(text, str(path))
-
-
-def parse_params(text: str, where: str) -> dict[str, object]:
-    """The content of a params.yaml, not validated. Raises UserError for what is no map of keys."""
-    try:
-        raw = YAML(typ="safe", pure=True).load(text)
-        size = _expanded_size(raw)
-    except (
-        YAMLError,
-        ValueError,
-        TypeError,
-        OverflowError,
-    ) as error:  # values such as 2020-99-99
-        raise UserError(f"{where}: not YAML: {_yaml_mistake(error)}") from error
-    except RecursionError as error:
-        raise UserError(f"{where}: is nested too deeply, or holds itself") from error
-    if size > _MOST_VALUES:
-        raise UserError(f"{where}: its aliases (*) expand to {size:.3g} values; {_MOST_VALUES} at most")
-    if not isinstance(raw, dict):
-        raise UserError(f"{where}: must be a map of keys, got {type(raw).__name__}")
-    return raw
-
-
-def _yaml_mistake(error: Exception) -> str:
-    """What the parser says, without the lines of the file that it repeats."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if mark is None or problem is None:
-        return " ".join(str(error).split())[:200]
-    return f"{' '.join(str(problem).split())[:160]} (line {mark.line + 1}, column {mark.column + 1})"
-
-
-def _expanded_size(raw: object, sizes: dict[int, int] | None = None) -> int:
-    """How many values there are once every alias is written out, without writing them out.
-
-    Raises RecursionError where a value holds itself.
-    """
-    sizes = {} if sizes is None else sizes
-    if not isinstance(raw, dict | list):
-        return 1
-    if id(raw) in sizes:
-        if not sizes[id(raw)]:
-            raise RecursionError
-        return sizes[id(raw)]
-    sizes[id(raw)] = 0  # at work
-    children = raw.values() if isinstance(raw, dict) else raw
-    sizes[id(raw)] = 1 + sum(_expanded_size(child, sizes) for child in children)
-    return sizes[id(raw)]
 
 
 def check_whole(path: Path, raw: Mapping[str, object]) -> None:
@@ -102,7 +28,7 @@ def check_whole(path: Path, raw: Mapping[str, object]) -> None:
 
 
 def validate_schema(raw: Mapping[str, object], where: str = "params") -> Params:
-    """Validate the content of a params.yaml (see `load_params`)."""
+    """Validate the content of a params.yaml (see `boundary.params.load_params`)."""
     try:
         params = params_model().model_validate(_resolve_budget(raw, where))
     except ValidationError as error:

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 from windtunnel.core.contracts import Json
 from windtunnel.core.plugins import model_sources
 from windtunnel.params.entry import Block, Value
-from windtunnel.params.numbers import Number
+from windtunnel.params.numbers import Number, Seconds
 from windtunnel.params.words import one_of
 
 
@@ -96,9 +96,8 @@ class Model(Block):
     allow_pickle: bool = Field(
         False, description="mlflow, export: the file may be a pickle, which runs code; see docs/security.md"
     )
-    time_limit: Number = Field(
+    time_limit: Seconds = Field(
         60,
-        gt=0,
         description="seconds that windtunnel check gives the factory, and the model for an answer; a stage ten times as long",
     )
 

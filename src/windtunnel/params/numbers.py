@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from windtunnel.core.errors import shown
 
@@ -39,3 +39,6 @@ def parse_number(value: object) -> float:
 
 
 Number = Annotated[float, BeforeValidator(parse_number), PlainSerializer(float)]
+
+MAX_SECONDS = 1e8  # three years; timers of Python and of the system overflow at some more
+Seconds = Annotated[Number, Field(gt=0, le=MAX_SECONDS)]

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from windtunnel.params.entry import Block, Entry
-from windtunnel.params.numbers import Number
+from windtunnel.params.numbers import Number, Seconds
 
 _FINEST = 1e-6  # of the largest radius: radii are float32, and no search would end
 
@@ -67,13 +67,12 @@ class VerificationEntry(Entry):
     batch_size: PositiveInt = Field(
         256, description="most samples bounded together; fewer where the layers are large or memory is short"
     )
-    timeout: Number | None = Field(
+    timeout: Seconds | None = Field(
         None,
-        gt=0,
         description="seconds for one sample, over all steps; without it Marabou has 20, and branch-and-bound is limited by its work; "
         "branch-and-bound has as many again for a radius",
     )
-    time_budget: Number | None = Field(None, gt=0, description="seconds for the whole assessment")
+    time_budget: Seconds | None = Field(None, description="seconds for the whole assessment")
     other_classes: Literal["together", "one_by_one"] = Field(
         "together", description="Marabou: all other classes in one disjunction, or a query for each, the nearest first"
     )
@@ -82,6 +81,7 @@ class VerificationEntry(Entry):
     )
     steps: tuple[str, ...] = Field(
         ("quick-attack", "ibp", "crown", "attack", "branch-and-bound", "marabou"),
+        min_length=1,
         description="cascade: which methods, cheapest first",
     )
     radius: Radius | None = Field(None, description="certified epsilon of each sample: {max: ..., tolerance: ...}")

@@ -103,7 +103,7 @@ def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     from types import SimpleNamespace
 
     from windtunnel.operations.tracking import look, state
-    from windtunnel.params import load
+    from windtunnel.boundary import params as load
 
     found = SimpleNamespace(digest="d", experiment="e", metrics={"clean/accuracy": 0.9})
     monkeypatch.setattr(state, "read_state", lambda: found)
@@ -124,7 +124,7 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
 
     from windtunnel.core.layout import CHAMPION, SUMMARY
     from windtunnel.core.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
-    from windtunnel.params import load
+    from windtunnel.boundary import params as load
     from windtunnel.params.results import Gate
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from windtunnel.boundary.params import load_params
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import read_json
 from windtunnel.core.layout import METRICS, SUMMARY
@@ -12,7 +13,7 @@ from windtunnel.core.outcomes import Outcomes, read_record
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.operations.stages.run import run_stage
-from windtunnel.params.load import entries, load_params
+from windtunnel.params.load import entries
 
 PARAMS = """
 data: {source: digits, samples: {n: 30, selection: stratified}}

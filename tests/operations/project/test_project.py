@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from windtunnel.boundary.params_file import parse_params
 from windtunnel.cli.evidence import evidence
 from windtunnel.cli.init import init
 from windtunnel.cli.report import report
@@ -23,7 +24,7 @@ from windtunnel.operations.project.graph import graph, graph_text
 from windtunnel.operations.project.samples import Samples
 from windtunnel.operations.project.weights import Weights
 from windtunnel.operations.project.write import RECORD, apply, plan, removal, remove
-from windtunnel.params.load import check_whole, parse_params
+from windtunnel.params.load import check_whole
 
 ROOT = Path(__file__).parents[3]
 STATE = Weights(Path("net.pt"), "state_dict", size=1000, channels=1, classes=10)

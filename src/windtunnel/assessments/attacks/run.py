@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.survivors import read_prior
 from windtunnel.boundary.models.others import named_classifier
+from windtunnel.boundary.params_file import configured_server
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.resolved import read_resolved
-from windtunnel.params.server import configured_server
 
 if TYPE_CHECKING:
     from windtunnel.assessments.run import Task

@@ -8,8 +8,8 @@ from windtunnel.assessments.latent.assess import assess
 from windtunnel.assessments.latent.models import load_models
 from windtunnel.boundary.generators.load import generators_in, load_generators
 from windtunnel.boundary.generators.record import read_quality
+from windtunnel.boundary.params_file import configured_server
 from windtunnel.params.latent import LatentEntry
-from windtunnel.params.server import configured_server
 
 if TYPE_CHECKING:
     from windtunnel.assessments.run import Task

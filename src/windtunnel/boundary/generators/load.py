@@ -21,6 +21,7 @@ from windtunnel.boundary.generators.record import (
 )
 from windtunnel.boundary.generators.training import train_generators
 from windtunnel.boundary.models.load import pick_device
+from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.artifacts import load_tensors, plain_tensors, save_tensors
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Json
@@ -30,7 +31,6 @@ from windtunnel.core.files import file_digest, replacing, write_json
 from windtunnel.core.metadata import Value, fitting
 from windtunnel.core.references import FOREIGN, first_line, resolve, users_code
 from windtunnel.params.latent import Generators as GeneratorsBlock
-from windtunnel.params.server import configured_time_limit
 
 WEIGHTS = "weights.pt"
 PROBES = 4  # codes of each class that a model of the user's is tried on

@@ -19,6 +19,8 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from windtunnel.boundary.models.record import MODEL_JSON
+from windtunnel.boundary.params import load_params
+from windtunnel.boundary.params_file import read_params
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, replacing
@@ -35,7 +37,7 @@ from windtunnel.operations.evidence.sign import sign
 from windtunnel.operations.redaction import TEXT_SUFFIXES, redacted_file, secrets_of
 from windtunnel.operations.revisions import other_params
 from windtunnel.operations.tracking.describe import not_valid
-from windtunnel.params.load import entries, load_params, read_params
+from windtunnel.params.load import entries
 from windtunnel.params.results import Report
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.pdf import render_pdf

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from windtunnel.boundary.params_file import params_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
 from windtunnel.core.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
@@ -77,7 +78,7 @@ def _write_params(champion: Version, path: Path) -> None:
     """params.yaml with the champion for its model."""
     yaml = YAML()
     yaml.preserve_quotes = True  # DVC reads no `{algorithm: attacks:mine}` without them
-    content = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
+    content = yaml.load(params_text(PARAMS_FILE))
     content["model"] = {"source": "mlflow", "uri": champion.uri}
     with path.open("w", encoding="utf-8") as file:
         yaml.dump(content, file)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.gate import EXIT_CODE, Decision, GateResult, read_gate
 from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
@@ -18,7 +19,6 @@ from windtunnel.operations.retrain.champion import RunStage, fetch_champion, rea
 from windtunnel.operations.retrain.inputs import inputs_digest, require_committed, stages_to_force
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version, was_rolled_back
 from windtunnel.operations.tracking.state import MAX_TAG, read_state
-from windtunnel.params.load import load_params
 from windtunnel.params.schema import Params
 
 # Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.

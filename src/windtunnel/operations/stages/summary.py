@@ -9,6 +9,7 @@ from functools import partial
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.figures.base import save_figures
 from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
+from windtunnel.boundary.params import load_params
 from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.files import write_json
@@ -24,7 +25,7 @@ from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
 from windtunnel.evaluation.summary.summarise import summarise
-from windtunnel.params.load import entries, load_params
+from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
 

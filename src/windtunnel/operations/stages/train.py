@@ -5,10 +5,10 @@ from __future__ import annotations
 from windtunnel.boundary.data.load import read_assessed, read_train
 from windtunnel.boundary.models.load import import_model, load_classifier
 from windtunnel.boundary.models.trust import trust_of
+from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.layout import DATA, MODEL
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import read_resolved
-from windtunnel.params.server import configured_server
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from windtunnel.boundary.data.record import DATASET_JSON
 from windtunnel.boundary.mlflow_server import main_root, tracking_uri
 from windtunnel.boundary.models.record import MODEL_JSON
+from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json, write_json
 from windtunnel.core.layout import (
@@ -25,7 +26,6 @@ from windtunnel.core.layout import (
     SUMMARY,
 )
 from windtunnel.core.metadata import Record, fitting
-from windtunnel.params.server import configured_server
 
 _SQLITE = "sqlite:///"
 

@@ -232,7 +232,7 @@ def _log_weights(model_id: str, directory: Path, shape: tuple[int, ...]) -> str:
     from windtunnel.boundary.models.backends import giving_logits
     from windtunnel.boundary.models.loaders import loader_of
     from windtunnel.boundary.models.trust import trust_of
-    from windtunnel.params.load import load_params
+    from windtunnel.boundary.params import load_params
 
     trust = trust_of(load_params().model)
     loaded = loader_of(record.source, trust)(record, directory, trust)

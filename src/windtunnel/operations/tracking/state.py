@@ -14,6 +14,8 @@ from pathlib import Path
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.boundary.data.record import DatasetRecord, read_record
 from windtunnel.boundary.models.record import ModelRecord, read_model
+from windtunnel.boundary.params import load_params
+from windtunnel.boundary.params_file import flat_params
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
@@ -30,8 +32,7 @@ from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.operations.tracking.stages import StageState, read_stages
-from windtunnel.params.flat import flat_params
-from windtunnel.params.load import entries, load_params
+from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
 # Short enough for every store; MLflow cuts or refuses longer ones.

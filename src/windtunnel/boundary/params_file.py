@@ -1,0 +1,91 @@
+"""Read params.yaml without validating it, which needs every family: the only code that opens and parses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from windtunnel.boundary.files import is_file, path_text, read_text
+from windtunnel.boundary.text import parse_map, parse_yaml
+from windtunnel.core.credentials import without_credentials
+from windtunnel.core.errors import UserError
+from windtunnel.core.layout import PARAMS_FILE
+
+
+def read_params(path: Path) -> dict[str, object]:
+    """Read params.yaml without validating it. Raises UserError for what is no map of keys."""
+    return parse_params(params_text(path), path_text(path))
+
+
+def params_text(path: Path) -> str:
+    """Read the text of a params.yaml. Raises UserError."""
+    if not is_file(path) and not path.exists():
+        raise UserError(
+            f"{path_text(path)}: no such file. Run windtunnel where params.yaml is, or name it with --params"
+        )
+    return read_text(path)
+
+
+def parse_params(text: str, where: str) -> dict[str, object]:
+    """Parse the text of a params.yaml without validating it. Raises UserError for what is no map of keys."""
+    return parse_map(text, where)
+
+
+def override(raw: dict[str, object], key: str, text: str, where: str) -> None:
+    """Set a dotted key of the content of a params.yaml to a value written as YAML, in place.
+
+    Raises UserError where a block above the key is none, or the value is no YAML.
+    """
+    *parents, last = key.split(".")
+    block = raw
+    for part in parents:
+        inner = block.get(part)
+        if not isinstance(inner, dict):
+            state = "is not there" if inner is None else f"is '{inner}', no map of keys"
+            raise UserError(f"{where}: {key}: {part} {state} in params.yaml")
+        block = inner
+    block[last] = parse_yaml(text, f"{where}: {key}={text[:60]}")
+
+
+def flat_params(path: Path) -> dict[str, str]:
+    """Return `budget.epsilon` -> `8/255`: every value of a params.yaml, as written (what `dvc params diff` shows too).
+
+    Passwords in addresses are left out. Raises UserError.
+    """
+    return dict(_flat(read_params(path)))
+
+
+def configured_server() -> str | None:
+    """Return `tracking.uri` of params.yaml in the current directory, None where it is not set.
+
+    It decides no result, so that nothing which is resolved holds it.
+    """
+    uri: str | None = _block("tracking").get("uri")
+    return uri
+
+
+def configured_time_limit(block: str) -> dict[str, Any]:
+    """Return `time_limit` of a block of params.yaml in the current directory, under its key; empty where it is not set."""
+    return {key: value for key, value in _block(block).items() if key == "time_limit"}
+
+
+def entry_names(raw: dict[str, object], family: str) -> list[str]:
+    """Return the names of the entries of a family in an unvalidated params.yaml; none where its block is no map."""
+    block = raw.get(family)
+    return [str(name) for name in block] if isinstance(block, dict) else []
+
+
+def _block(name: str) -> dict[str, Any]:
+    if not PARAMS_FILE.is_file():
+        return {}  # of `windtunnel.assess` in a notebook
+    block = read_params(PARAMS_FILE).get(name)
+    return block if isinstance(block, dict) else {}
+
+
+def _flat(raw: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(raw, dict) and raw:
+        for key, value in raw.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    elif prefix:
+        yield prefix, without_credentials(str(raw))
