@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,13 @@ _PROTECTED_FOLDERS = frozenset({".git", ".dvc"})
 
 
 def check_output(
-    path: Path, *, where: str, suffixes: Iterable[str] = (), inputs: Iterable[Path] = (), inside: Path | None = None
+    path: Path,
+    *,
+    where: str,
+    suffixes: Iterable[str] = (),
+    inputs: Iterable[Path] = (),
+    inside: Path | None = None,
+    of_project: bool = False,
 ) -> Path:
     """Return `path` if a file may be written there; call it before any work.
 
@@ -27,6 +34,7 @@ def check_output(
         suffixes: what a file that is there already may end in to be replaced, such as `.html`; any if empty.
         inputs: files that the command reads.
         inside: the folder that must not be left, links resolved.
+        of_project: the output is itself a file of the project, such as params.yaml.
 
     Raises:
         UserError: in one line, where something is there that must not be replaced, or a folder above it is none.
@@ -37,7 +45,8 @@ def check_output(
         real = path.resolve()
         if inside is not None and not real.is_relative_to(inside.resolve()):
             raise UserError(f"{name}: leads out of {path_text(inside)}, where nothing is written")
-        if path.name in _PROTECTED_NAMES or real.name in _PROTECTED_NAMES or _PROTECTED_FOLDERS & set(real.parts):
+        protected = {path.name, real.name} & _PROTECTED_NAMES and not of_project
+        if protected or _PROTECTED_FOLDERS & set(real.parts):
             raise UserError(f"{name}: is a file of the project that is never overwritten; another name is needed")
         if any(real == Path(source).resolve() or _is_same(real, Path(source)) for source in inputs):
             raise UserError(f"{name}: is an input of this command and would be overwritten; another name is needed")
@@ -58,10 +67,17 @@ def check_output(
 
 @contextmanager
 def writing(
-    path: Path, *, where: str, suffixes: Iterable[str] = (), inputs: Iterable[Path] = (), inside: Path | None = None
+    path: Path,
+    *,
+    where: str,
+    suffixes: Iterable[str] = (),
+    inputs: Iterable[Path] = (),
+    inside: Path | None = None,
+    of_project: bool = False,
 ) -> Iterator[Path]:
     """Yield a file beside `path` to write; it takes the place of `path` when the block ends; see `check_output`."""
-    with replacing(check_output(path, where=where, suffixes=suffixes, inputs=inputs, inside=inside)) as temporary:
+    checked = check_output(path, where=where, suffixes=suffixes, inputs=inputs, inside=inside, of_project=of_project)
+    with replacing(checked) as temporary:
         yield temporary
 
 
@@ -70,3 +86,13 @@ def _is_same(first: Path, second: Path) -> bool:
         return first.samefile(second)
     except OSError:
         return False
+
+
+def remove_inside(path: Path, folder: Path) -> None:
+    """Remove a file, a link or a folder below `folder`; links are removed, not followed. Raises UserError outside of it."""
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path_text(path)}: leads out of {path_text(folder)}, where nothing is removed")
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        path.unlink()

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
+from windtunnel.boundary.files import path_text
 from windtunnel.core.errors import UserError
 
 if TYPE_CHECKING:
+    from windtunnel.boundary.discovery.samples import Samples
+    from windtunnel.boundary.discovery.weights import Weights
     from windtunnel.operations.project.choose import Choice
     from windtunnel.operations.project.find import Found
-    from windtunnel.operations.project.samples import Samples
-    from windtunnel.operations.project.weights import Weights
 
 
 class _Candidate(Protocol):
@@ -41,7 +42,12 @@ C = TypeVar("C", bound=_Candidate)
 @click.option("--data", type=click.Path(path_type=Path), help="A folder of images by class, an idx file or an .npz.")
 @click.option("--store", metavar="URI", help="The MLflow store to log to; one in the folder where none is given.")
 @click.option("--yes", is_flag=True, help="Ask nothing: take what is found, and make what is missing of git and DVC.")
-@click.option("--remove", "take_back", is_flag=True, help="Take back what init made and what runs made in the folder.")
+@click.option(
+    "--remove",
+    "take_back",
+    is_flag=True,
+    help="Take back what init made and you left as it was, and results of runs.",
+)
 def init(
     *,
     folder: str,
@@ -78,6 +84,7 @@ def _params(
     root: Path, folder: str, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
 ) -> str:
     """The content of params.yaml: as it is where there is one, else for what is found and chosen."""
+    from windtunnel.boundary.params_file import params_text as file_text
     from windtunnel.operations.project.choose import notes, params_text
     from windtunnel.operations.project.find import Found
     from windtunnel.operations.project.write import PARAMS, read_record
@@ -86,7 +93,7 @@ def _params(
     if read_record(root / folder) and path.is_file():
         if model or factory or data or store:
             raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
-        return path.read_text(encoding="utf-8")
+        return file_text(path)
     found = Found(root, Path(folder))
     if found.made:
         click.echo(f"DVC stages here: {', '.join(dict.fromkeys(found.made.values()))}")
@@ -188,11 +195,11 @@ def _remove(folder: Path, *, yes: bool) -> None:
     found = removal(folder)
     say: Callable[[str], None] = click.echo
     for path in (*found.own, *found.of_dvc):
-        say(f"remove {os.path.relpath(path)}")
+        say(f"remove {path_text(os.path.relpath(path))}")
     for name in found.changed:
-        say(f"  {folder.name}/{name} was changed by you")
+        say(f"keep {folder.name}/{name}, which was changed by you")
     for path in found.stays:
-        say(f"keep {os.path.relpath(path)}, which is yours")
+        say(f"keep {path_text(os.path.relpath(path))}, which is yours")
     if yes or click.confirm("Remove it?", default=False):
         remove(found)
         say(f"init: {folder.name} is taken back")

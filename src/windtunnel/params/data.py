@@ -15,7 +15,8 @@ from windtunnel.params.words import one_of
 Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", more=partial(plugins, "windtunnel.data"))]
 
 MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
-Side = Annotated[PositiveInt, Field(le=16_384)]
+MAX_SIDE = 16_384
+Side = Annotated[PositiveInt, Field(le=MAX_SIDE)]
 
 
 class Data(Block):

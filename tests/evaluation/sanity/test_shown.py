@@ -102,8 +102,8 @@ def test_git_is_asked_now(run: Path) -> None:
 def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from windtunnel.operations.tracking import look, state
     from windtunnel.boundary import params as load
+    from windtunnel.operations.tracking import look, state
 
     found = SimpleNamespace(digest="d", experiment="e", metrics={"clean/accuracy": 0.9})
     monkeypatch.setattr(state, "read_state", lambda: found)
@@ -122,9 +122,9 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
     """F3: a champion of other samples cannot be paired, and the sanity checks say so."""
     from types import SimpleNamespace
 
+    from windtunnel.boundary import params as load
     from windtunnel.core.layout import CHAMPION, SUMMARY
     from windtunnel.core.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
-    from windtunnel.boundary import params as load
     from windtunnel.params.results import Gate
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 from PIL import Image
 from torch import nn
 
+from windtunnel.boundary.discovery import upstream
+from windtunnel.boundary.discovery.factory import factories
 from windtunnel.core.errors import UserError
 from windtunnel.core.libraries import is_installed
-from windtunnel.operations.project import upstream
 from windtunnel.operations.project.choose import Choice, params_text
-from windtunnel.operations.project.factory import factories
 from windtunnel.operations.project.find import Found
 
 

@@ -1,6 +1,7 @@
 """The files of a project: the graph of every project is one, params.yaml is valid as it is written, and all can be taken back."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import torch
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from windtunnel.boundary.discovery import weights
+from windtunnel.boundary.discovery.samples import Samples
+from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.boundary.params_file import parse_params
 from windtunnel.cli.evidence import evidence
 from windtunnel.cli.init import init
@@ -18,11 +22,8 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.placement import LOCAL_FILE
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.project import weights
 from windtunnel.operations.project.choose import Choice, notes, params_text
 from windtunnel.operations.project.graph import graph, graph_text
-from windtunnel.operations.project.samples import Samples
-from windtunnel.operations.project.weights import Weights
 from windtunnel.operations.project.write import RECORD, apply, plan, removal, remove
 from windtunnel.params.load import check_whole
 
@@ -193,7 +194,33 @@ def test_taken_back_everything_is_as_before_but_for_the_users_own_files(reposito
     assert found.stays == (folder / "notes.md",)
     assert found.of_dvc == ()
     remove(found)
-    assert sorted(repository.rglob("*")) == sorted([*before, folder, folder / "notes.md"])
+    kept = [folder, folder / "notes.md", folder / "params.yaml"]
+    assert sorted(repository.rglob("*")) == sorted([*before, *kept])
+
+
+@pytest.mark.parametrize("name", ["*", "thesis", "../outside.txt", "thesis/chapter.tex", "dvc.yaml", "reports"])
+def test_a_record_of_a_stranger_removes_no_file_that_init_did_not_create(repository, name):
+    folder = repository / "robustness"
+    (folder / "thesis").mkdir(parents=True)
+    (folder / "reports").mkdir()
+    for file in ("thesis/chapter.tex", "reports/mine.txt", "dvc.yaml", "../outside.txt", "../.dvc/config"):
+        (folder / file).write_text("mine")
+    (folder / RECORD).write_text(json.dumps({"files": {name: "0" * 64}, "makes": ["dvc", "git"]}))
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file() and path.name != RECORD}
+    remove(removal(folder))
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("linked", ["robustness", "robustness/reports", "robustness/champion"])
+def test_nothing_is_written_through_a_link_to_outside(repository, tmp_path_factory, linked):
+    outside = tmp_path_factory.mktemp("outside")
+    if linked != "robustness":
+        apply(planned(repository), repository)
+        shutil.rmtree(repository / linked)
+    (repository / linked).symlink_to(outside)
+    with pytest.raises(UserError, match=r"is a link|leads out of"):
+        apply(planned(repository), repository)
+    assert not list(outside.iterdir())
 
 
 def test_what_commands_write_where_nothing_is_said_is_nothing_for_git(repository):

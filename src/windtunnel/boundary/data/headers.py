@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -25,7 +24,7 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     return found
 
 
-def idx_header(file: BufferedIOBase, path: Path) -> tuple[int, ...]:
+def idx_header(file: IO[bytes], path: Path) -> tuple[int, ...]:
     """The shape of an idx file of unsigned bytes; `file` stands behind the header then. Raises UserError for another file.
 
     Source: LeCun's description of the MNIST format.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import struct
 import zipfile
@@ -18,6 +17,7 @@ from PIL import Image
 
 from windtunnel.boundary.data.digits import digits, stratified_split
 from windtunnel.boundary.data.headers import idx_header, npy_header, without_x
+from windtunnel.boundary.files import open_file
 from windtunnel.core import scratch
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, shown
@@ -28,7 +28,7 @@ from windtunnel.params.data import Data
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 
 # PIL goes by the content of a file, not by its name, and would start Ghostscript for one that is PostScript.
-_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 # Pictures of more than 8 bits a channel: PIL clips them when it converts them.
 _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
 
@@ -198,7 +198,7 @@ def _idx(path: Path, labels: str | None, key: str) -> Raw:
 def read_idx(path: Path) -> np.ndarray:
     """An idx file of unsigned bytes as an array."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_file(path, gunzip=True) as file:
             shape = idx_header(file, path)
             size = math.prod(shape)
             if path.suffix != ".gz" and size and path.stat().st_size == file.tell() + size:
@@ -273,7 +273,7 @@ def _image(path: Path, channels: int | None, resize: tuple[int, int] | None, *, 
 
 def _picture(path: Path, channels: int | None) -> Image.Image:
     try:
-        with Image.open(path, formats=_FORMATS) as image:
+        with Image.open(path, formats=IMAGE_FORMATS) as image:
             if image.mode in _DEEP_MODES:
                 raise UserError(f"{path}: has more than 8 bits a channel ({image.mode}); convert it, or give an .npz")
             mode = {1: "L", 3: "RGB"}.get(channels or 0) or ("L" if image.mode in {"1", "L", "LA"} else "RGB")

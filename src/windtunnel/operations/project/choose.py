@@ -10,9 +10,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 from ruamel.yaml import YAML
 
+from windtunnel.boundary.discovery.samples import Samples
+from windtunnel.boundary.discovery.weights import Weights
 from windtunnel.core.plugins import library_of
-from windtunnel.operations.project.samples import Samples
-from windtunnel.operations.project.weights import Weights
 
 TO_NAME = "NAME-IT"  # stands where nothing was found
 _SMALL = 2_000_000  # numbers in a model up to which bounds are quick

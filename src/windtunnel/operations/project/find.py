@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
+from windtunnel.boundary.discovery import samples, upstream, weights
+from windtunnel.boundary.discovery.factory import factories
+from windtunnel.boundary.discovery.samples import Samples
+from windtunnel.boundary.discovery.skip import read_or_skip
+from windtunnel.boundary.discovery.walk import Files, files_below
+from windtunnel.boundary.discovery.weights import Weights
+from windtunnel.boundary.files import is_file
+from windtunnel.boundary.text import read_yaml
 from windtunnel.core.repository import repository
-from windtunnel.operations.project import samples, upstream, weights
-from windtunnel.operations.project.factory import factories
-from windtunnel.operations.project.samples import Samples
-from windtunnel.operations.project.walk import Files, files_below
-from windtunnel.operations.project.weights import Weights
+from windtunnel.params.data import MAX_SIDE
 
 # What upstream params call the side of images.
 _SIDES = ("image_size", "img_size", "input_size", "imgsz", "resize", "crop_size")
@@ -56,14 +57,13 @@ class Found:
     @cached_property
     def resize(self) -> tuple[int, int] | None:
         """The size of images that a params.yaml here speaks of."""
-        try:
-            raw = YAML(typ="safe", pure=True).load((self.root / "params.yaml").read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, YAMLError):
+        if not is_file(self.root / "params.yaml"):
             return None
+        raw = read_or_skip(Path("params.yaml"), lambda path: read_yaml(self.root / path))
         for block in [raw, *raw.values()] if isinstance(raw, dict) else []:
             for key in _SIDES:
                 value = block.get(key) if isinstance(block, dict) else None
-                if isinstance(value, int) and value > 0:
+                if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SIDE:
                     return (value, value)
         return None
 
@@ -72,7 +72,7 @@ class Found:
         if found := weights.named(place):
             return found
         path = Path(place)
-        return weights.look_at(self.root, path, upstream.maker(path, self.made))
+        return read_or_skip(path, lambda path: weights.look_at(self.root, path, upstream.maker(path, self.made)))
 
     def data_at(self, path: Path) -> Samples:
         """The data at a path that the user names."""

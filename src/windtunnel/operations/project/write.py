@@ -5,17 +5,18 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
+from windtunnel.boundary.files import is_file, read_text
+from windtunnel.boundary.writing import remove_inside, writing
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.files import replacing
 from windtunnel.core.repository import dvc_root, repository
 
 PARAMS, GRAPH, RECORD = "params.yaml", "dvc.yaml", ".windtunnel.json"
@@ -71,6 +72,8 @@ def plan(folder: Path, params: str, graph: str) -> Plan:
 
     dvc.yaml is written again unless the user has changed it. Raises UserError where `folder` holds something else.
     """
+    if folder.is_symlink():
+        raise UserError(f"init: {folder.name} is a link, and nothing is written through one; --folder names another")
     record = read_record(folder)
     if not record and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
@@ -95,14 +98,19 @@ def apply(wanted: Plan, root: Path) -> None:
         _run(sys.executable, "-m", "dvc", "init", "--quiet", cwd=repository(root) or root)
     before = read_record(wanted.folder) or InitRecord()
     for name in wanted.changes():
-        with replacing(wanted.folder / name) as temporary:
-            temporary.write_text(wanted.files[name], encoding="utf-8")
+        _write(wanted, name, wanted.files[name], root)
     files = {**before.files, **{name: _digest(text) for name, text in wanted.files.items()}}
     record = InitRecord(files=files, makes=tuple(sorted({*before.makes, *wanted.makes})))
     content = json.dumps(record.model_dump(mode="json"), indent=2) + "\n"
     if _read(wanted.folder / RECORD) != content:
-        with replacing(wanted.folder / RECORD) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+        _write(wanted, RECORD, content, root)
+
+
+def _write(project: Plan, name: str, text: str, root: Path) -> None:
+    """Write a file of the project; never through a link out of its folder."""
+    inside = project.folder if project.folder.exists() else root
+    with writing(project.folder / name, where="init:", inside=inside, of_project=True) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 class InitRecord(BaseModel):
@@ -126,9 +134,15 @@ def read_record(folder: Path) -> InitRecord | None:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What taking a project back removes. folder: its own files and folders there. changed: those of them that the user has changed.
+    """The plan of taking a project back.
 
-    of_dvc: what `dvc init` made for this project at the root of the repository, where nothing else uses DVC. stays: the user's files.
+    Attributes:
+        folder: the project.
+        own: files that init created and nobody changed since, and what runs made there.
+        changed: files that init created and the user has changed; they stay.
+        of_dvc: what `dvc init` made for this project at the root of the repository, where nothing else uses DVC.
+        stays: everything else in the folder.
+
     """
 
     folder: Path
@@ -139,34 +153,47 @@ class Removal:
 
 
 def removal(folder: Path) -> Removal:
-    """What would be removed. Raises UserError where `folder` was not made by init."""
-    record = read_record(folder)
+    """Return what would be removed. Raises UserError where `folder` was not made by init.
+
+    The record may come from a stranger, with a repository. So nothing that it names is removed but the files that init writes,
+    with the content that it wrote, and what runs make only beside a reports/.gitignore of init's.
+    """
+    record = None if folder.is_symlink() else read_record(folder)
     if not record:
         raise UserError(f"init --remove: {folder.name} was not made by windtunnel init; there is nothing to take back")
-    written = record.files
-    tops = {*(name.split("/")[0] for name in written), *_OF_RUNS, RECORD}
+    names = [name for name in (PARAMS, GRAPH, *_FIXED) if name in record.files and is_file(folder / name)]
+    created = {name for name in names if _digest(_read(folder / name) or "") == record.files[name]}
+    genuine = _read(folder / "reports/.gitignore") == _FIXED["reports/.gitignore"]
     inside = sorted(folder.iterdir())
-    own = tuple(path for path in inside if any(path.match(top) for top in tops))
-    changed = [
-        n for n, digest in written.items() if (text := _read(folder / n)) is not None and _digest(text) != digest
-    ]
+    runs = [path for path in inside if genuine and any(path.match(pattern) for pattern in _OF_RUNS)]
+    removable = [*(folder / name for name in sorted(created)), *runs, folder / RECORD]
+    changed = tuple(name for name in names if name not in created and folder / name.split("/")[0] not in runs)
+    tops = {path.relative_to(folder).parts[0] for path in removable}
+    made_dvc = "dvc" in record.makes and _is_as_dvc_made_it(folder)
     return Removal(
-        folder, own, tuple(changed), tuple(_own_dvc(folder)) if "dvc" in record.makes else (),
-        tuple(path for path in inside if path not in own),
+        folder, tuple(removable), changed, tuple(_own_dvc(folder)) if made_dvc else (),
+        tuple(path for path in inside if path.name not in tops and path.name not in changed),
     )  # fmt: skip
 
 
 def remove(found: Removal) -> None:
     """Take a project back."""
     for path in found.own:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    if not found.stays:
-        found.folder.rmdir()
+        remove_inside(path, found.folder)
+    for folder in (found.folder / "champion", found.folder / "reports", found.folder):
+        with suppress(OSError):  # not empty: what is left is the user's
+            folder.rmdir()
     root = repository(found.folder)
     for path in found.of_dvc:
         if root is not None:  # `dvc init` has put its files into git's index
             _run("git", "rm", "-r", "--cached", "--quiet", "--ignore-unmatch", str(path), cwd=root)
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove_inside(path, path.parent)
+
+
+def _is_as_dvc_made_it(folder: Path) -> bool:
+    """Return True if DVC's settings above `folder` are those of `dvc init`: nobody has set a remote or a cache."""
+    root = dvc_root(folder)
+    return root is not None and not (_read(root / ".dvc/config") or "").strip() and not (root / ".dvc").is_symlink()
 
 
 def _own_dvc(folder: Path) -> Iterator[Path]:
@@ -193,7 +220,7 @@ def _shown(command: Sequence[str]) -> str:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return read_text(path) if is_file(path) else None
 
 
 def _digest(text: str) -> str:

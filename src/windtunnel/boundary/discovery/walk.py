@@ -1,4 +1,4 @@
-"""The files of a repository that may be weights, data or code: a bounded look that opens nothing and stays out of folders of tools."""
+"""Search a repository for weights, data and code: bounded, opens nothing, stays inside and out of folders of tools."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from windtunnel.boundary.data.sources import IMAGE_SUFFIXES
+from windtunnel.boundary.discovery.skip import skip
+from windtunnel.boundary.files import is_file
+from windtunnel.core.repository import repository
 
 WEIGHTS = {".pt": "state_dict", ".pth": "state_dict", ".ckpt": "state_dict", ".pt2": "export", ".onnx": "onnx"}
 _DEEPEST, _MOST_FOLDERS = 6, 5_000
@@ -66,19 +69,41 @@ def _sort_in(found: Files, folder: Path, name: str) -> None:
 def _folders(root: Path, folder: Path, without: Path, depth: int) -> Iterator[tuple[Path, list[str]]]:
     try:
         entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-    except OSError:  # a folder that may not be read
+    except OSError as error:  # a folder that may not be read
+        skip(folder, str(error.strerror).lower())
         return
     if any(entry.name in _NOT_OURS for entry in entries):
         return
-    yield folder, [entry.name for entry in entries if not entry.is_dir()]
+    yield folder, [entry.name for entry in entries if _is_usable(root, folder / entry.name)]
     if depth == _DEEPEST:
         return
     for entry in entries:
         below, name = folder / entry.name, entry.name
         if (
             not name.startswith(".")
+            and name.isprintable()
             and name not in _NOT_ENTERED
             and below != without
             and entry.is_dir(follow_symlinks=False)
         ):
             yield from _folders(root, below, without, depth + 1)
+
+
+def _is_usable(root: Path, path: Path) -> bool:
+    """Return True for a regular file of the repository; links that lead out of it are skipped, as are odd names."""
+    full = root / path
+    if full.is_symlink():
+        try:
+            inside = full.resolve(strict=True).is_relative_to((repository(root) or root).resolve())
+        except (OSError, RuntimeError):
+            skip(path, "is a link that leads nowhere")
+            return False
+        if not inside and not full.is_dir():
+            skip(path, "is a link that leads out of the repository; name it with --model or --data")
+            return False
+    if not is_file(full):
+        return False
+    if not path.name.isprintable():
+        skip(path, "its name is no text in UTF-8, or not printable")
+        return False
+    return True

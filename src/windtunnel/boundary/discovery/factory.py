@@ -6,6 +6,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from windtunnel.boundary.discovery.skip import read_or_skip
+from windtunnel.boundary.files import read_bytes
+
 _MODULES = {"Module", "LightningModule", "Sequential"}
 
 
@@ -17,11 +20,8 @@ def factories(root: Path, files: Iterable[Path], parts: frozenset[str]) -> list[
     classes, functions = [], []
     for file in files:
         module = _module(file)
-        try:
-            tree = ast.parse((root / file).read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        if not module:
+        tree = read_or_skip(file, lambda path: ast.parse(read_bytes(root / path))) if module else None
+        if tree is None:
             continue
         fitting = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and _fits(node, parts)}
         classes += [f"{module}:{name}" for name in sorted(fitting)]

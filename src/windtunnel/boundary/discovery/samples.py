@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from windtunnel.boundary.data.headers import idx_header, npy_header, without_x
+from windtunnel.boundary.data.sources import IMAGE_FORMATS
+from windtunnel.boundary.discovery.skip import read_or_skip
+from windtunnel.boundary.discovery.upstream import maker
+from windtunnel.boundary.discovery.walk import Files
+from windtunnel.boundary.files import open_file
 from windtunnel.core.errors import UserError
-from windtunnel.operations.project.upstream import maker
-from windtunnel.operations.project.walk import Files
+from windtunnel.core.references import first_line
 
 _TESTS = ("test", "tests", "testing", "t10k", "val", "valid", "validation", "eval")
 _TRAINS = ("train", "training")
@@ -50,12 +52,17 @@ def look_at(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
 
     Raises UserError for an .npz that is there and has no `x`, by which no run could begin.
     """
-    from windtunnel.operations.project.walk import files_below
+    from windtunnel.boundary.discovery.walk import files_below
 
     if path.suffix == ".npz":
-        if (root / path).is_file() and "x" not in (names := _arrays(root / path)):
-            raise UserError(f"init: --data {path}: {without_x(names)}")
-        return _array(root, path, made)
+        try:
+            if (root / path).exists() and "x" not in (names := _arrays(root / path)):
+                raise UserError(f"init: --data {path}: {without_x(names)}")
+            return _array(root, path, made)
+        except UserError:
+            raise
+        except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
+            raise UserError(f"init: --data {path}: not an .npz of plain arrays ({first_line(error)})") from error
     if "idx3-ubyte" in path.name:
         return next(_idx(root, [path], made))
     below = files_below(root / path, Path("-")).image_folders if (root / path).is_dir() else {}
@@ -70,7 +77,9 @@ def _folders(root: Path, images: Mapping[Path, Path], made: Mapping[Path, str]) 
             classes.setdefault(folder.parent, []).append(folder)
     for folder, members in classes.items():
         if len(members) > 1:
-            shapes = [_shape(root / images[member]) for member in members]
+            shapes = [
+                read_or_skip(images[member], lambda path: _shape(root / path)) or (None, None) for member in members
+            ]
             alike = len({shape[0] for shape in shapes}) == 1
             train = next((other for other in classes if other.parent == folder.parent and other.name in _TRAINS), None)
             yield Samples(
@@ -84,16 +93,23 @@ def _idx(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterat
     for path in found:
         train = _train_beside(path, found)
         pair = (_labels(path), _labels(train) if train else None)
-        yield Samples(path, "idx", maker(path, made), train, pair, side=_idx_side(root / path), channels=1)
+        yield Samples(
+            path,
+            "idx",
+            maker(path, made),
+            train,
+            pair,
+            side=read_or_skip(path, lambda path: _idx_side(root / path)),
+            channels=1,
+        )
 
 
 def _idx_side(path: Path) -> tuple[int, int] | None:
-    """(height, width) by the file's header; None for what is not there yet or no idx file of images."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            shape = idx_header(file, path)
-    except (OSError, EOFError, zlib.error, UserError):
+    """Return (height, width) by the file's header; None for what is not there yet."""
+    if not path.exists():
         return None
+    with open_file(path, gunzip=True) as file:
+        shape = idx_header(file, path)
     return (shape[1], shape[2]) if len(shape) == 3 else None
 
 
@@ -102,9 +118,11 @@ def _labels(images: Path) -> Path:
 
 
 def _npz(root: Path, arrays: Iterable[Path], made: Mapping[Path, str]) -> Iterator[Samples]:
-    found = [path for path in arrays if path.suffix == ".npz" and "x" in _arrays(root / path)]
+    files = [path for path in arrays if path.suffix == ".npz"]
+    found = [path for path in files if "x" in (read_or_skip(path, lambda path: _arrays(root / path)) or ())]
     for path in found:
-        yield replace(_array(root, path, made), train=_train_beside(path, found))
+        if candidate := read_or_skip(path, lambda path: _array(root, path, made)):
+            yield replace(candidate, train=_train_beside(path, found))
 
 
 def _train_beside(path: Path, files: Iterable[Path]) -> Path | None:
@@ -120,30 +138,25 @@ def _array(root: Path, path: Path, made: Mapping[Path, str]) -> Samples:
 
 
 def _shape_of_x(path: Path) -> tuple[int, ...]:
-    """The shape of `x` by its header alone; () for what is not there yet."""
-    if not zipfile.is_zipfile(path):
+    """Return the shape of `x` by its header alone; () for what is not there yet."""
+    if not path.exists():
         return ()
-    with zipfile.ZipFile(path) as archive, archive.open("x.npy") as file:
-        return npy_header(file)[0]
+    with open_file(path) as file, zipfile.ZipFile(file) as archive, archive.open("x.npy") as array:
+        return npy_header(array)[0]
 
 
 def _arrays(path: Path) -> list[str]:
-    """The names of the arrays in an .npz; none of what is no archive."""
-    if not zipfile.is_zipfile(path):
-        return []
-    with zipfile.ZipFile(path) as archive:
+    """Return the names of the arrays in an .npz."""
+    with open_file(path) as file, zipfile.ZipFile(file) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
 
 def _shape(image: Path) -> tuple[tuple[int, int] | None, int | None]:
-    """((height, width), channels) of an image; unknown for one that cannot be read."""
+    """Return ((height, width), channels) of an image; the channels are None where they are neither 1 nor 3."""
     from PIL import Image
 
-    try:
-        with Image.open(image) as opened:
-            return (opened.height, opened.width), len(opened.getbands()) if len(opened.getbands()) in {1, 3} else None
-    except OSError:
-        return None, None
+    with open_file(image) as file, Image.open(file, formats=IMAGE_FORMATS) as opened:
+        return (opened.height, opened.width), len(opened.getbands()) if len(opened.getbands()) in {1, 3} else None
 
 
 def _word(path: Path) -> str:

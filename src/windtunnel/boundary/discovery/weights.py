@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windtunnel.boundary.discovery.skip import read_or_skip
+from windtunnel.boundary.discovery.upstream import maker
+from windtunnel.boundary.discovery.walk import WEIGHTS
+from windtunnel.boundary.files import check_file
+from windtunnel.boundary.text import read_json_map
 from windtunnel.core.libraries import is_installed
-from windtunnel.operations.project.upstream import maker
-from windtunnel.operations.project.walk import WEIGHTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +59,8 @@ def candidates(
     paths = [*files, *(path for path in made if path.suffix in WEIGHTS)]
     paths = sorted(dict.fromkeys(paths), key=lambda path: (not maker(path, made), len(path.parts), path))
     places = [*paths[:_FIRST_LOOK], *pretrained]
-    return [found for path in places if (found := look_at(root, path, maker(path, made)))]
+    looked = [read_or_skip(path, lambda path: look_at(root, path, maker(path, made))) for path in places]
+    return [weights for weights in looked if weights]
 
 
 def named(model: str) -> Weights | None:
@@ -67,7 +70,10 @@ def named(model: str) -> Weights | None:
 
 
 def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
-    """What a file is; None for one that holds no weights that load without running code."""
+    """Return what a file is; None for one that holds no weights.
+
+    Raises whatever its parser raises for a damaged file, and for a pickle that could run code.
+    """
     file = root / path
     if file.is_dir():
         return _pretrained(file, path, made_by)
@@ -75,6 +81,7 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
         return None
     if not file.exists():
         return Weights(path, source, made_by)
+    check_file(file)
     if source == "onnx":
         return _graph(file, path, made_by)
     if source == "state_dict" and _is_program(file):
@@ -86,12 +93,11 @@ def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
 
 def _pretrained(folder: Path, path: Path, made_by: str) -> Weights | None:
     """An image classifier as transformers' save_pretrained writes it."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if not (folder / "config.json").exists():
         return None
-    kinds = config.get("architectures") if isinstance(config, dict) else None
-    if not any(str(kind).endswith("ForImageClassification") for kind in kinds or []):
+    config = read_json_map(folder / "config.json")
+    kinds = config.get("architectures")
+    if not any(str(kind).endswith("ForImageClassification") for kind in (kinds if isinstance(kinds, list) else [])):
         return None
     labels = config.get("id2label")
     return Weights(
@@ -108,12 +114,8 @@ def _is_program(file: Path) -> bool:
 
 def _graph(file: Path, path: Path, made_by: str) -> Weights | None:
     import onnx
-    from google.protobuf.message import DecodeError
 
-    try:
-        graph = onnx.load(str(file), load_external_data=False).graph
-    except (OSError, DecodeError):
-        return None
+    graph = onnx.load(str(file), load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     shapes = [
         [d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.input if value.name not in weights
@@ -130,14 +132,8 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     import torch
 
     from windtunnel.boundary.models.loaders import state_dict_in
-    from windtunnel.core.errors import UserError
 
-    try:
-        state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
-    except UserError:
-        return None
-    except Exception:  # whatever torch raises for what is no checkpoint, or a pickle that could run code
-        return None
+    state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
     kernels = [tensor for tensor in state.values() if tensor.ndim == 4]
     return Weights(
         path, "state_dict", made_by,
