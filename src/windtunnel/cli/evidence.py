@@ -27,11 +27,11 @@ def evidence(*, output: Path, key: Path | None) -> None:
       windtunnel evidence --sign ~/.ssh/id_ed25519
     """  # noqa: D301
     from windtunnel.boundary.mlflow_server import tracking_uri
+    from windtunnel.boundary.params import load_params
     from windtunnel.core.credentials import reason_of, without_credentials
     from windtunnel.operations.evidence.pack import write_evidence
     from windtunnel.operations.tracking.state import read_state
     from windtunnel.operations.tracking.store import tag_state
-    from windtunnel.params.load import load_params
 
     pack = write_evidence(output, key)
     click.echo(f"evidence: {pack.n_files} files in {output}; root digest sha256:{pack.root}")
