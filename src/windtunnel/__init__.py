@@ -59,6 +59,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name at its first use: `windtunnel --help` must not wait for torch. Functions are behind the door."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("windtunnel")
     if name not in _HOME:
         raise AttributeError(f"module 'windtunnel' has no attribute '{name}'")
     door = import_module("windtunnel.boundary.door")
