@@ -280,7 +280,8 @@ def test_no_success_gives_empty_lists_and_no_nan(few, tmp_path):
     assert (
         metrics["queries_succ"] == metrics["l0_dists_succ"] == metrics["l2_dists_succ"] == metrics["indices_succ"] == []
     )
-    assert not [key for key in metrics if "_succ_m" in key or "censored" in key]
+    assert not [key for key in metrics if "_succ_m" in key or key == "queries_median_censored"]
+    assert metrics["queries_median_censored_status"] == "not reached"
     assert metrics["success_rate_curve"] == [0.0, 0.0]
     json.dumps(metrics, allow_nan=False)
     write_artifacts(result, tmp_path / "q", corner_subject(2.0), started=0)

@@ -11,6 +11,7 @@ from windtunnel.core.artifacts import tensor_in
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
+from windtunnel.core.medians import median_metric
 from windtunnel.core.storage import distances_of
 
 
@@ -54,8 +55,7 @@ def attack_metrics(
         metrics |= _spread("any_distance", declared[reached])
         # Not found means infinitely far: the median over all attacked samples, where half of them were reached.
         censored = torch.where(reached, declared, torch.inf)[attacked]
-        if len(censored) and censored.median().isfinite():
-            metrics["censored_median_distance"] = float(censored.median())
+        metrics |= median_metric("censored_median_distance", censored.tolist())
     if attacked.any():
         for key, logits in (("before", table["clean_logits"]), ("after", table["perturbed_logits"])):
             metrics[f"mean_confidence_{key}"] = float(logits[attacked].double().softmax(1).amax(1).mean())
@@ -69,11 +69,11 @@ def attack_metrics(
     return metrics
 
 
-def _summary(values: Tensor) -> dict[str, float]:
+def _summary(values: Tensor) -> dict[str, float | str]:
     if not len(values):
         return {}
     exact = values.double()
-    return {"mean": float(exact.mean()), "median": float(exact.median()), "max": float(exact.max())}
+    return {"mean": float(exact.mean()), **median_metric("median", exact.tolist()), "max": float(exact.max())}
 
 
 def _spread(name: str, values: Tensor) -> dict[str, Json]:

@@ -16,6 +16,7 @@ from windtunnel.assessments.latent.noise import scaled_norm
 from windtunnel.core.binomial import Rate, binomial_rate
 from windtunnel.core.contracts import Json
 from windtunnel.core.distances import within
+from windtunnel.core.medians import median_metric
 
 RESAMPLES = 1000
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
@@ -46,8 +47,9 @@ def severity(name: str, distances: Tensor) -> dict[str, Json]:
         return block
     block |= {name: float(found.mean()), f"{name}_std": float(found.std()), **_interval(name, found, np.mean)}
     every = distances.double().numpy()
-    if np.isfinite(median := float(np.median(every))):
-        block |= {f"{name}_median": median, **_interval(f"{name}_median", every, np.median)}
+    block |= median_metric(f"{name}_median", every.tolist())
+    if f"{name}_median" in block:
+        block |= _interval(f"{name}_median", every, np.median)
     return block
 
 

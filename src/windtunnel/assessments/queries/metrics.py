@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json, Norm, Verdict
+from windtunnel.core.medians import median_metric
 from windtunnel.core.storage import distances_of
 
 CURVE_POINTS = 100
@@ -53,8 +53,7 @@ def query_metrics(data: Mapping[str, Tensor | dict[str, Tensor]]) -> dict[str, J
         metrics["l2_dists_succ_mean_pp"] = float(lists["l2_dists"].double().mean()) / prod(clean.shape[1:])
     metrics["queries_total"] = int(queries.sum())
     censored = np.where(succeeded[attacked], queries[attacked].double(), np.inf)
-    if len(censored) and np.isfinite(median := np.sort(censored)[len(censored) // 2]):
-        metrics["queries_median_censored"] = float(median)
+    metrics |= median_metric("queries_median_censored", censored.tolist())
     metrics |= {f"{name}_succ": values.tolist() for name, values in lists.items()}
     metrics["indices_succ"], metrics["indices_fail"] = (mask.nonzero().flatten().tolist() for mask in (wins, fails))
     return {**metrics, **success_curve(queries[attacked], succeeded[attacked])}
@@ -82,8 +81,8 @@ def success_curve(queries: Tensor, succeeded: Tensor) -> dict[str, Json]:
     }
 
 
-def _summary(values: Tensor) -> dict[str, float]:
+def _summary(values: Tensor) -> dict[str, float | str]:
     if not len(values):
         return {}
     exact = values.double()
-    return {"mean": float(exact.mean()), "median": float(torch.quantile(exact, 0.5)), "max": float(exact.max())}
+    return {"mean": float(exact.mean()), **median_metric("median", exact.tolist()), "max": float(exact.max())}

@@ -14,6 +14,7 @@ from windtunnel.assessments.sweeps.grid import median_index
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
+from windtunnel.core.medians import median_metric
 from windtunnel.core.tables import Share, written
 
 HISTOGRAM_BINS = 10
@@ -119,11 +120,9 @@ def sweep_metrics(sweep: Sweep, robust: float, moderately_fragile: float) -> dic
         "per_class_at_median_epsilon": written(classes),
         **_confidence(sweep),
     }
-    median = sweep.critical_epsilon.sort().values[(n - 1) // 2]
-    if median.isfinite():
-        # Half of all samples, survivors counted as inf, flip at or below it; absent where fewer than half flip.
-        metrics["median_critical_epsilon"] = float(f"{float(median):.9g}")
-    return metrics
+    # Over all samples, survivors counted as inf: not reached where fewer than half flip.
+    epsilons = (float(f"{epsilon:.9g}") for epsilon in sweep.critical_epsilon.tolist())
+    return {**metrics, **median_metric("median_critical_epsilon", epsilons)}
 
 
 def histogram(sweep: Sweep) -> list[Json]:

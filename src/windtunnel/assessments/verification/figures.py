@@ -11,6 +11,7 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, columns, intervals, lines, matrix, ranks
 from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.core.medians import median
 from windtunnel.core.metadata import limits, number, numbers
 from windtunnel.core.run_times import RUN_TIMES
 from windtunnel.core.tables import table
@@ -62,9 +63,9 @@ class VerdictSummaryVisualiser(Visualiser):
         powers = seconds[seconds > 0].double().log10()
         low, high = float(powers.min().floor()), float(powers.max().floor()) + 1
         counts = powers.histc(bins=self.runtime_bins, min=low, max=high).tolist()
-        median = float(seconds.double().median())
-        alt = f"Run times of {len(seconds)} samples, median {median:.3g} s, longest {float(seconds.max()):.3g} s."
-        return columns(counts, (low, high), f"log10 of the seconds of a sample; median {median:.3g} s", alt, "accent")
+        middle = median(seconds.tolist()) or 0.0
+        alt = f"Run times of {len(seconds)} samples, median {middle:.3g} s, longest {float(seconds.max()):.3g} s."
+        return columns(counts, (low, high), f"log10 of the seconds of a sample; median {middle:.3g} s", alt, "accent")
 
 
 @register

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import forward_samples
+from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.losses import cross_entropy, margin_loss
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
@@ -102,7 +103,7 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     x, y = data.inputs[indices], data.targets[indices]
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C13"))
     here = margin_loss(evidence.subject.classifier.logits(x), y)
-    scale = torch.maximum(here.abs(), here.abs().median()).clamp(min=1e-12)
+    scale = here.abs().clamp(min=max(median(here.abs().flatten().tolist()) or 0.0, 1e-12))
     change, draws = torch.zeros(len(indices)), max(1, POINTS // len(indices))
     for _ in range(draws):
         there = margin_loss(evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.boundary.models.backends import PredictFunction
+from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
@@ -72,7 +73,8 @@ def continuous(evidence: Evidence, limit: float) -> CheckResult:
     for points in (x, uniform_in_ball(x, largest_linf(evidence), generator)):
         signs = torch.randint(0, 2, points.shape, generator=generator) * 2 - 1
         here, there = (margin_loss(classifier.logits(p), y) for p in (points, points + HAIR * signs))
-        shares.append((there - here).abs() > MOVED * here.abs().median().clamp(min=1e-12))
+        size = max(median(here.abs().tolist()) or 0.0, 1e-12)
+        shares.append((there - here).abs() > MOVED * size)
     jumps = torch.stack(shares).any(0)
     value = float(jumps.double().mean())
     reason = f"the margins of {int(jumps.sum())} of {len(jumps)} samples jump when every value moves by {HAIR:g}"

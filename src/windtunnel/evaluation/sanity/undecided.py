@@ -9,6 +9,7 @@ from torch import Tensor
 
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.distances import within
+from windtunnel.core.medians import median
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space
 
@@ -113,4 +114,4 @@ def _looseness(
     moved, clean = moved[certificate.indices], evidence.subject.clean_logits[certificate.indices]
     allowed = torch.maximum(bounds["upper"] - clean, clean - bounds["lower"]).amax(1)
     near = unknown & (moved > 0) & allowed.isfinite()
-    return float((allowed[near] / moved[near]).median()) if near.any() else None
+    return median((allowed[near] / moved[near]).tolist())

@@ -22,6 +22,7 @@ from windtunnel.assessments.verification.canonical.trace import (
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.medians import median
 from windtunnel.core.subject import Subject
 
 MEASURED = 64  # samples that tell the scale of the values
@@ -116,7 +117,10 @@ def unit_of(logits: Tensor) -> tuple[float, float]:
     """(unit, offset) of logits (n, K): the median spread over the classes, and the mean; 1 where there is no spread."""
     if not len(logits):
         return 1.0, 0.0
-    unit, offset = (float(f"{float(size):.4g}") for size in ((logits.amax(1) - logits.amin(1)).median(), logits.mean()))
+    unit, offset = (
+        float(f"{float(size):.4g}")
+        for size in (median((logits.amax(1) - logits.amin(1)).tolist()) or 0.0, logits.mean())
+    )
     return (unit, offset) if 0 < unit < math.inf else (1.0, 0.0)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.plots import Stack, ranks, stacks
 from windtunnel.core.artifacts import Artifacts
+from windtunnel.core.medians import median
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart
 from windtunnel.reporting.report.words import number, region, region_words
@@ -42,6 +43,6 @@ def _reach(a: Artifacts) -> Chart | None:
     where = region(a)
     epsilon = where.epsilon or 0.0
     line = (epsilon, "budget") if 0 < epsilon <= top else None
-    alt = f"Certified radius of {len(verified)} samples, sorted: median {float(verified.median()):.3g}."
+    alt = f"Certified radius of {len(verified)} samples, sorted: median {median(verified.tolist()) or 0:.3g}."
     scene = ranks(curves, f"epsilon ({where.norm})", alt, top or 1.0, horizontal=line)
     return Chart(scene, f"{a.name}: how far certificates and examples reach, over the samples")

@@ -9,6 +9,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
+from windtunnel.core.medians import median
 from windtunnel.core.metadata import corruption_pairs, number, numbers, rate
 from windtunnel.core.sandwich import Layer, options_of_summary
 from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
@@ -176,7 +177,7 @@ def _nearest(found: Found, layer: Layer) -> Iterator[Candidate]:
     yield (
         f"The smallest change known turns {summary.sample_names[i]} from {class_name(names, int(summary.tensor('targets')[i]))} to "
         f"{class_name(names, int(answers[i]))} at {layer.norm} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median "
-        f"over the {int(broken.sum())} broken samples is {float(distances[broken].median()):.2g}.",
+        f"over the {int(broken.sum())} broken samples is {median(distances[broken].tolist()) or 0:.2g}.",
         None,
     )
 
