@@ -62,6 +62,8 @@ def _assessments(params: Params) -> Iterator[tuple[Path, Recomputed]]:
     yield CLEAN, of_clean(params)
     for family, name, entry in entries(params):
         artifacts = read_artifacts(ROBUSTNESS / name)
+        if artifacts.metadata.failure:
+            continue  # it has no rates; the summary counts it as a hard failure
         algorithm = find_algorithm(entry.library, entry.algorithm, f"{family}.{name}", family)
         yield artifacts.directory, of_entry(family, entry, artifacts, algorithm, params)
         if isinstance(entry, CorruptionEntry):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from importlib import import_module
 from typing import Generic, TypeVar
 
 from windtunnel.assessments.clean.subject import current_subject
+from windtunnel.assessments.failures import failed_result, failure_of, may_run_again
 from windtunnel.assessments.kept import take_back
 from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
@@ -21,6 +23,7 @@ from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
 from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.narration import say
 from windtunnel.core.plugins import Family
+from windtunnel.core.series import write_csv
 from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
@@ -60,13 +63,26 @@ def run_entry(family: Family, resolved: Resolved) -> Artifacts:
     kept = take_back(resolved.digest, directory, task.subject)
     if kept is None:
         family.preflight()(task.where, task.entry, task.budget, task.subject.classifier, task.subject.dataset)
-        artifacts = write_artifacts(compute(family, task), directory, task.subject, started=started, draw=draw)
+        result = compute(family, task)
+        artifacts = write_artifacts(result, directory, task.subject, started=started, draw=draw)
+        if may_run_again(result):
+            # DVC takes the digest of this dependency after the stage: the next `resolve` writes another, so the entry runs.
+            resolved.model_copy(update={"has_failed": True}).write()
     else:
         artifacts = write_metadata(kept, draw(kept))
     write_digests(directory)
-    if family.finish:
-        family.finish()(artifacts, HERE)
+    finish_entry(family, artifacts, HERE)
     return artifacts
+
+
+def finish_entry(family: Family, artifacts: Artifacts, place: Layout) -> None:
+    """Write what the family leaves beside the artifacts; of an entry that failed an empty series, since DVC expects its file."""
+    if artifacts.metadata.failure is None:
+        if family.finish:
+            family.finish()(artifacts, place)
+    elif family.plot:
+        columns = (family.plot["x"], family.plot["y"])
+        write_csv(place.plots / family.stage / f"{artifacts.name}.csv", columns, ())
 
 
 def task_of(family: Family, resolved: Resolved) -> Task[Entry]:
@@ -86,14 +102,30 @@ def task_on(family: Family, resolved: Resolved, subject: Subject, place: Layout 
 
 
 def compute(family: Family, task: Task[Entry]) -> AssessmentResult:
-    """The result of an entry, as it is written. Its preflight is not asked."""
-    result: AssessmentResult = family.run()(task)
+    """Return the result of an entry as it is written, or the record of its failure. Its preflight is not called."""
+    try:
+        return result_of(family, task)
+    except (Exception, SystemExit) as error:
+        failed = failed_result(task, family.name, failure_of(error, task.where))
+    # The single corruptions of a suite, as far as it came.
+    shutil.rmtree(task.place.robustness / task.name, ignore_errors=True)
+    return _as_written(failed, family, task)
+
+
+def result_of(family: Family, task: Task[Entry]) -> AssessmentResult:
+    """Return the result of an entry as it is written. Raises what the entry raises."""
+    return _as_written(family.run()(task), family, task)
+
+
+def _as_written(result: AssessmentResult, family: Family, task: Task[Entry]) -> AssessmentResult:
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
     return keep_images(replace(result, family=family.name, kwargs=shown), task.entry.kept_inputs)
 
 
 def draw_resolved(figures: Sequence[FigureSpec], artifacts: Artifacts) -> Sequence[FigureRecord]:
     """Draw what was resolved. Only the modules of these figures are imported: others may change without a redraw."""
+    if artifacts.metadata.failure:
+        return ()
     from windtunnel.assessments.figures.base import save_figures
 
     return save_figures(artifacts, [getattr(import_module(f.module), f.name)(**f.options) for f in figures])

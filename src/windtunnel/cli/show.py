@@ -66,7 +66,10 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
     summary = _shown(SUMMARY, ())
     options = options_of_summary(summary)
     found = {path.parent.name for path in ROBUSTNESS.glob(f"*/{METADATA_FILE}")}
-    rows = {n: _shown(ROBUSTNESS / n, checks) for n in ["clean", *(n for n in options.assessments if n in found)]}
+    rows = {
+        n: _shown(ROBUSTNESS / n, checks)
+        for n in ["clean", *(n for n in (*options.assessments, *options.failed) if n in found)]
+    }
     gate = read_gate(GATE) if GATE.is_file() else None
     if as_json:
         click.echo(_everything(summary, rows, checks, gate))
@@ -152,7 +155,7 @@ def _print_assessments(rows: Mapping[str, Metadata], console: Console) -> None:
         )
         groups.setdefault(group, []).append(
             (name, f"{metadata.library} {metadata.algorithm}", str(len(metadata.kwargs.sample_names)),
-             _text(rate(metrics, key) if key else None), leading_words(metadata),
+             _text(rate(metrics, key) if key else None), "failed: no result" if metadata.failure else leading_words(metadata),
              ", ".join(f"{k} {_number(metrics[k])}" for k in further), ", ".join(codes))
         )  # fmt: skip
     print_table(console, _ASSESSMENTS, list(groups.items()))

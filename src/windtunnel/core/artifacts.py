@@ -39,7 +39,7 @@ from windtunnel.core.files import (
     plain_json,
     write_json,
 )
-from windtunnel.core.metadata import FigureRecord, Metadata, Metrics, SemanticsRecord, read_metadata
+from windtunnel.core.metadata import Failure, FigureRecord, Metadata, Metrics, SemanticsRecord, read_metadata
 from windtunnel.core.randomness import random_runs
 from windtunnel.core.revision import commit
 from windtunnel.core.run_times import RUN_TIMES, Runtime, measured_run_times, run_time_metrics
@@ -83,6 +83,7 @@ class AssessmentResult:
     `call_kwargs` what the library was called with (tensors are summarised on writing); `family` is the key of params.yaml
     that the entry stands under, empty for what is no entry; `draws`: of how many random runs the numbers are the worst case.
     `pictured`: bool (N,), whose images are known at all: those that an earlier assessment dropped are not; None for all.
+    `failure`: why the entry failed at run time, None where it did not.
     """
 
     name: str
@@ -97,6 +98,7 @@ class AssessmentResult:
     family: str = ""
     draws: int = 1
     pictured: Tensor | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -344,6 +346,7 @@ def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
         "kwargs": plain_json(result.kwargs),
         "call_kwargs": plain_json(result.call_kwargs),
         "caveats": [asdict(caveat) for caveat in (*subject.caveats, *random_runs(row, result.draws), *result.caveats)],
+        "failure": result.failure,
         "provenance": {**provenance(subject, packages), **result.provenance},
     }
     return Metadata.model_validate(content)

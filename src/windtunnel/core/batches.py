@@ -33,7 +33,7 @@ from torch import Tensor
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import load_tensors, save_tensors
 from windtunnel.core.contracts import Caveat
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.executors import Lost, executor, is_inside_a_unit
 from windtunnel.core.narration import say
 from windtunnel.core.seeds import derive_seed
@@ -43,7 +43,8 @@ CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
 WORTH_KEEPING = 1.0  # seconds: what takes less in all is sooner done again than written
 TELL_EVERY = 60.0  # seconds between lines of progress where there is no terminal
 KEEP_AT_MOST = 4  # batches that wait in memory to be written
-KEPT_TEXT = "what is finished is kept, and the same command, forced (dvc repro -f -s), does only the rest"
+KEPT_TEXT = "what is finished is kept, and the next dvc repro does only the rest"
+LOST_SAMPLES = "batch_failed"  # code of the caveat on samples whose workers died or hung
 _HALVED = "halved"  # in a result: the memory did not hold the batch
 
 
@@ -125,7 +126,7 @@ class Incidents:
     def caveats(self, ids: Sequence[str]) -> list[Caveat]:
         """A line for each, with the samples it concerns."""
         found = [
-            Caveat("batch_failed", f"{len(indices)} samples have no result: {reason}.", tuple(ids[i] for i in indices))
+            Caveat(LOST_SAMPLES, f"{len(indices)} samples have no result: {reason}.", tuple(ids[i] for i in indices))
             for reason, indices in self.lost.items()
         ]
         if self.halved:
@@ -149,7 +150,7 @@ def each_batch(
     `work` returns tensors whose first axis is the samples of its batch; it is done wherever `executor` says (where nothing is asked for
     in so many `processes`), and gives the same there. A batch that the memory does not hold is worked on in halves.
     A run that is killed loses what is in work; of the first second, `WORTH_KEEPING`, all but KEEP_AT_MOST batches.
-    without: what stands for the result of a batch whose workers died or hung; `incidents` then says why. Raises UserError
+    without: what stands for the result of a batch whose workers died or hung; `incidents` then says why. Raises InfrastructureError
     for such a batch where there is no such thing, when all others are done and kept.
     """
     todo = list(batches)
@@ -185,7 +186,7 @@ def each_batch(
         if checkpoint is not None:
             checkpoint.keep()
         if without is None:
-            raise UserError(
+            raise InfrastructureError(
                 f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}"
             )
         say(f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")

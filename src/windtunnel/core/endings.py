@@ -106,7 +106,7 @@ def as_user_error(error: Exception) -> UserError | None:
         return error
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return UserError(f"{shown(str(error.filename))}: is too long for the name of a file")
-    if isinstance(error, OSError) and error.errno in _DISK:
+    if isinstance(error, OSError) and is_of_the_disk(error):
         return InfrastructureError(f"{error.filename or 'a file'}: {error.strerror}; what is finished is kept")
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         line = str(error).partition("\n")[0][:200]
@@ -137,6 +137,16 @@ def end_refused(line: str) -> None:
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     os._exit(code)
+
+
+def is_ending() -> bool:
+    """True from the first Ctrl-C or SIGTERM on: whatever is raised now may be that signal in another form."""
+    return _Ending.signal is not None
+
+
+def is_of_the_disk(error: BaseException) -> bool:
+    """True for an error of the disk, or of the rights on it, after which nothing can be written either."""
+    return isinstance(error, OSError) and error.errno in _DISK
 
 
 def is_working() -> bool:

@@ -21,6 +21,10 @@ class UnsoundError(UserError):
     """A result that must not be believed, found while it was computed."""
 
 
+class PrerequisiteError(UserError):
+    """A result of another stage that is not there, or is of other params: nothing can be computed, or recorded, before it is."""
+
+
 class InfrastructureError(UserError):
     """Something outside did not do its part: a server, a lock, a stage that failed. Exit code 30 in place of 2."""
 

@@ -141,8 +141,18 @@ class CaveatRecord(SparseRecord):
     samples: tuple[str, ...] = ()
 
 
+class Failure(Record):
+    """Why an entry has no result. is_temporary: it may succeed next time (memory, network, a killed worker), so it runs again."""
+
+    reason: str
+    is_temporary: bool = False
+
+
 class Metadata(Record):  # type: ignore[no-redef]  # for mypy a field kwargs is __init__'s own **kwargs
-    """metadata.json. `family`: the key of params.yaml the entry stands under; None for what is no entry."""
+    """metadata.json. `family`: the key of params.yaml the entry stands under; None for what is no entry.
+
+    failure: why the entry failed at run time; then every verdict is `error`. None where it has a result.
+    """
 
     name: str
     family: str | None = None
@@ -158,6 +168,7 @@ class Metadata(Record):  # type: ignore[no-redef]  # for mypy a field kwargs is 
     call_kwargs: dict[str, Value]
     visualisers: tuple[FigureRecord, ...] = ()
     caveats: tuple[CaveatRecord, ...] = ()
+    failure: Failure | None = None
     provenance: Provenance
 
     @property

@@ -54,6 +54,8 @@ def _of_the_summary(metadata: Metadata) -> str:
 
 
 def _of_an_assessment(metadata: Metadata) -> str:
+    if metadata.failure:
+        return f"no result: {metadata.failure.reason}"
     key, n, region = leading_metric(metadata), len(metadata.kwargs.sample_names), metadata.semantics.perturbation
     share = _share(metadata, key, leading_words(metadata)) if key else "done"
     count = f"{n} sample{'' if n == 1 else 's'}" if n else ""

@@ -100,9 +100,13 @@ class Reproducibility(Record):
 
 
 class SummaryOptions(Options):
-    """`kwargs` of the summary's metadata. assessments: their names, in the order of the run. hard_failures: a line each."""
+    """`kwargs` of the summary's metadata. assessments: their names, in the order of the run. hard_failures: a line each.
+
+    failed: names of the entries that have no result.
+    """
 
     assessments: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     hard_failures: tuple[str, ...]
     reproducibility: Reproducibility | None = None
 

@@ -61,6 +61,9 @@ def run_entries(names: Iterable[str]) -> Iterator[Strengthened | UserError]:
             yield error
             continue
         found = read_artifacts(ROBUSTNESS / name)
+        if failure := found.metadata.failure:
+            yield UserError(f"attacks.{name}: {failure.reason}")
+            continue
         attacked = found.tensor("attacked")
         broken = attacked & (found.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED)
         yield Strengthened(int(broken.sum()), int(attacked.sum()))

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from windtunnel.assessments.run import compute, task_on
+from windtunnel.assessments.run import result_of, task_on
 from windtunnel.assessments.verification.memory import counts_its_own
 from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.classifier import Classifier
@@ -66,7 +66,7 @@ def tried(params: Params, family: str, name: str, entry: Entry, classifier: Clas
         )
         with _Accelerator(classifier.device) as accelerator, OwnMemory() as memory:
             started = time.perf_counter()
-            result = compute(families()[family], task)
+            result = result_of(families()[family], task)
             took = time.perf_counter() - started
     return Trial(took, memory.most, accelerator.most, result)
 

@@ -51,13 +51,18 @@ class Drawing(Block):
 
 
 class Resolved(Block):
-    """One file of reports/resolved. `family` and `name` are those of the entry; empty for a stage that has none."""
+    """One file of reports/resolved. `family` and `name` are those of the entry; empty for a stage that has none.
+
+    has_failed: written by the stage itself where it failed for a reason that may pass; `resolve` takes it away, and that
+    difference makes DVC run the entry again.
+    """
 
     stage: str
     family: str = ""
     name: str = ""
     work: Work
     drawing: Drawing = Drawing()
+    has_failed: bool = False
 
     @cached_property
     def digest(self) -> str:
@@ -80,7 +85,7 @@ class Resolved(Block):
     def write(self, root: Path = RESOLVED) -> bool:
         """Write the file unless it says this already; whether it was written."""
         path = resolved_file(self.stage, self.name, root)
-        content = self.model_dump(mode="json")
+        content = self.model_dump(mode="json", exclude=None if self.has_failed else {"has_failed"})
         try:
             if read_json(path) == content:
                 return False

@@ -17,7 +17,7 @@ from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import DISTANCE, within
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
 from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.storage import KEPT
 from windtunnel.core.subject import Subject
@@ -74,8 +74,10 @@ def read_prior(
         if not (root / name / METADATA_FILE).is_file():
             continue
         found[name] = read_artifacts(root / name)
+        if found[name].metadata.failure:
+            continue
         if found[name].metadata.provenance.extra.get("entry") != entry_digest(attacks[name], budget):
-            raise UserError(
+            raise PrerequisiteError(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of other params; run "
                 f"`dvc repro attack@{name}` first"
             )
@@ -100,13 +102,16 @@ def prior_of(
     place = {sample: i for i, sample in enumerate(subject.dataset.ids)}
     for name in entry.on.survivors_of:
         if name not in results:
-            raise UserError(
+            raise PrerequisiteError(
                 f"{where}.on.survivors_of: no result of attacks.{name} is on disk; run `dvc repro attack@{name}`, "
                 f"or use library: windtunnel, algorithm: standard, which runs its attacks on survivors by itself"
             )
         found = results[name]
+        failure = found.metadata.failure
+        if failure and failure.is_temporary:
+            raise InfrastructureError(f"{where}.on.survivors_of: attacks.{name} failed, and runs again")
         if found.metadata.provenance.model_digest != subject.classifier.digest:
-            raise UserError(
+            raise PrerequisiteError(
                 f"{where}.on.survivors_of: the result of attacks.{name} on disk is of another model; run "
                 f"`dvc repro attack@{name}` first"
             )

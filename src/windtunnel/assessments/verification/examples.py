@@ -14,17 +14,17 @@ from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.distances import distance, within
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import PrerequisiteError
 from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.storage import KEPT
 from windtunnel.core.subject import Subject
 
 
 def read_examples(where: str, names: Sequence[str], root: Path) -> dict[str, Artifacts]:
-    """The results of the attacks `names` under `root`. Raises UserError where one has not run yet."""
+    """Return the results of the attacks `names` under `root`. Raises PrerequisiteError where one has not run yet."""
     for name in names:
         if not (root / name / METADATA_FILE).is_file():
-            raise UserError(
+            raise PrerequisiteError(
                 f"{where}.examples_from: no result of attacks.{name} is on disk; run `dvc repro attack@{name}` first, "
                 f"or leave examples_from out: the cascade has a falsifier of its own"
             )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-from windtunnel.core.errors import UserError
+from windtunnel.core.errors import InfrastructureError
 from windtunnel.core.executors import Lost
 from windtunnel.core.executors.shipping import Parcel
 from windtunnel.core.placement import batch_limit
@@ -167,7 +167,7 @@ class Shift:
             most = HANGS if self.limit is None else 1
             yield from self._lost(worker, self._hangs, most, f"its worker gave no answer in {seconds:g} s")
         if not self._busy and not self._idle and self._opening and now > max(self._opening.values()):
-            raise UserError(
+            raise InfrastructureError(
                 f"{self.name}: no worker was ready in {START_LIMIT:g} s; is there a free processor for one? What is finished is kept"
             )
 
@@ -182,12 +182,12 @@ class Shift:
         self._open(self.crew.hire())
 
     def _not_started(self, worker: Any, why: str) -> None:
-        """Raises UserError where no worker lives until it is ready."""
+        """Raises InfrastructureError where no worker lives until it is ready."""
         self._starts += 1
         self._from_outside += 1
         self._dismiss(worker)
         if self._starts >= STARTS * self.crew.size and not self._busy and not self._idle:
-            raise UserError(
+            raise InfrastructureError(
                 f"{self.name}: {self._starts} workers in a row died before they were ready ({why}). What is finished is kept"
             )
         self._open(self.crew.hire())

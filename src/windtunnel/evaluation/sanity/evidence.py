@@ -354,6 +354,8 @@ def collect(
         families[name] = family
         try:
             artifacts = read_artifacts(directory / name, run_times=False)
+            if artifacts.metadata.failure:
+                continue  # the summary names it among the hard failures
             indices = indices_of(artifacts, subject.dataset.ids)
         except UserError as error:
             unusable[name] = str(error)

@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from windtunnel.assessments.run import compute, task_on
+from windtunnel.assessments.run import compute, finish_entry, task_on
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.batches import progress_bar
 from windtunnel.core.dataset import Dataset
@@ -50,8 +50,7 @@ def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, c
         for family, task in tasks:
             started = time.time()
             found = write_artifacts(compute(family, task), place.robustness / task.name, task.subject, started=started)
-            if family.finish:
-                family.finish()(found, place)
+            finish_entry(family, found, place)
             progress.advance(bar)
     if checked:
         write_sanity(params, subject, place, time.time(), train)

@@ -114,7 +114,8 @@ class Result(Mapping[str, Artifacts]):
         register_figures()
         draw_figures(read_artifacts(robustness / "clean"), [VISUALISERS[name]() for name in OF_CLEAN])
         for family, name, entry in entries(self.params) if self.params else ():
-            draw_figures(read_artifacts(robustness / name), visualisers_of(family, name, entry))
+            if self[name].metadata.failure is None:
+                draw_figures(read_artifacts(robustness / name), visualisers_of(family, name, entry))
         return target
 
     def report(self, path: Path | str) -> Path:

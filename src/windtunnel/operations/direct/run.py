@@ -118,7 +118,10 @@ def _one(
     block = budget_block(budget)
     with CallersFunctions() as functions:
         name, entry = entry_of(family, algorithm, epsilon_of(block), functions, more)
-        return _assess(model, x, y, block, {family: {name: entry}}, {"sanity": None})[name]
+        result = _assess(model, x, y, block, {family: {name: entry}}, {"sanity": None})[name]
+    if result.metadata.failure:
+        raise UserError(f"{family}.{name}: {result.metadata.failure.reason}")
+    return result
 
 
 def _assess(

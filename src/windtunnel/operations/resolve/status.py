@@ -12,12 +12,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.layout import HERE, LOCK, RESOLVED, ROBUSTNESS
-from windtunnel.core.metadata import fitting
+from windtunnel.core.metadata import fitting, read_metadata
 from windtunnel.core.run_times import read_runtime
 from windtunnel.operations.dvc_lock import LockedStage, read_lock
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
-from windtunnel.params.resolved import Resolved, resolved_file
+from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -88,11 +88,12 @@ def _reasons(
     for label in [*found, *(label for label in status if label not in found)]:
         if label in ALWAYS or label not in labels:
             continue
+        reasons = list(_failed_before(label))
         if label not in lock:
-            yield label, ["has not run yet"]
+            yield label, reasons or ["has not run yet"]
             continue
-        now, reasons = found.get(label), []
-        if now is not None:
+        now = found.get(label)
+        if now is not None and not reasons:
             before = _resolved_before(repo, now, lock[label])
             reasons += explain(before, now) if before else ["it is not known what it ran with"]
         # A block of params.yaml that is written otherwise is a reason of its own only where it says the same.
@@ -101,6 +102,14 @@ def _reasons(
         ]
         if reasons:
             yield label, reasons
+
+
+def _failed_before(label: str) -> Iterator[str]:
+    """Why an entry has to run again that failed for a reason that may pass; nothing for every other stage."""
+    stage, _, name = label.partition("@")
+    if name and resolved_file(stage, name).is_file() and read_resolved(stage, name).has_failed:
+        failure = read_metadata(ROBUSTNESS / name).failure
+        yield f"it failed the last time: {failure.reason}" if failure else "samples had no result the last time"
 
 
 def _resolved_before(repo: Repo, now: Resolved, ran: LockedStage) -> Resolved | None:

@@ -28,4 +28,6 @@ def _looks_different(now: Resolved, root: Path) -> bool:
         before = read_resolved(now.stage, now.name, root)
     except UserError:
         return False
-    return now.stage != "clean" and before.digest == now.digest and before.drawing != now.drawing
+    return (
+        now.stage != "clean" and not before.has_failed and before.digest == now.digest and before.drawing != now.drawing
+    )

@@ -19,6 +19,7 @@ from windtunnel.core.metadata import FigureRecord
 from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
 from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
+from windtunnel.evaluation.summary.failed_entries import with_failed_entries
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.outcomes import record_outcomes
 from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
@@ -38,9 +39,11 @@ def main() -> None:
 def write_summary(params: Params, subject: Subject, place: Layout, started: float) -> Artifacts:
     """Sum up what lies in `place`: the sandwich, the headline metrics, the outcomes per sample and the plots' series."""
     clean = read_artifacts(place.clean)
-    assessments = [read_artifacts(place.robustness / name, run_times=False) for _, name, _ in entries(params)]
+    found = [(family, read_artifacts(place.robustness / n, run_times=False)) for family, n, _ in entries(params)]
+    assessments = [artifacts for _, artifacts in found if artifacts.metadata.failure is None]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
     result = summarise(subject, budget, clean, assessments, read_findings(place.sanity))
+    result = with_failed_entries(result, found)
     result = keep_images(result, params.storage.inputs)
     write_curves(security_curves(assessments), place.summary)
     summary = write_artifacts(result, place.summary, subject, started=started, draw=partial(_draw, assessments))

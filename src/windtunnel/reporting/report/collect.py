@@ -21,6 +21,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.findings import FindingRecord, read_sanity
 from windtunnel.core.gate import GateResult, read_gate
+from windtunnel.core.medians import median
 from windtunnel.core.metadata import Metadata, read_metadata
 from windtunnel.core.run_times import read_runtime
 from windtunnel.core.sandwich import layers_of, options_of_summary
@@ -116,7 +117,10 @@ def collect(reports: Path, names: Iterable[str] | None = None, *, named: bool = 
     assessments: list[Artifacts] = []
     children: dict[str, dict[str, Metadata]] = {}
     for name in wanted:
-        if found := read(robustness / name, f"Assessment {name}"):
+        found = read(robustness / name, f"Assessment {name}")
+        if found and (failure := found.metadata.failure):
+            problems.append(f"Assessment {name} has no result, it failed: {failure.reason}")
+        elif found:
             found = found if named else numbered_samples(found, numbers)
             if pictures:
                 pictures.take(found, len(assessments))
@@ -164,7 +168,7 @@ def _confidence_when_wrong(artifacts: Artifacts) -> float | None:
         return None
     right = artifacts.tensor("clean_predictions") == artifacts.tensor("targets")
     broken = right & (verdicts == Verdict.ATTACK_SUCCEEDED)
-    return float(logits[broken].softmax(1).amax(1).double().quantile(0.5)) if bool(broken.any()) else None
+    return median(logits[broken].softmax(1).amax(1).tolist())
 
 
 def _run(summary: Artifacts) -> Run | None:

@@ -1,0 +1,109 @@
+"""An entry that fails at run time: it is recorded with its reason, and the rest of the run continues."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.core.batches import LOST_SAMPLES, out_of_memory
+from windtunnel.core.binomial import binomial_rate
+from windtunnel.core.contracts import AssessmentKind, PerturbationBudget, PerturbationDistribution, Semantics, Verdict
+from windtunnel.core.endings import as_user_error, is_ending, is_of_the_disk
+from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
+from windtunnel.core.metadata import Failure
+from windtunnel.core.narration import say
+from windtunnel.core.plugins import libraries
+from windtunnel.core.run_times import RUN_TIMES
+from windtunnel.core.subject import Subject
+
+if TYPE_CHECKING:
+    from windtunnel.assessments.run import Task
+    from windtunnel.params.entry import Entry
+
+# An OSError that every run repeats; others (a connection, a time-out, a pipe) may not come again.
+_EVERY_TIME = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
+
+
+def failure_of(error: Exception | SystemExit, where: str) -> Failure:
+    """Return why an entry failed, and say so on stderr.
+
+    Raises the error again where it must stop the run: an interruption, a disk that takes no more, a result of another
+    stage that is not there.
+    """
+    if is_ending() or isinstance(error, PrerequisiteError) or is_of_the_disk(error):
+        raise error
+    known = UserError(f"called sys.exit({error.code!r})") if isinstance(error, SystemExit) else as_user_error(error)
+    if known is None:
+        traceback.print_exception(error)
+        words = (str(error).strip() or "no reason given").splitlines()[0][:300]
+        known = UserError(f"{type(error).__name__}: {words}")
+    reason = str(known).removeprefix(f"{where}: ")
+    failure = Failure(reason=reason, is_temporary=any(_may_pass(one) for one in (known, *_causes(error))))
+    again = "; it runs again at the next dvc repro" if failure.is_temporary else ""
+    say(f"{where}: has no result, the rest of the run continues: {reason}{again}")
+    return failure
+
+
+def failed_result(task: Task[Entry], family: str, failure: Failure) -> AssessmentResult:
+    """Return the result of an entry that failed: the contract's keys, the verdict `error` for every sample, no rates."""
+    subject, entry = task.subject, task.entry
+    row = find_algorithm(entry.library, entry.algorithm, task.where, family)
+    epsilon = None if math.isnan(task.budget.epsilon) else task.budget.epsilon
+    sampling = row.kind is AssessmentKind.STATISTICAL_SAMPLING
+    region = (
+        PerturbationDistribution(row.name) if sampling else PerturbationBudget(row.norm or task.budget.norm, epsilon)
+    )
+    n = len(subject.dataset)
+    library = libraries(family).get(entry.library)
+    return AssessmentResult(
+        name=task.name,
+        semantics=Semantics(row, region),
+        data={**base_data(subject, torch.full((n,), int(Verdict.ERROR))), **_nothing_found(row.kind, subject)},
+        metrics={
+            **binomial_rate(int(subject.clean_correct.sum()), n).metrics("clean_accuracy"),
+            "n_samples": n,
+        },
+        kwargs=base_kwargs(subject),
+        library_package=library.package if library else None,
+        failure=failure,
+    )
+
+
+def may_run_again(result: AssessmentResult) -> bool:
+    """True where an entry, or some samples of it, have no result for a reason that may pass."""
+    return bool(result.failure and result.failure.is_temporary) or any(c.code == LOST_SAMPLES for c in result.caveats)
+
+
+def _nothing_found(kind: AssessmentKind, subject: Subject) -> Tensors:
+    """What the contract asks for beside the verdicts: no sample was changed, and nothing was bounded."""
+    n = len(subject.dataset)
+    if kind is AssessmentKind.EMPIRICAL_ATTACK:
+        return {
+            "perturbed_inputs": subject.dataset.inputs,
+            "perturbed_predictions": subject.clean_predictions,
+            "perturbation_distance": torch.zeros(n),
+        }
+    if kind is AssessmentKind.FORMAL_VERIFICATION:
+        unknown = torch.full_like(subject.clean_logits, torch.nan)
+        return {"output_bounds": {"lower": unknown, "upper": unknown.clone()}, RUN_TIMES: torch.full((n,), torch.nan)}
+    return {}
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, InfrastructureError) or (isinstance(error, OSError) and not isinstance(error, _EVERY_TIME)):
+        return True
+    return isinstance(error, Exception) and out_of_memory(error)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that it was raised from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__

@@ -1,0 +1,103 @@
+"""The real pipeline where entries fail at run time: what refuses for good is cached, what may pass runs again and is not pushed."""
+
+import json
+
+import pytest
+
+from tests.integration.clone import Clone
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+PARAMS = """
+seed: 0
+device: cpu
+data: {source: digits, samples: {n: 20, selection: stratified}}
+model: {source: train, train: {architecture: mlp, epochs: 5}}
+budget: {norm: Linf, epsilon: 0.05}
+attacks:
+  fgsm: {library: torchattacks, algorithm: FGSM}
+  refuses: {library: function, algorithm: "failing:refuses"}
+  unreachable: {library: function, algorithm: "failing:unreachable"}
+sanity: {profile: stored}
+tracking: {experiment: test}
+gate: {minimum: {clean/accuracy: 0.1}}
+"""
+ATTACKS = """
+from pathlib import Path
+
+
+def refuses(model, inputs, labels, budget, seed):
+    raise ValueError("this model does not binarise its inputs")
+
+
+def unreachable(model, inputs, labels, budget, seed):
+    if Path(".cache/down").exists():
+        raise ConnectionError("the server is down")
+    return inputs
+"""
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    made = Clone(tmp_path_factory.mktemp("clone"))
+    made.write_params(PARAMS)
+    (made.folder / "failing.py").write_text(ATTACKS)
+    (made.folder / ".cache").mkdir(exist_ok=True)
+    (made.folder / ".cache" / "down").touch()
+    made.ran_first = made.repro()
+    return made
+
+
+def _runs_of(clone, name):
+    files = [p for p in (clone.folder / ".dvc/cache/runs").glob("*/*/*") if p.is_file()]
+    return [p for p in files if f"reports/robustness/{name}" in p.read_text()]
+
+
+def _lock(clone):
+    return (clone.folder / "dvc.lock").read_text()
+
+
+def test_everything_downstream_runs_and_the_gate_refuses(clone):
+    assert {"attack@refuses", "attack@unreachable", "sanity", "summary", "report", "gate", "track"} <= {
+        *clone.ran_first
+    }
+    said = clone.run("windtunnel", "gate", code=20)
+    assert "attacks.refuses failed" in said
+    assert "attacks.unreachable failed" in said
+    assert "failed: no result" in clone.run("windtunnel", "show")
+
+
+def test_what_may_pass_is_neither_in_the_lock_nor_in_the_cache_of_runs(clone):
+    assert "attack@refuses" in _lock(clone)
+    assert _runs_of(clone, "refuses")
+    assert "attack@unreachable" not in _lock(clone)
+    assert not _runs_of(clone, "unreachable")
+    remote = clone.folder / ".cache" / "remote"
+    clone.run("dvc", "remote", "add", "-f", "-d", "here", str(remote))
+    clone.run("dvc", "push", "--run-cache")
+    metadata = [
+        p.read_text()
+        for p in remote.glob("files/md5/*/*")
+        if p.stat().st_size < 10**5 and b"\x00" not in p.read_bytes()
+    ]
+    assert any("does not binarise" in text and '"failure"' in text for text in metadata)
+    assert not any('"name": "unreachable"' in text and '"failure"' in text and '"sample_names"' in text
+                   and json.loads(text)["name"] == "unreachable" for text in metadata if text.startswith("{"))  # fmt: skip
+
+
+def test_status_says_why_it_would_run_again(clone):
+    assert "it failed the last time: " in clone.run("windtunnel", "status")
+
+
+def test_the_next_repro_runs_what_may_pass_and_nothing_else_of_the_attacks(clone):
+    (clone.folder / ".cache" / "down").unlink()
+    ran = clone.repro()
+    assert [stage for stage in ran if stage.startswith("attack@")] == ["attack@unreachable"]
+    found = json.loads((clone.folder / "reports/robustness/unreachable/metadata.json").read_text())
+    assert "failure" not in found
+    assert "attack@unreachable" in _lock(clone)
+    assert "attacks.unreachable" not in clone.run("windtunnel", "gate", code=20)
+
+
+def test_then_nothing_runs_again(clone):
+    assert [stage for stage in clone.repro() if stage != "track"] == []
