@@ -15,6 +15,7 @@ from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
 from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
+from windtunnel.core.medians import median
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.losses import cross_entropy, margin_loss
@@ -320,7 +321,7 @@ def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     if right < n or n <= FEWEST_RIGHT:
         return CheckResult(flagged=False, value=0.0, n=n)
     margins = -margin_loss(evidence.subject.clean_logits, evidence.subject.dataset.targets)
-    narrow = margins < margins.median() / 4
+    narrow = margins < (median(margins.tolist()) or 0.0) / 4
     reason = (
         f"all {n} samples are classified as labelled: selected by correctness, or labelled by the model, look like this"
     )
