@@ -12,7 +12,7 @@ from reportlab.graphics import shapes
 from reportlab.graphics.shapes import Circle, Drawing, Polygon, PolyLine, String
 from reportlab.graphics.shapes import Rect as PdfRect
 from reportlab.lib import colors
-from reportlab.lib.pagesizes import A4
+from reportlab.lib.pagesizes import A4, LETTER
 from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
 from reportlab.lib.utils import ImageReader
@@ -24,6 +24,7 @@ from reportlab.platypus import Table as PdfTable
 
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.scene import PALETTE, Area, Dot, Label, Line, Mark, Rect, Scene
+from windtunnel.assessments.figures.split import split_scene
 from windtunnel.reporting.report.model import Block, Chart, Figure, Finding, Table, Text
 
 WIDTH = A4[0] - 36 * mm
@@ -31,6 +32,7 @@ FONT, BOLD, MONO = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
 ALL = ((0, 0), (-1, -1))  # every cell of a table
 SCALE = 0.88  # of a chart on paper
 _GUTTER = 12.0
+MOST_HEIGHT = LETTER[1] - 60 * mm  # of a chart, so that it fits on a page of either paper with its caption
 
 
 def colour(role: str) -> colors.Color:
@@ -98,6 +100,7 @@ def finding_part(finding: Finding) -> Flowable:
         [[Paragraph(f"<b>{words}</b>" if finding.severity == "invalid" else words, BODY)]],
         colWidths=[WIDTH],
         spaceAfter=3,
+        splitInRow=1,
     )
     box.setStyle(
         cells(
@@ -113,7 +116,7 @@ def table_parts(table: Table) -> list[Flowable]:
         return []
     rows = [[Paragraph(escape(cell), HEAD) for cell in table.header]]
     rows += [[Paragraph(escape(cell), CELL) for cell in row] for row in table.rows]
-    drawn = PdfTable(rows, colWidths=_column_widths(table), repeatRows=1)
+    drawn = PdfTable(rows, colWidths=_column_widths(table), repeatRows=1, splitInRow=1)
     head_row = ("BACKGROUND", (0, 0), (-1, 0), colour("card"))
     drawn.setStyle(cells(2, 2.5, 4, ("LINEBELOW", *ALL, 0.4, colour("line")), head_row))
     # The caption stays with the head of its table: keepWithNext would move a long table to the next page.
@@ -149,13 +152,16 @@ def _column_widths(table: Table) -> list[float]:
 
 
 def chart_parts(chart: Chart, scale: float = SCALE) -> list[Flowable]:
-    """A chart in vectors with its caption."""
-    return [KeepTogether([drawing(chart.scene, scale * chart.scene.width), Paragraph(escape(chart.caption), CAPTION)])]
+    """Return a chart in vectors with its caption; one that is taller than a page in parts, between its rows."""
+    *before, last = [drawing(part, scale * part.width) for part in split_scene(chart.scene, MOST_HEIGHT / scale)]
+    return [*before, KeepTogether([last, Paragraph(escape(chart.caption), CAPTION)])]
 
 
 def paired_charts(charts: Sequence[Chart]) -> list[Flowable]:
     """One or two narrow charts beside each other, each above its caption."""
     width = (WIDTH - _GUTTER) / 2
+    if any(chart.scene.height * SCALE > MOST_HEIGHT for chart in charts):
+        return [part for chart in charts for part in chart_parts(chart)]
     drawn = [
         [drawing(c.scene, min(width, c.scene.width * SCALE)), Paragraph(escape(c.caption), CAPTION)] for c in charts
     ]

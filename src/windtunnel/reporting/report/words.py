@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from windtunnel.core import metadata
 from windtunnel.core.artifacts import Artifacts
@@ -40,6 +40,12 @@ def short(value: Json, limit: int = 80) -> str:
         return ", ".join(short(v) for v in value[:10]) + (", ..." if len(value) > 10 else "")
     text = "" if value is None else str(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def region(artifacts: Artifacts) -> Region:

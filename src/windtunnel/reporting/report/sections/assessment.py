@@ -17,11 +17,13 @@ from windtunnel.reporting.report.sections.side_by_side import attack_by_attack, 
 from windtunnel.reporting.report.words import (
     class_name,
     kwargs,
+    listed,
     number,
     region_words,
     short,
 )
 
+_MOST_NAMES = 12  # of assessments in a cell
 _FEW_CHARACTERS = 24
 
 
@@ -73,11 +75,13 @@ def _once(texts: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     stop = min(ends.index(False) if False in ends else shortest, shortest - start)
     middles = [" ".join(w[start : len(w) - stop]) for w in words]
     if len(texts) == 1 or not start or max(map(len, middles)) > _FEW_CHARACTERS:
-        yield from ((", ".join(names), text) for text, names in texts.items())
+        yield from ((listed(names, _MOST_NAMES), text) for text, names in texts.items())
         return
-    listed = ", ".join(f"{middle} ({', '.join(names)})" for middle, names in zip(middles, texts.values(), strict=True))
-    everyone = ", ".join(name for names in texts.values() for name in names)
-    yield everyone, " ".join([*words[0][:start], listed, *words[0][len(words[0]) - stop :]])
+    differing = [
+        f"{middle} ({listed(names, _MOST_NAMES)})" for middle, names in zip(middles, texts.values(), strict=True)
+    ]
+    everyone = listed([name for names in texts.values() for name in names], _MOST_NAMES)
+    yield everyone, " ".join([*words[0][:start], listed(differing, _MOST_NAMES), *words[0][len(words[0]) - stop :]])
 
 
 def _caveats(artifacts: Artifacts) -> Iterable[str]:

@@ -18,7 +18,7 @@ from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
 from windtunnel.reporting.report.sections.statement import hard_failures, layers, statement
 from windtunnel.reporting.report.sections.threat import threat_blocks
-from windtunnel.reporting.report.words import bracket, class_name, mean_over, region, region_words
+from windtunnel.reporting.report.words import bracket, class_name, listed, mean_over, region, region_words
 
 FINDINGS = 5
 Candidate = tuple[str, Artifacts | None]
@@ -117,7 +117,7 @@ def _caveats(found: Found) -> tuple[Finding, ...]:
         for c in a.caveats:
             if c.text not in general and c.code not in {*checks, *repeated}:
                 own.setdefault(c.text, []).append(a.name)
-    lines = [*general, *(f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in own.items())]
+    lines = [*general, *(f"{listed([*dict.fromkeys(names)], 6)}: {text}" for text, names in own.items())]
     lines = list(dict.fromkeys((*lines, *warnings_of(found.checks)[:3], *found.problems)))
     return tuple(Finding("warning", line) for line in lines)
 

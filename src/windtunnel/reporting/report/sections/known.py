@@ -8,6 +8,7 @@ from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.statement import layers
+from windtunnel.reporting.report.words import listed
 
 
 def budgets_table(found: Found) -> Table:
@@ -15,7 +16,7 @@ def budgets_table(found: Found) -> Table:
     rows = tuple(
         (
             layer.budget, str(layer.certified or "-"), str(layer.worst_case or "-"), str(layer.n_attacked),
-            str(layer.n_examined), ", ".join(dict.fromkeys([*layer.attacked_by, *layer.certified_by])),
+            str(layer.n_examined), listed([*dict.fromkeys([*layer.attacked_by, *layer.certified_by])], 6),
         )
         for layer in layers(found.summary)
     )  # fmt: skip

@@ -9,7 +9,7 @@ from windtunnel.core.findings import Severity as Level
 from windtunnel.core.gate import Decision, GateResult
 from windtunnel.evaluation.gate.table import SIGN
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
-from windtunnel.reporting.report.words import short
+from windtunnel.reporting.report.words import listed, short
 
 SANITY = "Should I believe these numbers?"
 _ORDER = ("fail", "warn", "not_run", "pass", "not_applicable")
@@ -84,10 +84,9 @@ def checks_appendix(checks: tuple[FindingRecord, ...]) -> Section:
 
 
 def _concerns(row: FindingRecord) -> str:
-    parts = [", ".join(row.assessments)] if row.assessments else []
+    parts = [listed(row.assessments, 6)] if row.assessments else []
     if row.samples:
-        more = f" and {len(row.samples) - 3} more" if len(row.samples) > 3 else ""
-        parts.append(f"samples {', '.join(row.samples[:3])}{more}")
+        parts.append(f"samples {listed(row.samples, 3)}")
     return "; ".join(parts) or "the run"
 
 

@@ -17,7 +17,7 @@ from windtunnel.core.sandwich import Layer
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import class_name, region
+from windtunnel.reporting.report.words import class_name, listed, region
 
 SAMPLES = 3
 _SEES = {
@@ -72,10 +72,14 @@ def _adversaries(assessments: Sequence[Artifacts], layer: Layer) -> str:
     names = {
         kind: [a.name for a in mine if a.metadata.semantics.threat_model == kind] for kind in seen if kind in _SEES
     }
-    parts = [f"{' and '.join(who)} {'see' if len(who) > 1 else 'sees'} {_SEES[kind]}" for kind, who in names.items()]
+    parts = [f"{_who(who)} {'see' if len(who) > 1 else 'sees'} {_SEES[kind]}" for kind, who in names.items()]
     targeted = any(a.metadata.semantics.objective is Objective.TARGETED for a in mine)
     aim = "Some attacks want a chosen wrong answer." if targeted else "Any wrong answer is a success."
     return f"At this budget: {'; '.join(parts)}. {aim}" if parts else aim
+
+
+def _who(names: list[str]) -> str:
+    return " and ".join(names) if len(names) <= 6 else f"{len(names)} attacks, as {listed(names, 3)},"
 
 
 def _size(found: Found, layer: Layer) -> PictureGrid | None:
