@@ -146,7 +146,7 @@ class _Searching:
         wrong = ((margins > 0).double().mean(0) > 0.5) & self.target.ball.contains(points, self.inputs[hopeful])
         found = hopeful[wrong]
         self.broken[found], self.examples[found] = True, points[wrong]
-        self.margins[found] = margins.median(0).values[wrong]
+        self.margins[found] = margins.quantile(0.5, 0)[wrong]
         for row in found.tolist():
             self.methods[row] = method
         self.best_margin[hopeful[~wrong]] = -torch.inf
