@@ -13,6 +13,7 @@ import torch
 import windtunnel as wt
 from windtunnel.boundary import door
 from windtunnel.core.errors import UserError
+from windtunnel.core.sample_states import SampleState
 from windtunnel.core.subject import Subject
 from windtunnel.operations.stages.run import run_stage
 
@@ -85,7 +86,19 @@ def test_what_a_notebook_shows(result):
     assert 1 - float(result.metrics["worst_case/accuracy"]) == pytest.approx(
         float((broken | (frame["target"] != frame["prediction"])).mean())
     )
-    assert frame["nearest_example"][broken].between(0, 0.0600001).all()
+    assert (frame["status"] == "misclassified").equals(frame["target"] != frame["prediction"])
+    assert {*frame["status"]} <= {*SampleState}
+    wrong = frame["status"].isin(["misclassified", "broken"])
+    assert 1 - float(result.metrics["worst_case/accuracy"]) == pytest.approx(float(wrong.mean()))
+    assert frame["nearest_example"].notna().equals(frame["status"] == "broken")
+    assert frame["nearest_example"][frame["status"] == "broken"].between(0, 0.0600001, inclusive="right").all()
+    examples = result.broken("pgd")
+    assert {*examples.index} == {*frame.index[broken & (frame["status"] != "misclassified")]}
+    assert (examples["distance"] > 0).all()
+    assert (examples["target"] != examples["answer"]).all()
+    assert len(result.broken("crown")) == int(
+        (result["crown"].tensor("verdicts") == 4).sum() - (frame["status"] == "misclassified").sum()
+    )
     with pytest.raises(KeyError, match=r"'pgb'.*'pgd'"):
         result["pgb"]
 

@@ -49,6 +49,8 @@ SANDWICH = [
         "n_examined": 20,
         **ATTACKED,
         "certified_accuracy": 0.2,
+        "states": {"broken": 14, "survived": 6, "not_attacked": 0},
+        "draws": [{"name": "pgd", "n": 20, "selection": "first"}],
     },
     {"norm": "Linf", "epsilon": 0.05, "n": 10, "n_attacked": 0, "n_examined": 10, "certified_accuracy": 0.5},
 ]
@@ -95,7 +97,7 @@ def pack(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(PARAMS)
     digests = {"model_digest": "a" * 64, "dataset_digest": "b" * 64}
-    rows = {
+    rows: dict[str, tuple[str, str, str, dict[str, object]]] = {
         "robustness/clean": ("statistical_sampling", "windtunnel", "identity", CLEAN),
         "robustness/pgd": ("empirical_attack", "torchattacks", "PGD", {**CLEAN, "adversarial_accuracy": 0.3}),
         "robustness/crown": ("formal_verification", "auto-LiRPA", "crown",
@@ -162,6 +164,11 @@ def test_every_sentence_has_its_file_and_digest_and_what_is_not_covered_is_said(
         _, file, _, digest, _ = line.split("`") if line.count("`") == 4 else line.rsplit("`", 4)
         assert file_digest(pack / file) == digest
     assert "Accuracy left by pgd (torchattacks PGD, Linf 0.1) is 30.0%." in text
+    assert (
+        "is 30.0% [20.0%, 40.0%], over 20 attacked of 20 samples; the first samples, which is no unbiased estimate"
+        in text.replace("\xa0", " ")
+    )
+    assert "broken 14, survived 6, not attacked 0" in text
     # A certificate of randomised smoothing is of another model, holds in probability, and bounds no logit of this one.
     assert (
         "The class of the smoothed model is certified, in probability, unchanged in the whole ball Linf 0.1 for 50.0%"

@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
-from windtunnel.core.gate import GateResult, read_gate
+from windtunnel.core.gate import ConditionStatus, GateResult, read_gate
 from windtunnel.core.layout import GATE
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
+
+_COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE.value: "bright_black"}
 
 
 @click.command()
@@ -27,9 +29,9 @@ def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | 
 
     \b
     Exit codes:
-      0   passed: every condition holds
+      0   passed: every condition holds, or none is set
       10  failed: a condition does not hold
-      20  unsound: a hard failure, so that the numbers say nothing about the model
+      20  unsound: a hard failure, or no attack gives an estimate of the worst case that a condition is about
       30  no decision: the run is missing or damaged
 
     \b
@@ -65,10 +67,11 @@ def show_result(result: GateResult, console: Console) -> None:
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     notes = []
     for *cells, holds, why in rows(result):
-        colour = "green" if holds == "holds" else "red"
+        colour = _COLOURS.get(holds, "red")
         table.add_row(*map(escape, cells), f"[{colour}]{holds}[/{colour}]")
         notes += [f"[{colour}]{holds}[/{colour}] {escape(cells[0])}: {escape(why)}"] if why else []
-    console.print(table)
+    if result.conditions:
+        console.print(table)
     # Reasons are sentences: below the table they keep its columns readable in a narrow terminal.
     for note in notes:
         console.print(note, soft_wrap=True)

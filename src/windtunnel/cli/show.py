@@ -23,16 +23,18 @@ from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.leading import leading_metric, leading_words
 from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, limits, rate, read_metadata, severities_of
 from windtunnel.core.run_times import measured_run_times, run_time_metrics
+from windtunnel.core.sample_states import SampleState
 from windtunnel.core.sandwich import layers_of, options_of_summary
 from windtunnel.core.tables import table
+from windtunnel.evaluation.gate.table import sentence
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import leading
 from windtunnel.evaluation.summary.meanings import meanings_of
 
 _SANDWICH = (
-    Column("budget", typed=True), Column("certified", right=True), Column("true robust accuracy", right=True),
-    Column("worst case", right=True), Column("attacked", right=True), Column("examined", right=True), Column("comes from"),
+    Column("budget", typed=True), Column("certified", right=True), Column("worst case", right=True), Column("n", right=True),
+    Column("of all samples", right=True), *(Column(state.words, right=True) for state in SampleState), Column("comes from"),
 )  # fmt: skip
 _ASSESSMENTS = (
     Column("assessment", typed=True), Column("algorithm", typed=True), Column("n", right=True), Column("accuracy", right=True),
@@ -91,7 +93,7 @@ def show(*, name: str | None, caveats: bool, as_json: bool) -> None:
         for row_name, metadata in {**rows, "summary": summary}.items():
             _print_caveats(row_name, metadata, console)
     if gate:
-        console.print(f"gate: [bold]{gate.decision}[/bold]  (windtunnel gate)")
+        console.print(f"gate: [bold]{escape(sentence(gate))}[/bold]  (windtunnel gate)", soft_wrap=True)
 
 
 def _everything(
@@ -108,17 +110,23 @@ def _everything(
 
 
 def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Console) -> None:
-    clean, lines = rate(summary.metrics, "clean_accuracy"), []
+    clean, lines, notes = rate(summary.metrics, "clean_accuracy"), [], []
     for i, layer in enumerate(layers_of(summary.metrics)):
         # A budget of one entry's own stands here because that entry worked in it, and says so.
         ball = Region(norm=layer.norm, epsilon=layer.epsilon)
         names = [name for name, m in rows.items() if _budget(m.semantics.perturbation) == _budget(ball)]
-        high = layer.worst_case or clean
-        between = f"{layer.certified_accuracy or 0:.1%} to {f'{high.value:.1%}' if high else '-'}"
-        lines.append((_budget(ball), _text(layer.certified), between, _text(layer.worst_case), str(layer.n_attacked),
-                      str(layer.n_examined), "the global budget" if i == 0 else ", ".join(names)))  # fmt: skip
+        low, high = layer.certified_all.value if layer.certified_all else 0.0, layer.robust_accuracy_at_most
+        between = f"{low:.1%} to {high:.1%}" if high is not None else "-"
+        counts_of_states = (str(layer.states.get(state, "-")) for state in SampleState)
+        lines.append((_budget(ball), _text(layer.certified), _text(layer.worst_case), str(layer.n_certified), between,
+                      *counts_of_states, "the global budget" if i == 0 else ", ".join(names)))  # fmt: skip
+        if layer.only_first:
+            drawn = ", ".join(draw.key for draw in layer.draws)
+            notes.append(f"{_budget(ball)}: {drawn} took the first samples, which is no unbiased estimate for all")
     title = f"Robustness sandwich of {summary.metrics.get('n_samples', '?')} samples, {_text(clean)} right without any change"
     print_table(console, _SANDWICH, [("", lines)], title)
+    for note in notes:
+        console.print(f"[yellow]{escape(note)}[/yellow]", soft_wrap=not console.is_terminal)
 
 
 def _print_weakest_class(metrics: Metrics, console: Console) -> None:

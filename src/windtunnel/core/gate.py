@@ -25,11 +25,21 @@ class Decision(StrEnum):
 EXIT_CODE = {Decision.PASSED: 0, Decision.FAILED: 10, Decision.UNSOUND: 20}
 
 
+class ConditionStatus(StrEnum):
+    """The result of one condition; the values are the words that a reader sees."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    REFUSED = "refused"  # the run has no estimate of the metric
+    NOT_APPLICABLE = "not applicable"
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
 
-    `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be.
+    `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be. special: the
+    status where `holds` does not say it; a condition that does not apply holds.
     """
 
     name: str
@@ -39,6 +49,12 @@ class Condition:
     holds: bool
     bound: str = "at least"
     reason: str = ""
+    special: ConditionStatus | None = None
+
+    @property
+    def status(self) -> ConditionStatus:
+        """The result in one word."""
+        return self.special or (ConditionStatus.HOLDS if self.holds else ConditionStatus.FAILS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,11 @@ class GateResult:
     conditions: tuple[Condition, ...]
     hard_failures: tuple[str, ...] = ()
     champion: Origin | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no condition is set."""
+        return not self.conditions
 
     @property
     def exit_code(self) -> int:

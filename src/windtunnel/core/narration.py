@@ -14,6 +14,7 @@ from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import CLEAN, GATE, ROBUSTNESS, SANITY, SUMMARY
 from windtunnel.core.leading import leading_metric, leading_words
 from windtunnel.core.metadata import Metadata, number, read_metadata
+from windtunnel.core.sandwich import layers_in
 
 _OF_STAGE = {"clean": CLEAN, "summary": SUMMARY}
 
@@ -38,7 +39,8 @@ def found_words(stage: str, name: str) -> str:
     """What a stage that is over found, from what it wrote: `67.0% left by the attack, 200 samples, Linf 0.06`."""
     try:
         if stage == "gate":
-            return read_gate(GATE).decision.value
+            gate = read_gate(GATE)
+            return "no condition is set" if gate.is_empty else gate.decision.value
         if stage == "sanity":
             return in_words(counts(read_findings(SANITY))) or "no checks"
         metadata = read_metadata(ROBUSTNESS / name if name else _OF_STAGE[stage])
@@ -50,6 +52,9 @@ def found_words(stage: str, name: str) -> str:
 def _of_the_summary(metadata: Metadata) -> str:
     ends = {"worst_case_accuracy": "in the worst case", "certified_accuracy": "certified"}
     parts = [_share(metadata, key, words) for key, words in ends.items() if key in metadata.metrics]
+    layer = next(iter(layers_in(metadata.metrics)), None)
+    if layer and parts and layer.n_certified < layer.n:
+        parts.append(f"of {layer.n_certified} of {layer.n} samples")
     return ", ".join(parts) or "nothing attacked, nothing verified"
 
 

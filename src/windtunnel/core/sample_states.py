@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from windtunnel.core.contracts import Verdict
 
 if TYPE_CHECKING:  # commands that only print the names do not wait for torch
+    from collections.abc import Mapping
+
     from torch import Tensor
+
+STATES = "sample_states"  # key of robustness_data.pt of the summary
 
 
 class SampleState(StrEnum):
@@ -28,7 +34,19 @@ class SampleState(StrEnum):
         """The name as prose has it, for example `not attacked`."""
         return self.value.replace("_", " ")
 
+    @property
+    def meaning(self) -> str:
+        """The state and what it means, for a legend."""
+        return f"{self.words}: {_MEANINGS[self]}"
 
+
+_MEANINGS = {
+    SampleState.MISCLASSIFIED: "wrong as it is",
+    SampleState.BROKEN: "an example is known",
+    SampleState.CERTIFIED: "no attack can succeed",
+    SampleState.SURVIVED: "attacked, none is known",
+    SampleState.NOT_ATTACKED: "nothing is known",
+}
 STATE_CODES: dict[str, int] = {state.value: state.code for state in SampleState}
 
 
@@ -53,6 +71,21 @@ def sample_states(misclassified: Tensor, broken: Tensor, certified: Tensor, draw
     for mask, state in zip(masks, order, strict=True):
         states[mask] = state.code
     return states
+
+
+def states_of(data: Mapping[str, object], clean_predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return the states at the global budget from the tensors of a summary; int64 (N,).
+
+    A summary of an older version has none: it counted every sample that is neither broken nor certified as attacked.
+    """
+    if STATES in data:
+        return cast("Tensor", data[STATES])
+    wrong, certified = (
+        cast("Tensor", data["verdicts"]) == Verdict.ATTACK_SUCCEEDED,
+        cast("Tensor", data["certified_verdicts"]),
+    )
+    misclassified = clean_predictions != targets
+    return sample_states(misclassified, wrong, certified == Verdict.VERIFIED, wrong | ~wrong)
 
 
 def state_counts(states: Tensor) -> dict[str, int]:

@@ -20,8 +20,14 @@ class DrawRecord(Record):
     """
 
     name: str
+    family: str = "attacks"
     n: int
     selection: str
+
+    @property
+    def key(self) -> str:
+        """The entry in params.yaml, for example `attacks.pgd`."""
+        return f"{self.family}.{self.name}"
 
 
 class Layer(Record):

@@ -100,5 +100,12 @@ class Gate(Block):
         description="metric that is a mean over samples: largest loss allowed against the champion, e.g. clean/accuracy: 0.02",
     )
     non_inferiority: NonInferiority = NonInferiority()
-    minimum_samples: PositiveInt = 1
+    minimum_samples: PositiveInt = Field(
+        1, description="smallest number of samples that the metrics named here may be of"
+    )
     no_hard_failures: bool = True
+
+    @property
+    def is_set(self) -> bool:
+        """True if the gate asks for something beyond a sound run."""
+        return bool(self.minimum or self.maximum_regression or self.minimum_samples > 1)

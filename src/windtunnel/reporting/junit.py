@@ -10,7 +10,8 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from windtunnel.core.findings import FindingRecord, Severity, Status
-from windtunnel.core.gate import GateResult
+from windtunnel.core.gate import ConditionStatus, GateResult
+from windtunnel.evaluation.gate.table import NO_CONDITION
 
 # What XML 1.0 has no way to write, not even escaped: an error message with a terminal's colours would make the file unreadable.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -27,14 +28,16 @@ class Case:
 
 
 def cases_of_gate(gate: GateResult) -> list[Case]:
-    """A case per condition of the gate, and one per hard failure."""
-    found = []
+    """Return a case per condition of the gate and one per hard failure; one is skipped where no condition is set."""
+    cases = [Case("windtunnel.gate", "conditions", "skipped", NO_CONDITION)] if gate.is_empty else []
     for row in gate.conditions:
-        result: Literal["passed", "failed"] = "passed" if row.holds else "failed"
-        numbers = f"found {row.value}, {row.bound} {row.threshold}"
-        found.append(Case("windtunnel.gate", row.name, result, f"{numbers}. {row.reason}".strip()))
+        result: Literal["passed", "failed", "skipped"] = "passed" if row.holds else "failed"
+        numbers = f"found {row.value}, {row.bound} {row.threshold}. "
+        if row.status is ConditionStatus.NOT_APPLICABLE:
+            result, numbers = "skipped", f"{row.status}, "
+        cases.append(Case("windtunnel.gate", row.name, result, f"{numbers}{row.reason}".strip()))
     hard = gate.hard_failures
-    return [*found, *(Case("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard)]
+    return [*cases, *(Case("windtunnel.gate.hard_failures", line.partition(":")[0], "failed", line) for line in hard)]
 
 
 _RESULT: dict[Status, Literal["passed", "failed", "skipped"]] = {

@@ -8,12 +8,16 @@ from click.testing import CliRunner
 from windtunnel.cli.gate import gate as gate_command
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import write_json
-from windtunnel.core.gate import Decision, gate_json
+from windtunnel.core.gate import ConditionStatus, Decision, gate_json
 from windtunnel.core.layout import GATE
 from windtunnel.core.outcomes import Origin, Outcomes, Record, Shares, read_record, write_record
+from windtunnel.core.sandwich import DrawRecord, Layer
 from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
+from windtunnel.evaluation.gate.table import failing, sentence
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.results import Gate
+from windtunnel.reporting.junit import cases_of_gate
+from windtunnel.reporting.report.sections.sanity import gate_line
 
 METRICS = {
     "clean": {"accuracy": 0.97},
@@ -57,6 +61,62 @@ def test_a_metric_that_this_run_lacks_fails_its_condition_and_breaks_no_graph():
     result = evaluated(Gate(minimum={"worst_case/acuracy": 0.3}))
     assert result.decision is Decision.FAILED
     assert "did you mean worst_case/accuracy?" in result.conditions[-1].reason
+
+
+def layer(n_attacked: int, *selections: str) -> Layer:
+    draws = [DrawRecord(name=f"pgd{i}", n=n_attacked, selection=how) for i, how in enumerate(selections)]
+    return Layer(norm="Linf", epsilon=0.1, n=200, n_attacked=n_attacked, n_examined=0, draws=draws)
+
+
+@pytest.mark.parametrize("gate", [Gate(minimum={WORST: 0.1}), Gate(maximum_regression={WORST: 0.05})])
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        (layer(0), "attacks: {pgd: {library: torchattacks, algorithm: PGD, budget: {norm: Linf, epsilon: 0.1}}}"),
+        (layer(5, "first"), "attacks.pgd0.samples.selection: random"),
+    ],
+)
+def test_a_worst_case_without_an_estimate_is_refused_with_the_line_to_add(gate, known, line):
+    result = decide(gate, METRICS, record("1" * 200), None, (), known)
+    assert (result.decision, result.exit_code) == (Decision.UNSOUND, 20)
+    assert result.conditions[-1].status is ConditionStatus.REFUSED
+    assert line in result.conditions[-1].reason
+    assert "no estimate" in sentence(result)
+    assert [case.result for case in cases_of_gate(result)][-1] == "failed"
+    assert failing(result)[-1].endswith(result.conditions[-1].reason)
+
+
+@pytest.mark.parametrize("selections", [("all",), ("random",), ("stratified",), ("first", "random")])
+def test_an_estimate_from_a_draw_that_is_not_of_the_first_is_judged(selections):
+    assert decide(Gate(minimum={WORST: 0.1}), METRICS, record("1" * 200), layer=layer(50, *selections)).exit_code == 0
+
+
+def test_the_number_of_samples_is_that_of_the_metric():
+    few = record("1" * 5 + "-" * 195)
+    result = decide(Gate(minimum={WORST: 0.1}, minimum_samples=50), METRICS, few, layer=layer(5, "random"))
+    assert result.decision is Decision.FAILED
+    assert result.conditions[0].reason == "worst_case/accuracy is of 5 samples, which are too few"
+    clean = decide(Gate(minimum={"clean/accuracy": 0.1}, minimum_samples=50), METRICS, few, layer=layer(5, "random"))
+    assert clean.decision is Decision.PASSED
+
+
+def test_an_empty_gate_passes_and_says_that_no_condition_is_set():
+    result = evaluated(Gate())
+    assert (result.exit_code, result.conditions) == (0, ())
+    assert sentence(result) == "passed: no condition is set"
+    assert [case.result for case in cases_of_gate(result)] == ["skipped"]
+    assert (gate_line(result).severity, "no condition is set" in gate_line(result).text.lower()) == ("none", True)
+    assert evaluated(Gate(), failures=("unsound",)).exit_code == 20
+
+
+def test_without_a_champion_the_comparison_is_not_applicable():
+    result = evaluated(Gate(maximum_regression={WORST: 0.05}, minimum={WORST: 0.1}))
+    assert result.exit_code == 0
+    assert result.conditions[-1].status is ConditionStatus.NOT_APPLICABLE
+    assert "not applicable, no champion: worst_case/accuracy vs champion" in sentence(result)
+    case = cases_of_gate(result)[-1]
+    assert (case.result, case.reason) == ("skipped", "not applicable, no champion to compare with")
+    assert "Not applicable, no champion" in gate_line(result).text
 
 
 # --- against the champion ---

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from windtunnel.assessments.figures.axes import Axes, ticks
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines, matrix
 from windtunnel.assessments.figures.scene import PALETTE, Dot, Label, Line, Rect
-from windtunnel.evaluation.summary.sandwich_figure import BudgetBar, sandwich
+from windtunnel.core.metadata import Rate
+from windtunnel.core.sample_states import SampleState
+from windtunnel.evaluation.summary.sandwich_figure import ROLES, BudgetBar, sandwich
 
 share = st.floats(0, 1)
 
@@ -24,18 +26,20 @@ def inside(scene):
             assert 0 <= mark.y <= scene.height
 
 
-@given(st.lists(share, min_size=3, max_size=3).map(sorted), share, share)
-def test_the_shares_of_a_budget_add_up_to_one_and_are_drawn_to_scale(accuracies, low, high):
-    certified, worst, clean = accuracies
-    layer = BudgetBar("Linf ≤ 0.1", certified, worst, clean, (min(low, high), max(low, high)), None)
-    assert sum(layer.shares) == pytest.approx(1)
+@given(st.lists(st.integers(0, 100), min_size=5, max_size=5).filter(any), share, share)
+def test_the_states_of_a_budget_are_drawn_to_scale_in_five_colours(counts, low, high):
+    shares = {state: count / sum(counts) for state, count in zip(ROLES, counts, strict=True)}
+    layer = BudgetBar("Linf ≤ 0.1", shares, Rate(low, min(low, high), max(low, high)))
     scene = sandwich([layer])
     inside(scene)
     drawn = {m.colour: m.width for m in scene.marks if isinstance(m, Rect) and m.height > 10}
     total = sum(drawn.values())
-    for colour, part in zip(("certified", "unknown", "broken", "wrong"), layer.shares, strict=True):
+    for state, part in shares.items():
         if part > 0.001:
-            assert drawn[colour] / total == pytest.approx(part, abs=5e-3)
+            assert drawn[ROLES[state]] / total == pytest.approx(part, abs=5e-3)
+    legend = {m.colour for m in scene.marks if isinstance(m, Rect) and m.height < 10}
+    assert legend == {*ROLES.values()}
+    assert len(legend) == len(SampleState) == 5
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))

@@ -12,7 +12,7 @@ from windtunnel.assessments.figures.scene import Label, Line
 from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.epsilons import epsilon_text
-from windtunnel.evaluation.summary.sandwich_figure import BudgetBar, sandwich
+from windtunnel.evaluation.summary.sandwich_figure import ROLES, BudgetBar, sandwich
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.model import Recipe
 from windtunnel.reporting.report.build import build_report
@@ -56,7 +56,7 @@ def test_a_difference_of_shares_is_in_points():
 
 
 def test_a_bar_of_the_sandwich_says_its_share_and_not_half_a_point_less():
-    scene = sandwich([BudgetBar("Linf ≤ 0.06", 0.785, 0.855, 0.97)])
+    scene = sandwich([BudgetBar("Linf ≤ 0.06", dict(zip(ROLES, (0.785, 0.07, 0.0, 0.115, 0.03), strict=True)))])
     texts = [mark.text for mark in scene.marks if isinstance(mark, Label)]
     assert "78.5%" in texts
     assert "78%" not in texts

@@ -24,6 +24,7 @@ PALETTE: dict[str, tuple[str, str]] = {
     "clean": (style.BLUE, style.SKY),
     "certified": (style.CERTIFIED, "#1fae83"),
     "unknown": ("#7a818c", "#7a818c"),
+    "survived": (style.SKY, style.SKY),
     "broken": (style.ATTACKED, "#e06a1b"),
     "wrong": ("#3b3b3b", "#565d68"),
     "corrupted": (style.CORRUPTED, style.CORRUPTED),
@@ -61,7 +62,7 @@ def ink_on(colour: str) -> str:
 # The words on a filled mark: `on-broken` on `broken`.
 PALETTE |= {
     f"on-{role}": (ink_on(PALETTE[role][0]), ink_on(PALETTE[role][1]))
-    for role in ("clean", "certified", "unknown", "broken", "wrong", "error")
+    for role in ("clean", "certified", "survived", "unknown", "broken", "wrong", "error")
 }
 Anchor = Literal["start", "middle", "end"]
 CHARACTER = 0.56  # mean width of a character over the size of the font

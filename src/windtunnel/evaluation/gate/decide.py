@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
-from windtunnel.core.gate import Condition, Decision, GateResult
+from windtunnel.core.gate import Condition, ConditionStatus, Decision, GateResult
 from windtunnel.core.outcomes import Record
+from windtunnel.core.sandwich import Layer
 from windtunnel.params.results import Gate
 
 
@@ -28,62 +29,109 @@ def decide(
     challenger: Record,
     champion: Record | None = None,
     hard_failures: tuple[str, ...] = (),
+    layer: Layer | None = None,
 ) -> GateResult:
     """Judge `challenger`. A hard failure comes first: numbers that are not sound are not compared with anything.
 
-    Without a champion the conditions on the regression hold, and say so: the first model has nobody to lose against.
+    Without a champion the conditions on the regression do not apply: the first model has nothing to be compared with. A gate
+    without any condition passes, and its result has none. layer: the sandwich at the global budget, whose draws say what
+    its rates are an estimate of; a condition on a rate without an estimate is refused, which makes the run unsound.
     """
-    conditions = [*_evidence(gate, len(challenger.samples), hard_failures), *_floors(gate, flatten(metrics))]
+    conditions = []
+    if gate.no_hard_failures and (hard_failures or gate.is_set):
+        why, failures = "the numbers must not be believed" if hard_failures else "", float(len(hard_failures))
+        conditions.append(Condition("hard failures", failures, 0.0, None, not hard_failures, "at most", why))
+    floors = [_floor(name, threshold, flatten(metrics), layer) for name, threshold in gate.minimum.items()]
     if gate.no_hard_failures and hard_failures:
-        return GateResult(Decision.UNSOUND, tuple(conditions), hard_failures)
-    conditions += [
-        _against_champion(gate, name, margin, challenger, champion) for name, margin in gate.maximum_regression.items()
+        samples = _enough_samples(gate, challenger, None)
+        return GateResult(Decision.UNSOUND, (*samples, *conditions, *floors), hard_failures)
+    conditions = [*_enough_samples(gate, challenger, champion), *conditions, *floors] + [
+        _against_champion(gate, name, margin, challenger, champion, layer)
+        for name, margin in gate.maximum_regression.items()
     ]
     decision = Decision.PASSED if all(c.holds for c in conditions) else Decision.FAILED
+    if any(c.status is ConditionStatus.REFUSED for c in conditions):
+        decision = Decision.UNSOUND
     return GateResult(decision, tuple(conditions), hard_failures, champion.origin if champion else None)
 
 
 def regression_mismatch(gate: Gate, challenger: Record, champion: Record) -> list[str]:
     """The metrics of `maximum_regression` on which the two cannot be paired: another protocol or other samples."""
-    return [name for name in gate.maximum_regression if _refusal(name, challenger, champion)]
+    return [name for name in gate.maximum_regression if _mismatch(name, challenger, champion)]
 
 
-def _evidence(gate: Gate, n: int, hard_failures: tuple[str, ...]) -> Iterator[Condition]:
+def _enough_samples(gate: Gate, challenger: Record, champion: Record | None) -> Iterator[Condition]:
+    """Yield the condition on the number of samples: the smallest n of the metrics that the gate names."""
+    if not gate.is_set:
+        return
+    sizes = {name: _size(name, challenger) for name in (*gate.minimum, *gate.maximum_regression)}
+    for name in gate.maximum_regression:
+        if champion and not _mismatch(name, challenger, champion):
+            sizes[name] = len(_paired(name, challenger, champion))
+    name, n = min(sizes.items(), key=lambda item: item[1], default=("", len(challenger.samples)))
     enough = n >= gate.minimum_samples
-    why = "" if enough else f"{n} samples are too few"
+    why = "" if enough else f"{f'{name} is of {n}' if name else n} samples, which are too few"
     yield Condition("samples", float(n), float(gate.minimum_samples), None, enough, reason=why)
-    if gate.no_hard_failures:
-        why = "" if not hard_failures else "the numbers must not be believed"
-        failures = float(len(hard_failures))
-        yield Condition("hard failures", failures, 0.0, None, not hard_failures, "at most", why)
 
 
-def _floors(gate: Gate, flat: Mapping[str, float]) -> Iterator[Condition]:
-    for name, threshold in gate.minimum.items():
-        value, low, high = (flat.get(f"{name}{end}") for end in ("", "_ci_low", "_ci_high"))
-        interval = (low, high) if low is not None and high is not None else None
-        if value is None:
-            near = nearest(name, flat)
-            why = "this run has no such metric" + (f"; did you mean {near}?" if near else "")
-            yield Condition(name, None, threshold, None, False, reason=why)
-        else:
-            holds = value >= threshold
-            why = "" if holds else f"{threshold - value:.4g} below the floor"
-            yield Condition(name, value, threshold, interval, holds, reason=why)
+def _size(name: str, record: Record) -> int:
+    """Return the n of a metric: the samples assessed under it, else under another metric of its group, else all."""
+    group = name.partition("/")[0]
+    rows = [record.outcomes[name]] if name in record.outcomes else [
+        row for key, row in record.outcomes.items() if key.partition("/")[0] == group
+    ]  # fmt: skip
+    return min((sum(row.assessed) for row in rows), default=len(record.samples))
 
 
-def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, champion: Record | None) -> Condition:
+def _no_estimate(name: str, layer: Layer | None) -> str:
+    """Say why a rate of the sandwich has no estimate at the global budget, and which line gives one; empty if it has one."""
+    group, _, metric = name.partition("/")
+    if layer is None or group not in {"worst_case", "certified"} or metric.startswith("accuracy_all"):
+        return ""
+    if group == "worst_case" and not layer.n_attacked:
+        budget = f"{{norm: {layer.norm}, epsilon: {layer.epsilon:g}}}"
+        return (
+            f"no attack searched {layer.budget}, so that there is no worst case. Add "
+            f"attacks: {{pgd: {{library: torchattacks, algorithm: PGD, budget: {budget}}}}}"
+        )
+    if layer.only_first:
+        line = "; ".join(f"{draw.key}.samples.selection: random" for draw in layer.draws)
+        other = ", or use certified/accuracy_all" if group == "certified" else ""
+        return f"it is of the first {layer.n_attacked} of {layer.n} samples, which is no estimate for all. Add {line}{other}"
+    return ""
+
+
+def _floor(name: str, threshold: float, flat: Mapping[str, float], layer: Layer | None) -> Condition:
+    value, low, high = (flat.get(f"{name}{end}") for end in ("", "_ci_low", "_ci_high"))
+    interval = (low, high) if low is not None and high is not None else None
+    if why := _no_estimate(name, layer):
+        return Condition(name, value, threshold, interval, False, reason=why, special=ConditionStatus.REFUSED)
+    if value is None:
+        near = nearest(name, flat)
+        why = "this run has no such metric" + (f"; did you mean {near}?" if near else "")
+        return Condition(name, None, threshold, None, False, reason=why)
+    holds = value >= threshold
+    why = "" if holds else f"{threshold - value:.4g} below the floor"
+    return Condition(name, value, threshold, interval, holds, reason=why)
+
+
+def _against_champion(
+    gate: Gate, name: str, margin: float, challenger: Record, champion: Record | None, layer: Layer | None
+) -> Condition:
     # scipy takes a second to import; most who read this module's decisions need none of it.
     from windtunnel.evaluation.gate.non_inferiority import samples_needed
     from windtunnel.evaluation.gate.paired import compared
 
     title, alpha = f"{name} vs champion", gate.non_inferiority.alpha
     bound = "lower end above"
+    if why := _no_estimate(name, layer):
+        return Condition(title, None, -margin, None, False, bound, why, ConditionStatus.REFUSED)
     if champion is None:
-        return Condition(title, None, -margin, None, True, bound, "no champion to compare with")
-    refusal = _refusal(name, challenger, champion)
-    if refusal:
-        return Condition(title, None, -margin, None, False, bound, refusal)
+        return Condition(
+            title, None, -margin, None, True, bound, "no champion to compare with", ConditionStatus.NOT_APPLICABLE
+        )
+    if why := _mismatch(name, challenger, champion):
+        return Condition(title, None, -margin, None, False, bound, why)
     found = compared(champion.outcomes[name], challenger.outcomes[name], alpha, gate.non_inferiority.method)
     low, high = found.interval
     holds = low > -margin
@@ -93,8 +141,8 @@ def _against_champion(gate: Gate, name: str, margin: float, challenger: Record, 
     return Condition(title, found.difference, -margin, (low, high), holds, bound, found.words if holds else why)
 
 
-def _refusal(name: str, challenger: Record, champion: Record) -> str:
-    """Why the two must not be compared on a metric; empty where they may be."""
+def _mismatch(name: str, challenger: Record, champion: Record) -> str:
+    """Say why the two must not be compared on a metric; empty where they may be."""
     mine, theirs = challenger.outcomes.get(name), champion.outcomes.get(name)
     if mine is None:
         return "this run has no outcomes under this metric"
@@ -105,6 +153,10 @@ def _refusal(name: str, challenger: Record, champion: Record) -> str:
             "the champion was assessed under another protocol (samples, budget or settings), which is no comparison: "
             "windtunnel champion --reassess"
         )
-    if not any(one and two for one, two in zip(mine.assessed, theirs.assessed, strict=True)):
-        return "no sample was assessed under both"
-    return ""
+    return "" if _paired(name, challenger, champion) else "no sample was assessed under both"
+
+
+def _paired(name: str, challenger: Record, champion: Record) -> list[str]:
+    """Return the samples that both models were assessed on under a metric."""
+    rows = zip(challenger.samples, challenger.outcomes[name].assessed, champion.outcomes[name].assessed, strict=True)
+    return [sample for sample, first, second in rows if first and second]

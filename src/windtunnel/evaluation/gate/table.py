@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.gate import Condition, Decision, GateResult
+from windtunnel.core.gate import Condition, ConditionStatus, Decision, GateResult
 
 COLUMNS = ("condition", "value", "threshold", "interval", "result", "why")
 SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
@@ -11,6 +11,8 @@ _WORDS = {
     Decision.FAILED: "failed: a condition does not hold",
     Decision.UNSOUND: "unsound: a hard failure, so that the numbers say nothing about the model",
 }
+NO_CONDITION = "no condition is set"
+_REFUSED = "unsound: the run has no estimate of a number that a condition is about"
 
 
 def rows(result: GateResult) -> list[tuple[str, ...]]:
@@ -19,8 +21,15 @@ def rows(result: GateResult) -> list[tuple[str, ...]]:
 
 
 def sentence(result: GateResult) -> str:
-    """The decision in words."""
-    return _WORDS[result.decision]
+    """Return the decision in words."""
+    if result.is_empty:
+        return f"{result.decision}: {NO_CONDITION}"
+    if result.decision is Decision.UNSOUND and not result.hard_failures:
+        return _REFUSED
+    applies = any(c.special is not ConditionStatus.NOT_APPLICABLE for c in result.conditions)
+    skipped = [c.name for c in result.conditions if c.special is ConditionStatus.NOT_APPLICABLE]
+    further = f" that applies (not applicable, no champion: {', '.join(skipped)})" if skipped and applies else ""
+    return f"{_WORDS[result.decision]}{further if result.decision is Decision.PASSED else ''}"
 
 
 def failing(result: GateResult) -> list[str]:
@@ -34,6 +43,8 @@ def markdown(result: GateResult) -> str:
     """The whole decision as Markdown."""
     failures = [f"- NOT VALID: {line}" for line in result.hard_failures]
     lines = [f"**{sentence(result)}**", "", *failures, *([""] if failures else [])]
+    if result.is_empty:
+        return "\n".join(lines[:1]) + "\n"
     lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(result)]
     lines += ["", line] if (line := champion_line(result)) else []
@@ -56,6 +67,6 @@ def _row(condition: Condition) -> tuple[str, ...]:
         "-" if value is None else f"{value:.4g}",
         f"{SIGN[condition.bound]} {condition.threshold:.4g}",
         f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "",
-        "holds" if condition.holds else "fails",
+        condition.status.value,
         condition.reason,
     )

@@ -27,7 +27,7 @@ from windtunnel.core.storage import IMAGES, KEPT
 from windtunnel.core.subject import Subject
 from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
-from windtunnel.evaluation.summary.evidence import Region, indices_of, region_of
+from windtunnel.evaluation.summary.evidence import Region, RegionEvidence, indices_of, region_evidence, region_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
@@ -323,6 +323,17 @@ class Evidence:
         """Every ball an attack worked in, once."""
         found = {p.region for p in self.assessments if p.family in ("attacks", "queries") and p.region is not None}
         return sorted(found, key=lambda r: (r.norm, r.epsilon))
+
+    @cached_property
+    def sandwiched(self) -> RegionEvidence:
+        """The evidence at the global budget, or at the first budget that an attack searched. Raises NotApplicable for none."""
+        artifacts = [p.artifacts for p in self.assessments]
+        budget = self.params.budget
+        for region in (Region(budget.norm, budget.epsilon), *self.regions):
+            result = region_evidence(region, self.clean, artifacts)
+            if result.drawn.any():
+                return result
+        raise NotApplicable("no attack at any budget")
 
     @cached_property
     def eight_bit(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from windtunnel.core.binomial import binomial_interval
+from windtunnel.core.epsilons import budget_text
 from windtunnel.core.medians import median
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
@@ -196,10 +197,13 @@ def no_best_of_many(evidence: Evidence, limit: float) -> CheckResult:
     remedy="Look at the class: an average hides a class without any robustness.",
 )  # fmt: skip
 def worst_class(evidence: Evidence, limit: float) -> CheckResult:
-    """Robust accuracy of the worst class under all attacks together, and how far it lies under the mean (threshold)."""
-    attacks = evidence.attacks()
-    robust = evidence.subject.clean_correct & ~evidence.union(attacks, lambda p: p.succeeded)
-    covered = evidence.present(attacks)
+    """Worst-case accuracy of the worst class at one budget, and how far it lies under the mean (threshold).
+
+    At the global budget, over the samples that its attacks drew; where nothing attacked there, at the first budget of an attack.
+    """
+    evidence.attacks()
+    result = evidence.sandwiched
+    robust, covered = ~result.incorrect, result.drawn
     targets, names = evidence.subject.dataset.targets, evidence.subject.dataset.class_names
     rates = {
         names[k]: rate_interval(robust[covered & (targets == k)])
@@ -212,5 +216,6 @@ def worst_class(evidence: Evidence, limit: float) -> CheckResult:
         mean - rate > limit,
         rate,
         n=len(rates),
-        note=f"class {name}: {rate:.0%} [{low:.0%}, {high:.0%}], mean {mean:.0%}",
+        note=f"class {name} at {budget_text(result.region.norm, result.region.epsilon)}: {rate:.0%} [{low:.0%}, {high:.0%}], "
+        f"mean {mean:.0%}",
     )

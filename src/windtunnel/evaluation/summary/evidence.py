@@ -169,7 +169,8 @@ def region_evidence(region: Region, clean: Artifacts, assessments: Sequence[Arti
         indices = indices_of(artifacts, ids)
         if searches(artifacts, region) and (assigned := indices[_assigned(artifacts)]).numel():
             drawn[assigned] = True
-            draws.append(DrawRecord(name=artifacts.name, n=len(assigned), selection=_selection_of(artifacts)))
+            family, selection = artifacts.metadata.family or "attacks", _selection_of(artifacts)
+            draws.append(DrawRecord(name=artifacts.name, family=family, n=len(assigned), selection=selection))
         verifies = kind == AssessmentKind.FORMAL_VERIFICATION and ball is not None
         if verifies and ball is not None and ball.norm is region.norm and ball.epsilon >= region.epsilon:
             examined[indices] = True

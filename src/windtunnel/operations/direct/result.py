@@ -22,7 +22,9 @@ from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.files import read_block
 from windtunnel.core.layout import Layout
+from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.evaluation.summary.evidence import examples_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 from windtunnel.reporting.report.build import build_report
@@ -74,15 +76,21 @@ class Result(Mapping[str, Artifacts]):
 
     @cached_property
     def per_sample(self) -> pd.DataFrame:
-        """A row per sample: target, clean prediction, the verdict of each assessment, the distance to the nearest example (NaN: none)."""
+        """Return a row per sample.
+
+        Columns: target, clean prediction, `status` (its `SampleState` at the global budget), the verdict of each assessment,
+        and the distance to the nearest adversarial example (NaN: none).
+        """
         import pandas as pd
 
         clean, summary = self["clean"], self["summary"]
         names = clean.class_names
+        states = states_of(summary.data, summary.tensor("clean_predictions"), summary.tensor("targets"))
         frame = pd.DataFrame(
             {
                 "target": [names[i] for i in clean.tensor("targets").tolist()],
                 "prediction": [names[i] if i >= 0 else "" for i in clean.tensor("clean_predictions").tolist()],
+                "status": [list(SampleState)[code].value for code in states.tolist()],
             },
             index=pd.Index(clean.sample_names, name="sample"),
         )
@@ -90,9 +98,34 @@ class Result(Mapping[str, Artifacts]):
             found = self[name]
             verdicts = [Verdict(code).name.lower() for code in found.tensor("verdicts").tolist()]
             frame[name] = pd.Series(verdicts, index=list(found.sample_names))
-        broken = summary.tensor("verdicts") == Verdict.ATTACK_SUCCEEDED
+        broken = states == SampleState.BROKEN.code
         frame["nearest_example"] = summary.tensor("perturbation_distance").masked_fill(~broken, torch.nan).tolist()
         return frame
+
+    def broken(self, name: str) -> pd.DataFrame:
+        """Return the adversarial examples of an assessment: a row per sample that it broke, none that was misclassified.
+
+        Columns: target, `answer` to the example (empty where its logits are not finite), `distance` from the clean input, in the
+        norm of the assessment, and `index` of the sample in its tensors. Raises KeyError for an unknown name.
+        """
+        import pandas as pd
+
+        artifacts = self[name]
+        classes, targets = artifacts.class_names, artifacts.tensor("targets")
+        broken = (artifacts.tensor("clean_predictions") == targets) & examples_of(artifacts)
+        broken &= torch.isin(artifacts.tensor("verdicts"), torch.tensor([Verdict.ATTACK_SUCCEEDED, Verdict.FALSIFIED]))
+        indices = broken.nonzero().flatten().tolist()
+        columns = ("perturbed_predictions", "perturbation_distance")
+        answers, distances = (artifacts.tensor(key).tolist() if indices else [] for key in columns)
+        return pd.DataFrame(
+            {
+                "target": [classes[int(targets[i])] for i in indices],
+                "answer": [classes[int(answers[i])] if answers[i] >= 0 else "" for i in indices],
+                "distance": [float(distances[i]) for i in indices],
+                "index": indices,
+            },
+            index=pd.Index([artifacts.sample_names[i] for i in indices], name="sample"),
+        )
 
     def summary(self) -> str:
         """The answer in a few lines: the sentence of the report's first page, the sandwich, and what limits it."""

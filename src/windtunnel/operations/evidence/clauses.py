@@ -12,6 +12,8 @@ from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind
 from windtunnel.core.files import METADATA_FILE
 from windtunnel.core.layout import CLEAN, ROBUSTNESS, SUMMARY
 from windtunnel.core.metadata import Metadata, Metrics, rate
+from windtunnel.core.sample_states import SampleState
+from windtunnel.core.sandwich import layers_in
 
 Run = Mapping[str, Metadata]  # by name of the assessment, and `summary`
 AI_ACT, ISO = "EU AI Act, Article 15", "ISO/IEC 24029-2"
@@ -79,11 +81,14 @@ def _evasion(run: Run) -> Iterator[Statement]:
         )
         yield Statement(text, _file(name))
     summary = run["summary"].metrics
-    if "worst_case_accuracy" in summary:
-        text = (
-            f"Accuracy left by all attacks together, at the run's budget, is {_rate(summary, 'worst_case_accuracy')}."
-        )
-        yield Statement(text, _file("summary"))
+    for layer in layers_in(summary)[:1]:
+        states = ", ".join(f"{SampleState(state).words} {count}" for state, count in layer.states.items())
+        first = "; the first samples, which is no unbiased estimate for all" if layer.only_first else ""
+        over = f", over {layer.n_attacked} attacked of {layer.n} samples{first}"
+        worst = f"Worst-case accuracy at {layer.budget} is {layer.worst_case}{over}." if layer.worst_case else (
+            f"No attack searched {layer.budget}, so that there is no worst-case accuracy."
+        )  # fmt: skip
+        yield Statement(f"{worst} Samples by state: {states}.", _file("summary"))
 
 
 def _of_a_smoothed_model(metadata: Metadata) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from windtunnel.core.files import read_block, write_json
 from windtunnel.core.gate import gate_json
 from windtunnel.core.layout import CHAMPION, GATE, METRICS, SUMMARY
+from windtunnel.core.metadata import read_metadata
 from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
-from windtunnel.core.sandwich import read_summary
+from windtunnel.core.sandwich import layers_of, read_summary
 from windtunnel.evaluation.gate.decide import decide
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.results import Gate
@@ -21,5 +22,6 @@ def main() -> None:
         read_record(SUMMARY / OUTCOMES_FILE),
         champion,
         read_summary(SUMMARY).hard_failures,
+        layers_of(read_metadata(SUMMARY).metrics)[0],
     )
     write_json(gate_json(result), GATE)

@@ -42,8 +42,18 @@ def not_valid(failures: Iterable[str]) -> list[str]:
 
 def _sandwich(metrics: Mapping[str, float]) -> str:
     found = {group: f"{group}/accuracy" for group in ("certified", "worst_case", "clean")}
-    words = [f"{group.replace('_', ' ')} **{rate(metrics, name)}**" for group, name in found.items() if name in metrics]
+    words = [
+        f"{group.replace('_', ' ')} **{rate(metrics, name)}**{_of(metrics, group)}"
+        for group, name in found.items()
+        if name in metrics
+    ]
     return "Accuracy: " + " ≤ ".join(words)
+
+
+def _of(metrics: Mapping[str, float], group: str) -> str:
+    """Return the n of a rate in words, where it is not of all samples."""
+    n, total = metrics.get(f"{group}/n"), metrics.get("clean/n")
+    return "" if n == total or n is None or total is None else f" (of {n:.0f} of {total:.0f} samples)"
 
 
 def _row(name: str, metadata: Metadata) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import Scene
 
-Severity = Literal["invalid", "warning", "info"]
+Severity = Literal["invalid", "warning", "info", "none"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,12 @@ def colour(role: str) -> colors.Color:
     return colors.HexColor(PALETTE[role][0] if role in PALETTE else role)
 
 
-EDGE = {"invalid": colour("invalid"), "warning": colour("corrupted"), "info": colour("accent")}
+EDGE = {
+    "invalid": colour("invalid"),
+    "warning": colour("corrupted"),
+    "info": colour("accent"),
+    "none": colour("unknown"),
+}
 
 
 def register_fonts() -> None:

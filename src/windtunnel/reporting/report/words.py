@@ -48,6 +48,11 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def answer_name(names: list[str], index: int) -> str:
+    """Return the name of a predicted class; -1 stands for logits that are not finite."""
+    return class_name(names, index) if index >= 0 else "an answer that is not finite"
+
+
 def region(artifacts: Artifacts) -> Region:
     """The perturbation region of an assessment."""
     return artifacts.metadata.semantics.perturbation

@@ -21,11 +21,12 @@ from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE
 from windtunnel.core.metadata import Region, read_metadata
+from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.core.storage import KEPT
 from windtunnel.reporting.compare.runs import Run
 
 NONE = 65_535  # of an answer or a confidence that is not there
-STATUSES = ("", "broken", "verified", "not known", "misclassified", "contradiction")
+STATUSES = ("", *(state.words for state in SampleState))  # the first: no summary knows the sample
 # What an assessment may know of a sample beside its verdict, in the words of the page.
 EXTRAS = {
     "lower_margins": "verified margin", "certified_radius": "verified up to epsilon", "broken_radius": "broken from epsilon",
@@ -134,22 +135,14 @@ def _region(region: Region) -> str:
 
 
 def statuses(samples: Samples, run: str) -> NDArray[np.uint8]:
-    """The tightest status of each sample in a run, as an index into STATUSES; 0 where there is no summary."""
-    found = np.zeros(len(samples.names), np.uint8)
+    """Return the state of each sample in a run, as an index into STATUSES; 0 where there is no summary."""
+    indices = np.zeros(len(samples.names), np.uint8)
     source = samples.summaries.get(run)
     if source is None:
-        return found
-    broken = source.spread("verdicts", 0) == int(Verdict.ATTACK_SUCCEEDED)
-    verified = source.spread("certified_verdicts", 0)
-    sure = verified == int(Verdict.VERIFIED) if verified is not None else np.zeros_like(broken)
-    known = source.places >= 0
-    found[known] = STATUSES.index("not known")
-    found[known & broken] = STATUSES.index("broken")
-    found[known & sure] = STATUSES.index("verified")
-    found[known & sure & broken] = STATUSES.index("contradiction")
-    clean = source.spread("clean_predictions", -1)
-    found[known & (clean != samples.targets)] = STATUSES.index("misclassified")
-    return found
+        return indices
+    clean, targets = (tensor_in(source.data, key) for key in ("clean_predictions", "targets"))
+    states = states_of(source.data, clean, targets).numpy()
+    return np.where(source.places >= 0, states[source.places.clip(0)] + 1, 0).astype(np.uint8)
 
 
 def core(samples: Samples) -> dict[str, object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
 from windtunnel.core.artifacts import Artifacts
@@ -14,6 +16,7 @@ from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_wor
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.known import known_against_epsilon
+from windtunnel.reporting.report.sections.statement import layers
 from windtunnel.reporting.report.words import class_name, number, region_words
 
 
@@ -43,17 +46,22 @@ def _left(mine: Sequence[Artifacts]) -> Chart | None:
 
 
 def _classes(found: Found) -> Iterator[Chart]:
-    """Per class, what is not broken, broken and misclassified; the weakest first."""
-    if found.summary is None:
+    """Chart, per class, the attacked samples that are not broken, broken and misclassified; the weakest first."""
+    if found.summary is None or layers(found.summary)[0].worst_case is None:
         return
     targets, clean = (found.summary.tensor(key) for key in ("targets", "clean_predictions"))
-    held = found.summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
+    is_robust = found.summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
+    drawn = found.summary.data.get("drawn")
+    if isinstance(drawn, Tensor):
+        targets, clean, is_robust = targets[drawn], clean[drawn], is_robust[drawn]
     rows = []
     for k in targets.unique().tolist():
         mine = targets == k
-        right, left = float((clean == k)[mine].double().mean()), float(held[mine].double().mean())
+        right, left = float((clean == k)[mine].double().mean()), float(is_robust[mine].double().mean())
         name = class_name(found.summary.class_names, int(k))
-        rows.append(Stack(name, (left, max(0.0, right - left), 1 - max(right, left)), f" of {int(mine.sum())} samples"))
+        rows.append(
+            Stack(name, (left, max(0.0, right - left), 1 - max(right, left)), f" of {int(mine.sum())} attacked samples")
+        )
     if len(rows) < 2:
         return
     rows.sort(key=lambda row: row.shares[0])
@@ -63,7 +71,7 @@ def _classes(found: Found) -> Iterator[Chart]:
     alt = f"Worst case per class; the weakest is {rows[0].label} with {rows[0].shares[0]:.1%} not broken."
     yield Chart(
         stacks(shown, key, f"share of the class's samples{left_out}", alt),
-        "The worst case per class, at the first budget",
+        f"The worst case per class at {layers(found.summary)[0].budget}",
     )
 
 

@@ -18,7 +18,7 @@ from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
 from windtunnel.reporting.report.sections.statement import hard_failures, layers, statement
 from windtunnel.reporting.report.sections.threat import threat_blocks
-from windtunnel.reporting.report.words import bracket, class_name, listed, mean_over, region, region_words
+from windtunnel.reporting.report.words import answer_name, bracket, class_name, listed, mean_over, region, region_words
 
 FINDINGS = 5
 Candidate = tuple[str, Artifacts | None]
@@ -74,11 +74,13 @@ def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
     if summary is None:
         return
     layer = layers(summary)[0]
-    where = layer.budget
+    where, partial = layer.budget, layer.n_attacked < layer.n and bool(layer.n_attacked)
+    attacked = f"of the {layer.n_attacked} attacked of {layer.n}, not broken" if partial else "not broken"
+    verified = f"of the same {layer.n_attacked}; {layer.certified_all} of all" if partial else "verified"
     for label, found, meaning, role in (
         ("clean accuracy", rate(summary.metrics, "clean_accuracy"), "right without any change", "clean"),
-        ("worst-case accuracy", layer.worst_case, f"not broken at {where}", "broken"),
-        ("certified accuracy", layer.certified, f"verified at {where}", "certified"),
+        ("worst-case accuracy", layer.worst_case, f"{attacked} at {where}", "broken"),
+        ("certified accuracy", layer.certified, f"{verified} at {where}", "certified"),
     ):
         if found:
             yield Tile(label, f"{found.value:.1%}", bracket(found.limits).strip(), meaning, role)
@@ -90,7 +92,7 @@ def _sandwich_chart(summary: Artifacts | None) -> Chart | None:
     """The sandwich per budget; None where there is no summary."""
     if summary is None:
         return None
-    words = f"The robustness sandwich: what is known of the {summary.metrics['n_samples']} samples at each budget."
+    words = f"The robustness sandwich: the state of the {summary.metrics['n_samples']} samples at each budget."
     return Chart(sandwich(budget_bars(summary)), words)
 
 
@@ -152,6 +154,11 @@ def _strongest(found: Found, layer: Layer) -> Iterator[Candidate]:
     mine = [a for a in _attacks(found) if (region(a).norm, region(a).epsilon) == (layer.norm, layer.epsilon)]
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
+        if not _turned(worst)[0]:
+            by = ", ".join(a.name for a in mine)
+            count = f"{layer.n_attacked} of {layer.n} samples attacked, by {by}"
+            yield f"At {layer.budget} no adversarial example was found: {count}.", worst
+            return
         sure = found.confidence.get(worst.name)
         confident = f", at a median confidence of {sure:.1%} in the wrong answer" if sure is not None else ""
         broken, right = _turned(worst)
@@ -176,7 +183,7 @@ def _nearest(found: Found, layer: Layer) -> Iterator[Candidate]:
     by = order[int(summary.tensor("worst_by")[i])] if 0 <= int(summary.tensor("worst_by")[i]) < len(order) else ""
     yield (
         f"The smallest change known turns {summary.sample_names[i]} from {class_name(names, int(summary.tensor('targets')[i]))} to "
-        f"{class_name(names, int(answers[i]))} at {layer.norm} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median "
+        f"{answer_name(names, int(answers[i]))} at {layer.norm} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median "
         f"over the {int(broken.sum())} broken samples is {median(distances[broken].tolist()) or 0:.2g}.",
         None,
     )
@@ -194,6 +201,12 @@ def _elsewhere(found: Found, layer: Layer) -> Iterator[Candidate]:
     if mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)
+        if not broken:
+            yield (
+                f"Under {region_words(worst)} {worst.name} found no adversarial example ({right} samples attacked).",
+                worst,
+            )
+            return
         yield (
             f"Under {region_words(worst)} {worst.name} ({worst.metadata.algorithm}) turns "
             f"{number(worst.metrics, 'attack_success_rate'):.1%} of them ({broken} of {right}).",
@@ -203,8 +216,11 @@ def _elsewhere(found: Found, layer: Layer) -> Iterator[Candidate]:
 
 def _counted(found: Found) -> Iterator[Candidate]:
     """The black-box attack that needs fewest queries for what it breaks."""
-    mine = [a for a in _attacks(found) if "queries_succ_median" in a.metrics]
-    if mine:
+    mine = [a for a in _attacks(found) if "queries_total" in a.metrics]
+    if mine and not any("queries_succ_median" in a.metrics for a in mine):
+        spent = sum(number(a.metrics, "queries_total") for a in mine)
+        yield f"Without seeing inside, no adversarial example was found in {spent:.0f} queries.", mine[0]
+    elif mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)
         bound = "" if region(worst).epsilon is not None else ", with no bound on the change"
@@ -242,14 +258,22 @@ def _worst_corruption(suite: Artifacts) -> str:
 
 
 def _weakest_class(summary: Artifacts) -> str | None:
-    """The class whose samples hold least in the worst case."""
-    targets, held = summary.tensor("targets"), summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
-    counts = [(int(held[targets == k].sum()), int((targets == k).sum()), int(k)) for k in targets.unique().tolist()]
+    """Name the class with the lowest worst-case accuracy at the global budget; None where nothing attacked."""
+    layer, drawn = layers(summary)[0], summary.data.get("drawn")
+    if layer.worst_case is None:
+        return None
+    targets, is_robust = summary.tensor("targets"), summary.tensor("verdicts") != Verdict.ATTACK_SUCCEEDED
+    if isinstance(drawn, Tensor):
+        targets, is_robust = targets[drawn], is_robust[drawn]
+    counts = [
+        (int(is_robust[targets == k].sum()), int((targets == k).sum()), int(k)) for k in targets.unique().tolist()
+    ]
     if len(counts) < 2:
         return None
     right, n, label = min(counts, key=lambda c: c[0] / c[1])
     held_rate = binomial_rate(right, n)
     return (
-        f"The weakest class is {class_name(summary.class_names, label)}: {right} of its {n} samples were not broken, "
+        f"The weakest class at {layer.budget} is {class_name(summary.class_names, label)}: {right} of its {n} attacked samples "
+        f"were not broken, "
         f"{held_rate.value:.1%}{bracket((held_rate.low, held_rate.high))}."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from windtunnel.evaluation.summary.sandwich_figure import ROLES
 from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
@@ -12,16 +13,18 @@ from windtunnel.reporting.report.words import listed
 
 
 def budgets_table(found: Found) -> Table:
-    """Both ends of the sandwich at each budget, and who set them."""
+    """Tabulate both ends of the sandwich and the states of all samples at each budget, and who set them."""
     rows = tuple(
         (
             layer.budget, str(layer.certified or "-"), str(layer.worst_case or "-"), str(layer.n_attacked),
-            str(layer.n_examined), listed([*dict.fromkeys([*layer.attacked_by, *layer.certified_by])], 6),
+            *(str(layer.states.get(state, "-")) for state in ROLES),
+            listed([*dict.fromkeys([*layer.attacked_by, *layer.certified_by])], 6),
         )
         for layer in layers(found.summary)
     )  # fmt: skip
-    header = ("budget", "certified", "worst case", "attacked", "examined", "set by")
-    return Table("What is known at each budget; the first is the one of page one", header, rows)
+    header = ("budget", "certified", "worst case", "n", *(state.words for state in ROLES), "set by")
+    title = "What is known at each budget: both ends over the n attacked samples, and the states of all samples"
+    return Table(title, header, rows)
 
 
 def known_against_epsilon(found: Found) -> Iterator[Block]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.metadata import names_in
+from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.core.sandwich import options_of_summary
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import SampleResult, SampleRow, Samples
@@ -16,7 +17,6 @@ from windtunnel.reporting.report.pictures import thumbnails_note
 from windtunnel.reporting.report.sections.statement import layers
 from windtunnel.reporting.report.words import class_name, region_words
 
-STATUSES = ("broken", "verified", "not known", "misclassified", "contradiction")
 _VERDICT = {int(v): v.label.replace("_", " ") for v in Verdict}
 
 
@@ -28,10 +28,13 @@ def samples_appendix(found: Found) -> Samples | None:
     names, classes = base.sample_names, base.class_names
     results = [_results(a, classes) for a in found.assessments]
     targets, clean = (base.tensor(key).tolist() for key in ("targets", "clean_predictions"))
-    statuses = _statuses(found.summary, len(names))
+    statuses = _statuses(found.summary) if found.summary else [
+        (SampleState.MISCLASSIFIED.words, "clean", "") if target != answer else ("", "", "")
+        for target, answer in zip(targets, clean, strict=True)
+    ]  # fmt: skip
     rows = []
     for i, name in enumerate(names):
-        status, by, distance = ("misclassified", "clean", "") if targets[i] != clean[i] else statuses[i]
+        status, by, distance = statuses[i]
         rows.append(
             SampleRow(
                 name,
@@ -51,34 +54,30 @@ def samples_appendix(found: Found) -> Samples | None:
 
 def _note(found: Found, total: int) -> str:
     where = f" The status is that at {layers(found.summary)[0].budget}." if found.summary else ""
-    words = (
-        f"{total} samples.{where} Broken: an input within the budget with another answer is on disk. Verified: a verifier excluded "
-        "one. Not known: neither; no attack that ran broke it, which proves nothing."
-    )
+    words = f"{total} samples.{where} {'; '.join(state.meaning for state in SampleState)}."
     return f"{words} {thumbnails_note(found.pictures, total)}".strip()
 
 
-def _statuses(summary: Artifacts | None, n: int) -> list[tuple[str, str, str]]:
-    """(status, who decided, distance) of each sample that is right at first."""
-    if summary is None:
-        return [("", "", "")] * n
+def _statuses(summary: Artifacts) -> list[tuple[str, str, str]]:
+    """Return (state, who decided, distance) of each sample."""
     names = options_of_summary(summary.metadata).assessments
-    columns = ("verdicts", "certified_verdicts", "worst_by", "certified_by", "perturbation_distance")
-    verdicts, certificates, worst_by, certified_by, distances = (summary.tensor(key).tolist() for key in columns)
+    states = states_of(summary.data, summary.tensor("clean_predictions"), summary.tensor("targets")).tolist()
+    worst_by, certified_by, distances = (
+        summary.tensor(key).tolist() for key in ("worst_by", "certified_by", "perturbation_distance")
+    )
 
     def who(index: int) -> str:
         return names[index] if 0 <= index < len(names) else ""
 
-    found = []
-    for i in range(n):
-        broken, verified = verdicts[i] == Verdict.ATTACK_SUCCEEDED, certificates[i] == Verdict.VERIFIED
-        if broken and verified:
-            found.append(("contradiction", f"{who(worst_by[i])} and {who(certified_by[i])}", f"{distances[i]:.4g}"))
-        elif broken:
-            found.append(("broken", who(worst_by[i]), f"{distances[i]:.4g}"))
-        else:
-            found.append(("verified", who(certified_by[i]), "") if verified else ("not known", "", ""))
-    return found
+    rows = []
+    for i, state in enumerate(list(SampleState)[code] for code in states):
+        by = {SampleState.MISCLASSIFIED: "clean", SampleState.CERTIFIED: who(certified_by[i])}.get(
+            state, who(worst_by[i])
+        )
+        if state is SampleState.BROKEN and who(certified_by[i]):
+            by += f", although certified by {who(certified_by[i])}"
+        rows.append((state.words, by, f"{distances[i]:.4g}" if state is SampleState.BROKEN else ""))
+    return rows
 
 
 def _results(artifacts: Artifacts, classes: list[str]) -> dict[str, SampleResult]:

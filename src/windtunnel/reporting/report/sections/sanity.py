@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from windtunnel.core.findings import FindingRecord, Status, counts, in_words
 from windtunnel.core.findings import Severity as Level
-from windtunnel.core.gate import Decision, GateResult
-from windtunnel.evaluation.gate.table import SIGN
+from windtunnel.core.gate import ConditionStatus, Decision, GateResult
+from windtunnel.evaluation.gate.table import NO_CONDITION, SIGN
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.reporting.report.words import listed, short
 
@@ -123,22 +123,47 @@ def _result(row: FindingRecord) -> str:
 
 
 def gate_line(gate: GateResult | None) -> Finding:
-    """The gate's decision in one line, for page one."""
+    """Return the gate's decision in one line, for page one."""
     if gate is None:
         return Finding("warning", "Gate: not decided yet.")
-    severity, words = _DECISIONS[gate.decision]
-    failed = [row.name for row in gate.conditions if not row.holds]
-    if failed:
-        seen = f" Not met: {', '.join(failed)}."
-    else:
-        seen = f" {len(gate.conditions)} conditions hold." if gate.conditions else " It has no conditions."
-    return Finding(severity, f"Gate: {gate.decision}. {words}{seen}")
+    severity, sentence = _decision(gate)
+    named: dict[ConditionStatus, list[str]] = {}
+    for row in gate.conditions:
+        named.setdefault(row.status, []).append(row.name)
+    parts = [
+        f"{title}: {', '.join(named[status])}."
+        for status, title in (
+            (ConditionStatus.REFUSED, "Refused, no estimate"),
+            (ConditionStatus.FAILS, "Not met"),
+            (ConditionStatus.NOT_APPLICABLE, "Not applicable, no champion"),
+        )
+        if status in named
+    ]
+    if ConditionStatus.HOLDS in named and not {ConditionStatus.REFUSED, ConditionStatus.FAILS} & named.keys():
+        parts.insert(0, f"{len(named[ConditionStatus.HOLDS])} conditions hold.")
+    return Finding(severity, " ".join((f"Gate: {gate.decision}.", sentence, *parts)))
+
+
+def _decision(gate: GateResult) -> tuple[Severity, str]:
+    """Return the colour and the sentence of a decision; grey where no condition is set or none applies."""
+    if gate.is_empty:
+        return "none", f"{NO_CONDITION.capitalize()}: it says nothing about the model."
+    if all(row.status is ConditionStatus.NOT_APPLICABLE for row in gate.conditions):
+        return "none", "No condition applies: it says nothing about the model."
+    if gate.decision is Decision.UNSOUND and not gate.hard_failures:
+        return "invalid", "The run has no estimate of a number that a condition is about."
+    if (
+        any(row.status is ConditionStatus.NOT_APPLICABLE for row in gate.conditions)
+        and gate.decision is Decision.PASSED
+    ):
+        return "info", "The model meets every condition of the gate that applies."
+    return _DECISIONS[gate.decision]
 
 
 def gate_section(gate: GateResult) -> Section:
-    """The decision in words, and every condition."""
-    severity, words = _DECISIONS[gate.decision]
-    blocks: list[Block] = [Finding(severity, words)]
+    """The decision in sentence, and every condition."""
+    severity, sentence = _decision(gate)
+    blocks: list[Block] = [Finding(severity, sentence)]
     if gate.conditions:
         with_reason = any(row.reason for row in gate.conditions)
         header = ("condition", "value", "interval", "threshold", "result", *(["reason"] if with_reason else []))
@@ -148,7 +173,7 @@ def gate_section(gate: GateResult) -> Section:
                 short(row.value),
                 f"[{row.interval[0]:.4g}, {row.interval[1]:.4g}]" if row.interval else "",
                 f"{SIGN[row.bound]} {short(row.threshold)}",
-                "holds" if row.holds else "does not hold",
+                row.status.value,
                 *([short(row.reason, 200)] if with_reason else []),
             )
             for row in gate.conditions

@@ -84,6 +84,8 @@ def _within(summary: Artifacts, layer: Layer) -> str:
     attacked, verified = layer.worst_case, layer.certified
     worst, low = attacked.value if attacked else 0.0, verified.value if verified else 0.0
     limits = bracket(attacked.limits) if attacked else ""
+    if attacked and layer.n_attacked < layer.n:
+        return _partly(layer, right)
     if not attacked and not verified:
         return f"Nothing was attacked and nothing was verified within {layer.budget}: its robustness is not known."
     if attacked and worst == 0:
@@ -109,6 +111,20 @@ def _within(summary: Artifacts, layer: Layer) -> str:
     )
 
 
+def _partly(layer: Layer, right: str) -> str:
+    """State what is known where the attacks of the global budget drew some of the samples."""
+    assert layer.worst_case is not None
+    worst, verified = layer.worst_case, layer.certified
+    first = " These are the first samples, so that this is no estimate for all." if layer.only_first else ""
+    sentence = (
+        f"{layer.n_attacked} of {layer.n} samples were attacked within {layer.budget}: it {right} on at most {worst} of these."
+        f"{first}"
+    )
+    sentence += f" Of the same samples {verified} are verified." if verified else " Nothing was verified."
+    low, high = layer.certified_all.value if layer.certified_all else 0.0, layer.robust_accuracy_at_most
+    return f"{sentence} Of all {layer.n} it {right} on at least {low:.1%} and at most {high or 0:.1%}."
+
+
 def _other_budgets(summary: Artifacts) -> str:
     """A clause per further budget, with what is known there."""
     others = layers(summary)[1:]
@@ -124,5 +140,6 @@ def _clause(layer: Layer) -> str:
     elif worst:
         share = f"at most {worst.value:.1%}" if worst.value else "none"
     else:
-        share = f"at least {low.value if low else 0:.1%}"
-    return f"{share} at {layer.budget}"
+        share = f"at least {low.value:.1%}" if low else "nothing is known"
+    part = f" of the {layer.n_attacked} attacked" if 0 < layer.n_attacked < layer.n else ""
+    return f"{share}{part} at {layer.budget}"

@@ -13,11 +13,12 @@ from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective
 from windtunnel.core.distances import distance
 from windtunnel.core.epsilons import epsilon_text
+from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.core.sandwich import Layer
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import class_name, listed, region
+from windtunnel.reporting.report.words import answer_name, class_name, listed, region
 
 SAMPLES = 3
 _SEES = {
@@ -100,7 +101,8 @@ def _size(found: Found, layer: Layer) -> PictureGrid | None:
         cells.append(_nearest(found, base, i, target))
     caption = (
         f"What {layer.budget} looks like on three of the samples: clean, with a random change of the full size, and the nearest known "
-        "adversarial example with its answer and distance."
+        "adversarial example with its answer and distance"
+        f"{'' if any(cells[2::3]) else '; none was found of these'}."
     )
     return PictureGrid(caption, tuple(header), (("", tuple(cells)),), small=True)
 
@@ -111,7 +113,10 @@ def _nearest(found: Found, base: Artifacts, i: int, target: str) -> Picture | No
     answers, distances = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
     if pictures is None or image is None or not isinstance(answers, Tensor) or not isinstance(distances, Tensor):
         return None
-    words = f"{target} → {class_name(base.class_names, int(answers[i]))}, {float(distances[i]):.2g}"
+    states = states_of(base.data, base.tensor("clean_predictions"), base.tensor("targets"))
+    if states[i] != SampleState.BROKEN.code:
+        return None  # what stands there is the clean image
+    words = f"{target} → {answer_name(base.class_names, int(answers[i]))}, {float(distances[i]):.2g}"
     return picture(image, f"nearest known example of {pictures.names[i]}: {words}", words)
 
 

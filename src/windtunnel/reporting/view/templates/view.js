@@ -128,9 +128,10 @@ async function apply() {
       }
     }
     if (flip) {
-      // Without an assessment the status counts: broken or misclassified is lost.
-      const [a, b] = pair ? pair.map((s) => held(columns.get(s).verdict[i])) : [first, last].map((s) => s[i] === 2 || s[i] === 3);
-      if (pair ? columns.get(pair[0]).verdict[i] === 0 || columns.get(pair[1]).verdict[i] === 0 : first[i] === 0 || last[i] === 0) continue;
+      // Without an assessment the status counts: broken or misclassified is lost; of a sample not attacked nothing is known.
+      const known = (s) => s[i] !== 0 && core.status_names[s[i]] !== "not attacked";
+      const [a, b] = pair ? pair.map((s) => held(columns.get(s).verdict[i])) : [first, last].map((s) => ["certified", "survived"].includes(core.status_names[s[i]]));
+      if (pair ? columns.get(pair[0]).verdict[i] === 0 || columns.get(pair[1]).verdict[i] === 0 : !known(first) || !known(last)) continue;
       if (a === b || (flip === "lost" && !a) || (flip === "gained" && a)) continue;
     }
     if (find && !core.names[i].toLowerCase().includes(find)) continue;
