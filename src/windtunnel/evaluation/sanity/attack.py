@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -148,22 +150,34 @@ def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor
 def attack_did_something(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that returns its input reports the clean accuracy as robustness.
 
-    Flags an attack that left more than the threshold of its samples unbroken and unchanged. Ensembles, AutoAttack's members
-    and query attacks return the clean input where they failed; for them it is the samples about which the model was not
+    Flags an attack that left more than the threshold of its samples unbroken and unchanged: HARD where no other attack at the same
+    budget changed them, or broke them before; else WARN, since that attack is weak and the worst case stands. Ensembles, AutoAttack's
+    members and query attacks return the clean input where they failed; for them it is the samples about which the model was not
     asked once that count. An attack that finds its own distance and finds nothing is D10's business.
     """
     need_several_answers(evidence)
-    shares = {}
+    idle: dict[str, tuple[Assessment, Tensor, float]] = {}
+    active: dict[str, Tensor] = {}
     for assessment in evidence.attacks(lambda p: not p.minimum_norm):
         tried = assessment.tried & assessment.right
         if not tried.any():
             continue
         moved = assessment.distance(Norm.L0) > 0
-        idle = ~moved if assessment.shows_failures else assessment.asked < 1
-        shares[assessment.name] = float((idle & ~assessment.succeeded)[tried].double().mean())
-    if not shares:
+        still = (~moved if assessment.shows_failures else assessment.asked < 1) & ~assessment.succeeded & tried
+        active[assessment.name] = evidence.everywhere(assessment, (tried & ~still) | assessment.succeeded)
+        share = int(still.sum()) / int(tried.sum())
+        idle[assessment.name] = (assessment, evidence.everywhere(assessment, still), share)
+    if not idle:
         raise NotApplicable("no attack was tried on any sample")
-    return largest(shares, limit, "unchanged inputs from")
+    result = largest({name: share for name, (_, _, share) in idle.items()}, limit, "unchanged inputs from")
+    uncovered = 0.0  # largest share of an attack's samples that it left unchanged, and that no other attack changed
+    for name in result.assessments:
+        assessment, still, _ = idle[name]
+        for other, (attack, _, _) in idle.items():
+            if other != name and attack.region == assessment.region:
+                still = still & ~active[other]
+        uncovered = max(uncovered, int(still.sum()) / int((assessment.tried & assessment.right).sum()))
+    return replace(result, severity=None if uncovered > limit else Severity.WARN)
 
 
 @check(

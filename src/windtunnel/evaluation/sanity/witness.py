@@ -43,7 +43,9 @@ _ROUNDING = 1e-5  # of the largest logit: an example of a certified sample needs
 class Claim:
     """What a run claims at one budget of N samples: which survived its attacks and which are certified, (N,) bool.
 
-    attacked: number of samples in the draws of the attacks. names: the assessments that make the claim.
+    attacked: number of samples in the draws of the attacks. names: the assessments that make the claim. headline: whether the gate
+    and the headline read it: the run's own budget, or one that an attack was given as its epsilon. Attacks that minimise the
+    distance alone report distances there.
     """
 
     region: Region
@@ -51,6 +53,7 @@ class Claim:
     certified: Tensor
     attacked: int
     names: tuple[str, ...]
+    headline: bool
 
     @property
     def words(self) -> str:
@@ -111,6 +114,7 @@ def claims_of(evidence: Evidence) -> list[Claim]:
     everything = [p.artifacts for p in evidence.assessments]
     attacks = [p.artifacts for p in evidence.assessments if p.family != "sweeps"]
     own = Region(evidence.params.budget.norm, evidence.params.budget.epsilon)
+    minimum_norm = {p.name for p in evidence.assessments if p.minimum_norm}
     balls = {own} | {
         region for artifacts in attacks if (region := region_of(artifacts)) is not None and region.epsilon > 0
     }
@@ -123,7 +127,10 @@ def claims_of(evidence: Evidence) -> list[Claim]:
         if (survived | certified).any():
             names = [draw.name for draw in drawn_by.draws]
             names += [everything[i].name for i in known.certified_by[certified].unique().tolist()]
-            claims.append(Claim(region, survived, certified, int(drawn_by.drawn.sum()), tuple(dict.fromkeys(names))))
+            headline = region == own or bool({d.name for d in drawn_by.draws} - minimum_norm)
+            claims.append(
+                Claim(region, survived, certified, int(drawn_by.drawn.sum()), tuple(dict.fromkeys(names)), headline)
+            )
     if not claims:
         raise NotApplicable("no budget at which a sample survived an attack or is certified")
     return claims
@@ -221,13 +228,16 @@ def witness_finds_nothing(evidence: Evidence, limit: float) -> CheckResult:
     examples made on a surrogate (`sanity.surrogate`, or a small student of the model). It makes at most a fifth of the passes of the
     run's attacks, or 20 x 200 where that is more; `sanity.queries` bounds what a Python function is asked. WARN where the lower 95 %
     bound of (share of the tried samples that it broke x share that survived) is above the threshold, HARD above 10 points, and HARD
-    for any certified sample that it breaks. The examples are stored: robustness_data.pt of the checks, key `witness`.
+    for any certified sample that it breaks. Where only attacks that minimise the distance worked at a budget other than the run's own it
+    is WARN: they report distances. The examples are stored: robustness_data.pt of the checks, key `witness`.
     """
     found = testimonies(evidence)
     false = [_false_certificates(evidence, one) for one in found]
     bad = [(one, wrong) for one, wrong in zip(found, false, strict=True) if wrong.any() or one.lower_bound > limit]
     worst = max(found, key=lambda one: one.lower_bound)
-    hard = any(wrong.any() for wrong in false) or worst.lower_bound > NOT_VALID
+    hard = any(wrong.any() for wrong in false) or any(
+        one.lower_bound > NOT_VALID and one.claim.headline for one in found
+    )
     passes, tried = sum(int(one.found.passes.sum()) for one in found), sum(len(one.indices) for one in found)
     reasons = {one.claim.words: _words(evidence, one, wrong) for one, wrong in bad}
     each = {name: reasons[one.claim.words] for one, _ in bad for name in one.claim.names}
