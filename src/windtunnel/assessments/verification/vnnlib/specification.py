@@ -6,6 +6,7 @@ variables X_0, X_1, ... are elements of one tensor, and are rewritten before. So
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from windtunnel.core.errors import UserError
+from windtunnel.boundary.files import path_text, read_text
+from windtunnel.core.errors import UserError, shown
 
 _COMMENT = re.compile(r";[^\n]*")
 _DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
 _VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
+_INDEX = re.compile(r"\b[XY]_0*(\d+)\b")
+_SHAPE = re.compile(r"declare-(?:input|output|hidden)\s+\w+\s+\w+\s+\[([^\]]*)\]")
+_DIGITS = re.compile(r"(\d+\.?\d*|\.\d+)(?:[eE][-+]?0*(\d+))?")
 _NUMBER = re.compile(r"(?<![\w.\[,<])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.\],>])")
+
+
+MAX_BYTES = 2**28  # of text, unpacked; the largest of the competitions have some 10 MB
+MAX_VARIABLES, MAX_DIGITS, MAX_EXPONENT = 1_000_000, 300, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +63,13 @@ def read_specifications(path: Path) -> list[Specification]:
         raise UserError(
             f"{path}: reading VNN-LIB needs the package vnnlib: pip install 'windtunnel[vnnlib]'"
         ) from error
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
+    text = read_text(path, max_bytes=MAX_BYTES, gunzip=True)
     try:
-        query = vnnlib.parse_query_string(_as_version_2(path.read_text()))
+        query = vnnlib.parse_query_string(_as_version_2(path, text))
         cases = vnnlib.compat.transform(query)
-    except vnnlib.VNNLibException as error:
+    except UserError:
+        raise
+    except Exception as error:  # vnnlib's C++ code raises IndexError and more beside its own
         raise UserError(
             f"{path}: not VNN-LIB of boxes and linear outputs ({' '.join(str(error).split())[:200]})"
         ) from error
@@ -73,6 +83,10 @@ def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
     if not bool((low.isfinite() & high.isfinite()).all()):
         variable = int((~(low.isfinite() & high.isfinite())).nonzero()[0])
         raise UserError(f"{path}: input {variable} has no bound below or above; every input needs both")
+    if bool((torch.maximum(low.abs(), high.abs()) > torch.finfo(torch.float32).max).any()):
+        raise UserError(
+            f"{path}: an input has a bound beyond 3.4e38, the range of float32, in which the graph computes"
+        )
     if bool((low > high).any()):
         raise UserError(f"{path}: the lower bound of input {int((low > high).nonzero()[0])} exceeds the upper one")
     wide = [polytope for polytope in case.output_constraints if len(polytope.rhs) != 1]
@@ -87,9 +101,24 @@ def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
     return Specification(low, high, rows, limits)
 
 
-def _as_version_2(text: str) -> str:
-    """Version 1 as version 2, and every number without an exponent, which vnnlib 1.0.2 does not read."""
+def _as_version_2(path: Path, text: str) -> str:
+    """Return version 1 as version 2, and every number without an exponent, which vnnlib 1.0.2 does not read.
+
+    Raises UserError for an index or a number beyond all limits: a few bytes of text would need gigabytes.
+    """
     text = _COMMENT.sub("", text)
+    for digits in _INDEX.findall(text):
+        if len(digits) > 12 or int(digits) >= MAX_VARIABLES:
+            raise UserError(f"{path_text(path)}: a variable has the index {shown(digits)}; {MAX_VARIABLES - 1} at most")
+    for sides in _SHAPE.findall(text):
+        if math.prod(int(side[:20]) for side in sides.split(",") if side.strip().isdecimal()) > MAX_VARIABLES:
+            raise UserError(f"{path_text(path)}: declares {shown(sides)} values; {MAX_VARIABLES} at most")
+    for number, exponent in _DIGITS.findall(text):
+        if len(number) > MAX_DIGITS or len(exponent) > 3 or int(exponent or 0) > MAX_EXPONENT:
+            given = shown(number + (f"e{exponent}" if exponent else ""))
+            raise UserError(
+                f"{path_text(path)}: {given} has more than {MAX_DIGITS} digits or an exponent beyond {MAX_EXPONENT}"
+            )
     found = _DECLARED.findall(text)
     if found:
         sizes = {

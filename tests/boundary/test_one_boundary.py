@@ -1,0 +1,210 @@
+"""Nothing outside `boundary` opens, parses, imports or converts what a user gave: held for code that does not exist yet.
+
+A call from the list below fails this test wherever it stands, unless its file is exempt for that call, with a reason.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "windtunnel"
+# Functions by their full name, after imports are resolved; a trailing * stands for everything below a module.
+FUNCTIONS = {
+    "open", "io.open", "os.open", "gzip.open", "bz2.open", "lzma.open", "numpy.load", "numpy.loadtxt", "numpy.genfromtxt",
+    "numpy.fromfile", "numpy.memmap", "torch.load", "torch.jit.load", "torch.export.load", "torch.hub.load",
+    "safetensors.safe_open", "safetensors.torch.load_file", "json.load", "json.loads", "yaml.load", "yaml.safe_load",
+    "ruamel.yaml.YAML", "tomllib.load", "tomllib.loads", "csv.reader", "csv.DictReader", "pickle.load", "pickle.loads",
+    "cloudpickle.load", "cloudpickle.loads", "onnx.load", "onnx.load_model", "onnx.load_from_string", "onnx.parser.*",
+    "onnxruntime.InferenceSession", "PIL.Image.open", "zipfile.ZipFile", "zipfile.is_zipfile", "tarfile.open",
+    "importlib.import_module", "__import__", "runpy.run_path", "runpy.run_module", "importlib.util.spec_from_file_location",
+    "exec", "eval", "compile", "urllib.request.urlopen", "requests.get", "sqlite3.connect", "shutil.unpack_archive",
+    "vnnlib.parse_query_string", "xml.etree.ElementTree.parse", "xml.etree.ElementTree.fromstring", "timm.create_model", "pandas.read_csv",
+}  # fmt: skip
+# Methods of any object: of paths, models of pydantic, classes of transformers.
+METHODS = {"read_text", "read_bytes", "model_validate_json", "from_pretrained", "open", "load_state_dict"}
+# An `open` of these is no file.
+NO_FILES = {"webbrowser"}
+
+# Our own files are read by their types, and a few calls read the system, our own code or a library's data.
+EXEMPT: dict[str, tuple[set[str], str]] = {
+    "core/artifacts.py": ({"torch.load", "zipfile.ZipFile", ".open"}, "robustness_data.pt, the type of our own file"),
+    "core/files.py": ({".open", "json.loads", ".read_text"}, "JSON files of ours, and digests of any bytes"),
+    "core/series.py": ({".open"}, "writes CSV files of ours"),
+    "core/scratch.py": ({"numpy.memmap"}, "a temporary file of ours without a name"),
+    "core/limits.py": ({".read_text"}, "/proc of the system"),
+    "core/placement.py": (
+        {"ruamel.yaml.YAML"},
+        "the git-ignored local file that places workers, needed below boundary",
+    ),
+    "core/plugins.py": ({"importlib.import_module"}, "records of installed packages, which name their modules"),
+    "core/references.py": (
+        {"importlib.import_module"},
+        "the one place that imports module:function of a user; core.plugins needs it",
+    ),
+    "core/executors/crew.py": ({".open"}, "opens work of ours in a worker"),
+    "core/executors/mapped.py": ({".read_text", "numpy.memmap"}, "/proc of the system, and scratch files of ours"),
+    "core/executors/on_ray.py": ({".open", "pickle.loads"}, "messages of our own workers"),
+    "core/executors/processes.py": ({".open", "pickle.loads"}, "messages of our own workers"),
+    "core/executors/shipping.py": ({".open", "pickle.loads", "cloudpickle.loads"}, "messages of our own workers"),
+    "assessments/figures/paint.py": ({"PIL.Image.open"}, "a PNG that it has just drawn"),
+    "assessments/figures/registry.py": ({"importlib.import_module"}, "modules of ours, by the records of families"),
+    "assessments/run.py": ({"importlib.import_module"}, "figures by the registry, which knows them"),
+    "assessments/verification/assess.py": ({".open"}, "radii that are still searched, no file"),
+    "assessments/verification/search_radii.py": ({".open"}, "radii that are still searched, no file"),
+    "assessments/verification/marabou.py": ({".read_bytes"}, "a graph that it has just exported"),
+    "assessments/verification/memory.py": ({".read_text"}, "/sys of the system"),
+    "assessments/verification/onnx_graph.py": (
+        {"onnx.load", "onnxruntime.InferenceSession"},
+        "the graph `train` copied after checking",
+    ),
+    "assessments/verification/spread.py": ({".model_validate_json"}, "notes of our own workers"),
+    "assessments/verification/vnnlib/specification.py": (
+        {"vnnlib.parse_query_string"},
+        "parses text that boundary has read",
+    ),
+    "cli/main.py": ({"os.open"}, "/dev/null"),
+    "cli/ui.py": ({"urllib.request.urlopen"}, "asks the server that it has just started whether it is up"),
+    "operations/direct/result.py": ({".read_bytes"}, "a figure of ours"),
+    "operations/dvc_files.py": (
+        {".open", ".read_text", "json.loads", "ruamel.yaml.YAML"},
+        "files of DVC's that it tests for damage",
+    ),
+    "operations/dvc_lock.py": ({".read_text", "ruamel.yaml.YAML"}, "dvc.lock"),
+    "operations/evaluator.py": ({".read_bytes"}, "artifacts of ours"),
+    "operations/evidence/pack.py": ({".read_bytes", "zipfile.ZipFile", "ruamel.yaml.YAML"}, "packs files of ours"),
+    "operations/evidence/verify.py": (
+        {".read_bytes", ".read_text", "json.loads"},
+        "is packed alone, and has no windtunnel beside it",
+    ),
+    "operations/params_file.py": (
+        {"ruamel.yaml.YAML", "json.loads"},
+        "keeps comments of a text that boundary has read",
+    ),
+    "operations/project/choose.py": ({"ruamel.yaml.YAML"}, "writes"),
+    "operations/project/graph.py": ({"ruamel.yaml.YAML"}, "writes"),
+    "operations/project/write.py": (
+        {".model_validate_json"},
+        "the record of init, read by boundary; what it says is not trusted",
+    ),
+    "operations/resolve/memory.py": ({".read_bytes", ".model_validate_json"}, "a file of ours below .cache"),
+    "operations/resolve/redraw.py": ({".read_bytes"}, "a file of ours"),
+    "operations/resolve/source.py": ({".read_bytes"}, "source code of installed packages"),
+    "operations/resolve/status.py": ({".read_bytes", "json.loads"}, "resolved files"),
+    "operations/retrain/champion.py": (
+        {".open", "ruamel.yaml.YAML"},
+        "keeps comments of a text that boundary has read",
+    ),
+    "operations/retrain/lock.py": ({".read_text"}, "a lock file of ours"),
+    "operations/revisions.py": ({".read_text", "json.loads"}, "directories in DVC's cache"),
+    "operations/stages/run.py": ({"importlib.import_module"}, "our own stages"),
+    "operations/tracking/recall.py": ({".read_bytes"}, "files of ours"),
+    "operations/tracking/registry.py": (
+        {"onnx.load", "json.loads"},
+        "the graph that `train` copied after checking; a tag of ours",
+    ),
+    "operations/tracking/state.py": ({".read_bytes", "zipfile.is_zipfile"}, "files of ours"),
+    "operations/tracking/store.py": (
+        {".read_text", "sqlite3.connect"},
+        "texts of ours to be logged; the tracking store",
+    ),
+    "operations/trial.py": ({".read_text"}, "/proc and /sys of the system"),
+    "reporting/report/figures.py": ({"PIL.Image.open"}, "figures of ours"),
+    "reporting/view/site.py": ({".read_bytes"}, "templates of this package"),
+}
+
+
+def calls(tree: ast.Module) -> list[tuple[int, str]]:
+    """Every listed call of a module: (line, name)."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    found = []
+    ours = {
+        id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _imports_what_the_code_names(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in ours:
+            continue
+        # Not only calls: `map(json.loads, lines)` passes the function on.
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            full = _full_name(node, names)
+            if full in FUNCTIONS or any(full.startswith(f[:-1]) for f in FUNCTIONS if f.endswith("*")):
+                found.append((node.lineno, full))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+            owner = _full_name(node.func.value, names)
+            if owner not in NO_FILES and f"{owner}.{node.func.attr}" not in FUNCTIONS:
+                found.append((node.lineno, f".{node.func.attr}"))
+    return found
+
+
+def _imports_what_the_code_names(node: ast.Call) -> bool:
+    """True for `import_module("cv2")` and `import_module(f"windtunnel.{name}")`: no user names these."""
+    if not ast.unparse(node.func).endswith("import_module") or not node.args:
+        return False
+    first = node.args[0]
+    start = first.values[0] if isinstance(first, ast.JoinedStr) and first.values else first
+    return isinstance(start, ast.Constant) and (start is first or str(start.value).startswith("windtunnel."))
+
+
+def _full_name(node: ast.expr, names: dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return names.get(node.id, node.id if node.id in FUNCTIONS else f"local.{node.id}")
+    if isinstance(node, ast.Attribute):
+        return f"{_full_name(node.value, names)}.{node.attr}"
+    return "local"
+
+
+def offences(path: Path, text: str) -> list[str]:
+    """The calls of a file that only `boundary` may make."""
+    relative = path.relative_to(SOURCE).as_posix()
+    allowed = EXEMPT.get(relative, (set(), ""))[0]
+    if relative.startswith("boundary/"):
+        return []
+    return [f"{relative}:{line}: {name}" for line, name in calls(ast.parse(text)) if name not in allowed]
+
+
+def test_only_the_boundary_reads_what_comes_from_outside():
+    found = [line for path in sorted(SOURCE.rglob("*.py")) for line in offences(path, path.read_text(encoding="utf-8"))]
+    assert not found, "read it through windtunnel.boundary, or add an exemption with its reason:\n" + "\n".join(found)
+
+
+def test_every_exemption_is_needed_and_has_a_reason():
+    for relative, (allowed, reason) in EXEMPT.items():
+        made = {name for _, name in calls(ast.parse((SOURCE / relative).read_text(encoding="utf-8")))}
+        assert allowed <= made, f"{relative}: {allowed - made} is not called any more; take the exemption back"
+        assert len(reason) > 10, relative
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open(p)",
+        "p.read_text()",
+        "import numpy as np\nnp.load(p)",
+        "from numpy import load as get\nget(p)",
+        "import torch\ntorch.load(p)",
+        "from json import loads\nmap(loads, lines)",
+        "import json\njson.loads(t)",
+        "from ruamel.yaml import YAML\nYAML(typ='safe').load(t)",
+        "import onnx\nonnx.load(p)",
+        "from PIL import Image\nImage.open(p)",
+        "from importlib import import_module\nimport_module(n)",
+        "import importlib\nimportlib.import_module(n)",
+        "Model.from_pretrained(p)",
+        "with p.open() as f: pass",
+        "Record.model_validate_json(t)",
+        "import zipfile\nzipfile.ZipFile(p)",
+        "import vnnlib\nvnnlib.parse_query_string(t)",
+        "def f():\n    import pickle\n    return pickle.loads(b)",
+    ],
+)
+def test_such_a_call_is_found_wherever_it_is_added(line):
+    assert offences(SOURCE / "operations" / "added.py", line)
+    assert not offences(SOURCE / "boundary" / "added.py", line)
