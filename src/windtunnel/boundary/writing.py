@@ -14,6 +14,11 @@ from windtunnel.core.files import replacing
 
 # Files that no output may replace, whatever it is called: they are the user's or DVC's.
 _PROTECTED_NAMES = frozenset({"params.yaml", "dvc.yaml", "dvc.lock", ".dvcignore", ".gitignore", ".windtunnel.json"})
+# What inputs end in: never the suffix of an output that replaces a file, unless it is named.
+_INPUT_SUFFIXES = frozenset({
+    ".csv", ".dvc", ".gz", ".idx", ".ipynb", ".json", ".npy", ".npz", ".onnx", ".pt", ".pt2", ".pth", ".ckpt", ".py",
+    ".safetensors", ".toml", ".vnnlib", ".yaml", ".yml", ".jpg", ".jpeg", ".png", ".db",
+})  # fmt: skip
 _PROTECTED_FOLDERS = frozenset({".git", ".dvc"})
 
 
@@ -59,7 +64,11 @@ def check_output(
             raise UserError(f"{name}: is there and no regular file; another name is needed")
         allowed = tuple(suffixes)
         if allowed and real.suffix.lower() not in allowed:
-            raise UserError(f"{name}: is there and does not end in {' or '.join(allowed)}; it is not overwritten")
+            raise UserError(
+                f"{name}: is there and does not end in {' or '.join(filter(None, allowed))}; it is not overwritten"
+            )
+        if not allowed and not of_project and real.suffix.lower() in _INPUT_SUFFIXES:
+            raise UserError(f"{name}: is there and may be an input, by its suffix; it is not overwritten")
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
     return path

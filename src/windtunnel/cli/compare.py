@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from windtunnel.cli.output import OutputFile
+
 if TYPE_CHECKING:
     from windtunnel.reporting.compare.comparison import Comparison
     from windtunnel.reporting.compare.document import Part
@@ -22,7 +24,7 @@ _WIDTH = 120  # where there is no terminal that has one
 @click.command()
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, for the comment of a pull request.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write HTML with pictures to FILE.")
+@click.option("--html", type=OutputFile(".html", ".htm"), help="Also write HTML with pictures to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
 def compare(*, runs: tuple[str, ...], as_markdown: bool, html: Path | None, as_json: bool) -> None:
     """Compare runs with the first: params and metrics that differ, paired statistics, and which samples flipped.

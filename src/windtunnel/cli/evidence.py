@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from windtunnel.cli.output import OutputFile
+
 
 @click.command()
-@click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("evidence.zip"), show_default=True
-)
+@click.option("--output", type=OutputFile(".zip"), default=Path("evidence.zip"), show_default=True)
 @click.option(
     "--sign", "key", type=click.Path(path_type=Path, dir_okay=False), help="Sign it with this OpenSSH key (Ed25519)."
 )

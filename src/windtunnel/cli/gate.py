@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
 from windtunnel.core.gate import ConditionStatus, GateResult, read_gate
 from windtunnel.core.layout import GATE
@@ -20,9 +21,7 @@ _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE
 @click.command()
 @click.option("--markdown", "as_markdown", is_flag=True, help="As Markdown, for a comment on a pull request.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
-@click.option(
-    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Also write a JUnit test report to FILE."
-)
+@click.option("--junit", type=OutputFile(".xml"), help="Also write a JUnit test report to FILE.")
 @click.pass_context
 def gate(ctx: click.Context, *, as_markdown: bool, as_json: bool, junit: Path | None) -> None:
     """Print the gate's decision of the last run: each condition, what was found, and whether it holds.

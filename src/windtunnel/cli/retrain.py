@@ -11,12 +11,17 @@ from pathlib import Path
 import click
 
 from windtunnel.boundary.params import load_params
+from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import InfrastructureError
 from windtunnel.core.files import replacing
 
 
 @click.command()
-@click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary, as Markdown, to this file.")
+@click.option(
+    "--summary",
+    type=OutputFile(".md", ".markdown", ".txt", ""),
+    help="Also write the summary, as Markdown, to this file.",
+)
 @click.option("--force", is_flag=True, help="Run it although nothing changed.")
 @click.option("--allow-dirty", is_flag=True, help="Although the work tree has changes that are not committed.")
 @click.pass_context

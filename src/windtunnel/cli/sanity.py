@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
+from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.findings import FindingRecord, Severity, Status, counts, in_words, overall, read_sanity
 from windtunnel.core.layout import SANITY
@@ -34,9 +35,7 @@ _COLOUR = {
 @click.option("--group", type=click.Choice(list(GROUPS)), help="Only the checks of one group.")
 @click.option("--flagged", is_flag=True, help="Only failures and warnings.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
-@click.option(
-    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Also write the HARD checks as a JUnit report."
-)
+@click.option("--junit", type=OutputFile(".xml"), help="Also write the HARD checks as a JUnit report.")
 def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bool, junit: Path | None) -> None:
     """Show the sanity checks of the last run: every check, its value against its threshold, and what to do.
 

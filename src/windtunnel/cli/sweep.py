@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--name", default="sweep", show_default=True, help="What the names of the experiments begin with.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many run at once.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the comparison as Markdown.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as HTML with pictures.")
+@click.option("--html", type=OutputFile(".html", ".htm"), help="Also write it as HTML with pictures.")
 def sweep(
     *, budgets: tuple[str, ...], sets: tuple[str, ...], name: str, jobs: int, as_markdown: bool, html: Path | None
 ) -> None:

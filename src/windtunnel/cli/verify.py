@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 import psutil
 
+from windtunnel.cli.output import OutputFile
+
 
 @click.command()
 @click.option("--vnnlib", "specification", type=click.Path(path_type=Path, dir_okay=False), help="The specification.")
@@ -16,7 +18,7 @@ import psutil
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds; without it work alone is limited."
 )
-@click.option("--result", type=click.Path(path_type=Path, dir_okay=False), help="Write the answer into this file too.")
+@click.option("--result", type=OutputFile(), help="Write the answer into this file too.")
 @click.option("--audit", metavar="NAME", help="Look again at the verdicts of a verification of the last run.")
 @click.option(
     "--verdicts", type=click.IntRange(min=0), default=20, show_default=True, help="How many are asked of another tool."
@@ -46,17 +48,22 @@ def verify(
         _audit(audit, verdicts)
         return
     from windtunnel.assessments.verification.vnnlib.instance import decide_instance
+    from windtunnel.boundary.writing import check_output
+    from windtunnel.core.files import replacing
     from windtunnel.params.verification import VerificationEntry
 
     assert specification is not None
     assert onnx is not None
+    if result is not None:
+        check_output(result, where="--result", inputs=[specification, onnx])
     limit = {} if timeout is None else {"timeout": timeout}
     entry = VerificationEntry.model_validate({"library": "windtunnel", "algorithm": "cascade", **limit})
     deadline = math.inf if timeout is None else _process_start() + timeout
     answer = decide_instance(onnx, specification, entry, deadline=deadline).text()
     click.echo(answer)
     if result is not None:
-        result.write_text(f"{answer}\n")
+        with replacing(result) as temporary:
+            temporary.write_text(f"{answer}\n", encoding="utf-8")
 
 
 def _process_start() -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
 
+from windtunnel.boundary.writing import writing
 from windtunnel.core.findings import FindingRecord, Severity, Status
 from windtunnel.core.gate import ConditionStatus, GateResult
 from windtunnel.evaluation.gate.table import NO_CONDITION
@@ -80,5 +81,5 @@ def write_junit(name: str, cases: Iterable[Case], path: Path) -> None:
         elif case.result == "skipped":
             ElementTree.SubElement(element, "skipped", message=reason)
     ElementTree.indent(suites)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+    with writing(path, where="--junit", suffixes=(".xml",)) as temporary:
+        ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)

@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from windtunnel.boundary.models.record import MODEL_JSON
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
+from windtunnel.boundary.writing import check_output
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, replacing
@@ -97,6 +98,9 @@ def write_evidence(path: Path, key: Path | None = None) -> Pack:
     """
     if path.suffix != ".zip":
         raise UserError(f"--output: {path}: a pack is a .zip, for example {path.with_suffix('.zip')}")
+    check_output(
+        path, where="evidence: --output", suffixes=(".zip",), inputs=[PARAMS_FILE, LOCK, *([key] if key else [])]
+    )
     params, raw = load_params(), read_params(PARAMS_FILE)
     names = ["clean", *(name for _, name, _ in entries(params))]
     folders = {name: ROBUSTNESS / name for name in names} | {"summary": SUMMARY, "sanity": SANITY}

@@ -11,6 +11,7 @@ import base64
 import textwrap
 from pathlib import Path
 
+from windtunnel.boundary.files import open_file
 from windtunnel.core.errors import UserError
 from windtunnel.operations.evidence.verify import MOST, NAMESPACE, signed_bytes
 
@@ -27,7 +28,7 @@ def sign(content: bytes, key: Path) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:
-        with key.open("rb") as file:
+        with open_file(key, where="--sign") as file:
             private = serialization.load_ssh_private_key(file.read(MOST), None)
     except TypeError as error:  # of an encrypted key; ssh-keygen takes the passphrase from a terminal or an agent
         command = f"ssh-keygen -Y sign -n {NAMESPACE.decode()} -f {key} digests.json"

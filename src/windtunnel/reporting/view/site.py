@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from windtunnel.assessments.figures.png import pixels_of, png_bytes
+from windtunnel.boundary.writing import writing
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.view.columns import Samples, Source, changed_images, collect, column, core, rows_at, tile_of
 
@@ -48,8 +49,8 @@ def write_site(runs: list[Run], folder: Path) -> Iterator[Path]:
     """Write every file of the page below `folder`; the page then opens from disk and asks nobody for anything."""
     for name, make in site(runs).items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(make())
+        with writing(path, where="--bundle", suffixes=(path.suffix,), inside=folder) as temporary:
+            temporary.write_bytes(make())
         yield path
 
 
