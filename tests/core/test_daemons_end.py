@@ -51,9 +51,10 @@ def test_a_signal_ends_daemons_and_nobody_else_s_processes(number):
 def test_a_sweep_drops_what_an_ended_one_has_left_in_the_queue_and_starts_with_the_mark(monkeypatch):
     called = []
     monkeypatch.setattr(experiments, "_queued", lambda: ["sweep-b"])
+    monkeypatch.setattr(experiments, "_drop_orphans", lambda: called.append(("drop", "orphans")))
     monkeypatch.setattr(experiments, "is_kept", lambda name: True)
     monkeypatch.setattr(experiments, "_dvc", lambda *words: called.append(words[:2]))
     monkeypatch.setattr(experiments.subprocess, "run", lambda words, **kwargs: called.append(kwargs["env"]))
     assert run_experiments([Experiment("sweep-a", ()), Experiment("sweep-b", ())], 1) == []
-    assert called[0] == ("queue", "remove")
+    assert called[:2] == [("queue", "remove"), ("drop", "orphans")]
     assert "WINDTUNNEL_STARTED_BY" in called[-1]

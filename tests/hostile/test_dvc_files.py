@@ -104,3 +104,16 @@ def test_dvc_itself_goes_on_after_the_repair(tmp_path, path):
     assert broken != 0
     assert [damage.path for damage in repair(tmp_path)] == [path]
     assert dvc("repro") == 0
+
+
+@pytest.mark.parametrize("path", [RWLOCK, LOCK])
+@pytest.mark.parametrize(
+    "words", ["check", "check --json", "status", "sweep --budget epsilon=0.1", "retrain", "evidence"]
+)
+def test_every_command_that_needs_dvc_names_the_repair_before_anything_else(here, path, words):
+    (here / "params.yaml").write_text("seed: 0\n")  # whatever else is wrong, DVC comes first
+    (here / path).write_text("")
+    ended = windtunnel(*words.split(), cwd=here)
+    assert ended.code == 2
+    assert f"{path.name}: is empty or cut, left by a kill; repair it by: windtunnel repair" in ended.out + ended.err
+    assert "Traceback" not in ended.err

@@ -14,6 +14,7 @@ import pytest
 from windtunnel.boundary import sqlite_store
 from windtunnel.boundary.sqlite_store import whole_store
 from windtunnel.core.credentials import without_credentials
+from windtunnel.core.errors import InfrastructureError
 
 MAKE = "import sys; from pathlib import Path; from windtunnel.boundary.sqlite_store import _migrate; _migrate(Path(sys.argv[1]))"
 
@@ -123,6 +124,21 @@ def test_a_kill_while_the_store_is_made_leaves_no_store_and_the_next_makes_one(t
     whole_store(path)
     assert experiments(path) == ["Default"]
     assert [p.name for p in tmp_path.iterdir() if "partial" in p.name] == []
+
+
+@pytest.mark.parametrize("path", ["/proc/nowhere/mlflow.db", "/proc/version", "/dev/null/mlflow.db", "/proc"])
+def test_a_store_that_cannot_be_written_is_one_line_at_once(path):
+    """MLflow tries to open it again for more than three minutes."""
+    started = time.monotonic()
+    with pytest.raises(InfrastructureError, match=f"tracking: {path}: cannot be written"):
+        whole_store(Path(path))
+    assert time.monotonic() - started < 5
+
+
+def test_a_store_that_another_process_writes_is_no_unwritable_one(copied):
+    with closing(sqlite3.connect(copied)) as database:
+        database.execute("begin immediate")
+        whole_store(copied)
 
 
 # --- credentials ---

@@ -10,6 +10,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def whole_store(path: Path) -> None:
     the migrations go on there, and the copy takes the store's place once they are through. The damaged file stays beside
     it as `<name>.damaged`. Raises InfrastructureError, in one line, where that fails too.
     """
+    _require_writable(path)
     if path in _SEEN or _is_whole(path):
         _SEEN.add(path)
         return
@@ -51,6 +53,25 @@ def whole_store(path: Path) -> None:
         if damaged:
             _set_aside(path)
         os.replace(partial, path)
+
+
+def _require_writable(path: Path) -> None:
+    """Raise InfrastructureError where the store cannot be written; MLflow would try again for minutes."""
+    try:
+        if path.exists():
+            with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=0)) as database:
+                database.execute("begin immediate")
+                database.execute("rollback")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):  # where SQLite keeps its journal
+            pass
+    except sqlite3.DatabaseError as error:
+        if any(
+            word in str(error) for word in ("readonly", "unable to open")
+        ):  # what is locked or damaged is handled later
+            raise InfrastructureError(f"tracking: {path}: cannot be written ({error})") from error
+    except OSError as error:
+        raise InfrastructureError(f"tracking: {path}: cannot be written ({error.strerror})") from error
 
 
 def _is_whole(path: Path) -> bool:

@@ -20,6 +20,7 @@ from windtunnel.core.plugins import families
 from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
+from windtunnel.operations.dvc_files import require_whole_files
 from windtunnel.params.load import check_whole, entries
 from windtunnel.params.schema import Params
 
@@ -90,6 +91,7 @@ def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = Fa
     if quiet:
         os.dup2(2, 1)  # stdout becomes stderr
     console = Console(quiet=quiet)
+    require_whole_files()
     raw = read_params(path)
     params = validate(raw, str(path))
     check_whole(path, raw)

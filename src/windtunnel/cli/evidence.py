@@ -29,10 +29,12 @@ def evidence(*, output: Path, key: Path | None) -> None:
     from windtunnel.boundary.mlflow_server import tracking_uri
     from windtunnel.boundary.params import load_params
     from windtunnel.core.credentials import reason_of, without_credentials
+    from windtunnel.operations.dvc_files import require_whole_files
     from windtunnel.operations.evidence.pack import write_evidence
     from windtunnel.operations.tracking.state import read_state
     from windtunnel.operations.tracking.store import tag_state
 
+    require_whole_files()
     pack = write_evidence(output, key)
     click.echo(f"evidence: {pack.n_files} files in {output}; root digest sha256:{pack.root}")
     click.echo("python verify.py checks them where it is unpacked; with --expect ROOT against this digest")

@@ -45,11 +45,13 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
       windtunnel retrain --summary reports/retrain.md
     """  # noqa: D301
     from windtunnel.boundary.mlflow_server import main_root
+    from windtunnel.operations.dvc_files import require_whole_files
     from windtunnel.operations.retrain.flow import retrain as flow
     from windtunnel.operations.retrain.lock import only_one
     from windtunnel.operations.retrain.summary import summary_markdown
     from windtunnel.operations.tracking.registry import open_registry
 
+    require_whole_files()
     with only_one(main_root() / ".cache" / "windtunnel"):
         registry = open_registry(load_params().tracking)
         # Stages run in other folders too, and all of them must log to one store.

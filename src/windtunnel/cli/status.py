@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from windtunnel.core.errors import UserError
-from windtunnel.operations.dvc_files import damaged_files
+from windtunnel.operations.dvc_files import require_whole_files
 from windtunnel.operations.resolve.status import Pending, pending_stages
 
 
@@ -24,8 +23,7 @@ def status(*, as_json: bool) -> None:
       windtunnel status
       windtunnel status --json
     """  # noqa: D301
-    if damaged := damaged_files():
-        raise UserError("\n".join(map(str, damaged)))
+    require_whole_files()
     pending = pending_stages()
     if as_json:
         click.echo(json.dumps([asdict(one) for one in pending], indent=2))

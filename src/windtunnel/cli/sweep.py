@@ -45,6 +45,7 @@ def sweep(
       windtunnel sweep --set model.train.recipe=standard,adversarial --html recipes.html
     """  # noqa: D301
     from windtunnel.cli.compare import show_comparison
+    from windtunnel.operations.dvc_files import require_whole_files
     from windtunnel.operations.experiments import grid, run_experiments
     from windtunnel.operations.revisions import run_at
     from windtunnel.reporting.compare.comparison import compare_runs
@@ -52,6 +53,7 @@ def sweep(
     axes = dict([_axis(text, "budget") for text in budgets] + [_axis(text, "") for text in sets])
     if not axes:
         raise UserError("sweep: nothing to vary; for example --budget epsilon=2/255,4/255")
+    require_whole_files()
     experiments = grid(name, axes)
     failed = run_experiments(experiments, jobs)
     names = [e.name for e in experiments if e.name not in failed]

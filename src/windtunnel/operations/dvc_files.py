@@ -18,6 +18,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from windtunnel.core.errors import UserError
 from windtunnel.core.repository import dvc_root
 
 RWLOCK, LOCK, RUNNING = Path(".dvc/tmp/rwlock"), Path("dvc.lock"), Path(".dvc/tmp/lock")
@@ -48,6 +49,12 @@ def damaged_files(root: Path = Path()) -> list[Damage]:
         command = f"git checkout -- {LOCK}" if _committed(root) else f"rm {LOCK}"
         found.append(Damage(LOCK, "is empty or cut, left by a kill", command))
     return found
+
+
+def require_whole_files() -> None:
+    """Raise UserError, a line per file, where a kill has damaged DVC's files in the current directory."""
+    if damaged := damaged_files():
+        raise UserError("\n".join(map(str, damaged)))
 
 
 def repair(root: Path = Path()) -> list[Damage]:

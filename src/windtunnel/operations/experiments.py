@@ -60,6 +60,7 @@ def run_experiments(experiments: Sequence[Experiment], jobs: int) -> list[str]:
         )
     if queued:  # left by a sweep that was ended
         _dvc("queue", "remove", "--queued")
+    _drop_orphans()
     for experiment in experiments:
         # Not --force, which would also recompute everything: what the replaced one computed comes from the cache.
         if is_kept(experiment.name):
@@ -92,6 +93,19 @@ def _queued() -> list[str]:
 
     with Repo() as repo:
         return [str(entry.name or entry.stash_rev[:7]) for entry in repo.experiments.celery_queue.iter_queued()]
+
+
+def _drop_orphans() -> None:
+    """Drop what DVC's queue lists as running although no worker is left, as after a kill: DVC would wait for it for ever."""
+    from dvc.repo import Repo
+
+    with Repo() as repo:
+        queue = repo.experiments.celery_queue
+        tasks = queue.celery.iter_processed()
+        orphans = [task for task in tasks if not queue.celery.AsyncResult(task.headers["id"]).ready()]
+        if orphans and not queue.worker_status():
+            for task in orphans:
+                queue.celery.purge(task.delivery_tag)
 
 
 def _dvc(*arguments: str) -> None:
