@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What CI does for a pull request: pull the cache, reproduce, check, gate, compare. Usage: assess.sh BASE OUT
 # Writes comment.md, comparison.html, gate.xml and sanity.xml into OUT. Ends with the gate's exit code: 0 passed, 10 failed,
-# 20 unsound, 30 no decision.
+# 20 unsound, 30 no decision. Pushes to the shared remote from the default branch alone.
 set -euo pipefail
 base=$1
 out=$2
@@ -26,6 +26,17 @@ no_decision() {
   exit 30
 }
 
+# What a pull request has computed stays with it: its code could push any result, which the default branch would then take
+# for its own. GitLab sets CI_COMMIT_BRANCH for pipelines of branches alone; GitHub's default branch comes from action.yml.
+is_default_branch() {
+  case "${GITHUB_EVENT_NAME:-}" in push | schedule | workflow_dispatch) ;; ?*) return 1 ;; esac
+  if [ -n "${GITHUB_REF:-}" ]; then
+    [ "$GITHUB_REF" = "refs/heads/${WINDTUNNEL_DEFAULT_BRANCH:-}" ]
+  else
+    [ -n "${CI_COMMIT_BRANCH:-}" ] && [ "$CI_COMMIT_BRANCH" = "${CI_DEFAULT_BRANCH:-}" ]
+  fi
+}
+
 dvc pull --run-cache --allow-missing || echo "nothing pulled: what is not cached is computed here" >&2
 dvc repro || no_decision "\`dvc repro\` ended with $?"
 windtunnel sanity --flagged --junit "$out/sanity.xml" >"$out/sanity.txt" || no_decision "\`windtunnel sanity\` ended with $?"
@@ -44,5 +55,7 @@ windtunnel compare "$base" --markdown --html "$out/comparison.html" >"$out/compa
   echo
   echo "</details>"
 } | write_comment
-dvc push --run-cache || echo "nothing pushed: the next run computes it again" >&2
+if is_default_branch; then
+  dvc push --run-cache || echo "nothing pushed: the next run computes it again" >&2
+fi
 exit "$code"

@@ -4,18 +4,21 @@
 set -euo pipefail
 file=$1
 notes="$CI_API_V4_URL/projects/$CI_PROJECT_ID/merge_requests/$CI_MERGE_REQUEST_IID/notes"
-header="PRIVATE-TOKEN: $GITLAB_TOKEN"
+# The token goes by a pipe: a command line is seen by every process of the machine.
+ask() { curl --silent --fail --config <(printf 'header = "PRIVATE-TOKEN: %s"\n' "$GITLAB_TOKEN") "$@"; }
+# Of whoever comments here: anybody can begin a note with the marker.
+me=$(ask "$CI_API_V4_URL/user" | python3 -c 'import json, sys; print(json.load(sys.stdin)["id"])')
 known=more page=0
 while [ "$known" = more ]; do # a page holds a hundred notes at most
   page=$((page + 1))
-  known=$(curl --silent --fail --header "$header" "$notes?per_page=100&page=$page" | python3 -c '
-import json, sys
+  known=$(ask "$notes?per_page=100&page=$page" | ME=$me python3 -c '
+import json, os, sys
 notes = json.load(sys.stdin)
-mine = (note["id"] for note in notes if note["body"].startswith("<!-- windtunnel -->"))
+mine = (n["id"] for n in notes if str(n["author"]["id"]) == os.environ["ME"] and n["body"].startswith("<!-- windtunnel -->"))
 print(next(mine, "more" if len(notes) == 100 else ""))')
 done
 if [ -n "$known" ]; then
-  curl --silent --fail --output /dev/null --request PUT --header "$header" --data-urlencode "body@$file" "$notes/$known"
+  ask --output /dev/null --request PUT --data-urlencode "body@$file" "$notes/$known"
 else
-  curl --silent --fail --output /dev/null --request POST --header "$header" --data-urlencode "body@$file" "$notes"
+  ask --output /dev/null --request POST --data-urlencode "body@$file" "$notes"
 fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.core.gate import Condition, ConditionStatus, Decision, GateResult
+from windtunnel.core.markdown import escape
 
 COLUMNS = ("condition", "value", "threshold", "interval", "result", "why")
 SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
@@ -41,13 +42,13 @@ def failing(result: GateResult) -> list[str]:
 
 def markdown(result: GateResult) -> str:
     """The whole decision as Markdown."""
-    failures = [f"- NOT VALID: {line}" for line in result.hard_failures]
+    failures = [f"- NOT VALID: {escape(line)}" for line in result.hard_failures]
     lines = [f"**{sentence(result)}**", "", *failures, *([""] if failures else [])]
     if result.is_empty:
         return "\n".join(lines[:1]) + "\n"
     lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(result)]
-    lines += ["", line] if (line := champion_line(result)) else []
+    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows(result)]
+    lines += ["", escape(line)] if (line := champion_line(result)) else []
     return "\n".join(lines) + "\n"
 
 

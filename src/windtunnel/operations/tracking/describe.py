@@ -7,6 +7,7 @@ from pathlib import Path
 
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.leading import leading_metric
+from windtunnel.core.markdown import escape
 from windtunnel.core.metadata import Metadata, rate
 
 # MLflow keeps 5,000 characters of a note in its oldest stores.
@@ -37,7 +38,7 @@ def describe(
 
 def not_valid(failures: Iterable[str]) -> list[str]:
     """What must be read first, in Markdown: a line for each reason why the numbers of a run must not be believed."""
-    return [f"**NOT VALID**: {failure}  " for failure in failures]
+    return [f"**NOT VALID**: {escape(failure)}  " for failure in failures]
 
 
 def _sandwich(metrics: Mapping[str, float]) -> str:

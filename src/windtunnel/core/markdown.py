@@ -1,0 +1,14 @@
+"""Text of a run as Markdown that cannot become markup, a link or a mention."""
+
+from __future__ import annotations
+
+import re
+
+# Underscores inside a word and brackets without a link behind them are text already, and stay legible.
+_MARKUP = re.compile(r"[\\`*<>|~]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|!(?=\[)")
+
+
+def escape(text: str) -> str:
+    """Return `text` on one line, with everything escaped that Markdown, HTML or a mention (`@name`) begins with."""
+    escaped = _MARKUP.sub(lambda match: f"\\{match[0]}", text.replace("&", "&amp;"))
+    return " ".join(escaped.replace("@", "&#64;").split())
