@@ -347,7 +347,10 @@ def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
         "metrics": plain_json({key: value for key, value in result.metrics.items() if value is not None}),
         "kwargs": plain_json(result.kwargs),
         "call_kwargs": plain_json(result.call_kwargs),
-        "caveats": [asdict(caveat) for caveat in (*subject.caveats, *random_runs(row, result.draws), *result.caveats)],
+        "caveats": [
+            asdict(caveat)
+            for caveat in (*subject.caveats, *random_runs(row, result.draws, result.caveats), *result.caveats)
+        ],
         "failure": result.failure,
         "provenance": {**provenance(subject, packages), **result.provenance},
     }

@@ -1,29 +1,31 @@
-"""What chance has to do with one assessment, in a sentence for its reader."""
+"""State in a sentence what chance has to do with one assessment."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Caveat, Randomness
 
-ONE_RANDOM_RUN, RANDOM_RUNS = "one_random_run", "random_runs"
-_SOURCE = {
-    Randomness.GLOBAL_RNG: "a global stream, seeded from the run's seed for each unit of work",
-    Randomness.SELF_SEEDED: "a stream of its own, seeded from the run's seed",
-}
+ONE_RANDOM_RUN, RANDOM_RUNS, OF_THE_RUN = "one_random_run", "random_runs", "reproducibility"
 _CHANGES = {
-    AssessmentKind.EMPIRICAL_ATTACK: "with another seed it may break other samples",
-    AssessmentKind.FORMAL_VERIFICATION: "with another seed it may decide other samples, or show other counter-examples",
-    AssessmentKind.STATISTICAL_SAMPLING: "with another seed the perturbations, and so the rates, are others",
+    AssessmentKind.EMPIRICAL_ATTACK: "another seed may break other samples",
+    AssessmentKind.FORMAL_VERIFICATION: "another seed may decide other samples, or give other counterexamples",
+    AssessmentKind.STATISTICAL_SAMPLING: "another seed gives other perturbations, and so other rates",
 }
 
 
-def random_runs(algorithm: Algorithm, draws: int = 1) -> tuple[Caveat, ...]:
-    """The caveat of every assessment that draws at random, in `draws` runs. None for a deterministic one.
+def random_runs(algorithm: Algorithm, draws: int = 1, caveats: Sequence[Caveat] = ()) -> tuple[Caveat, ...]:
+    """Return the caveat of an assessment that draws at random in `draws` runs; none for a deterministic one.
 
-    `algorithm` says where the draws come from under the parameters it was run with.
+    Args:
+        algorithm: Its registry row, with the randomness of the parameters that it ran with.
+        draws: How many runs its worst case is over.
+        caveats: Those it has; none is added to a caveat about the whole run.
+
     """
-    if algorithm.randomness is Randomness.DETERMINISTIC:
+    if algorithm.randomness is Randomness.DETERMINISTIC or any(caveat.code == OF_THE_RUN for caveat in caveats):
         return ()
-    text = f"{algorithm.name} draws at random, from {_SOURCE[algorithm.randomness]}: {_CHANGES[algorithm.kind]}."
+    text = f"{algorithm.name} is randomised; each batch is seeded from `seed`: {_CHANGES[algorithm.kind]}."
     if draws > 1:
         return (Caveat(RANDOM_RUNS, f"{text} The numbers are the worst case of {draws} runs."),)
     return (Caveat(ONE_RANDOM_RUN, text),)

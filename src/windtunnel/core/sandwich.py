@@ -96,10 +96,12 @@ class Layer(Record):
 class Reproducibility(Record):
     """What of a run comes out equal on a second run: names of the assessments that two seeds cannot, or can, tell apart.
 
-    not_controlled: a sentence for everything that may differ on a second run with the same seed.
+    decided_by_seed: a phrase for everything that the seed decides before any assessment. not_controlled: a phrase for everything
+    that may differ on a second run with the same seed.
     """
 
     seed: int
+    decided_by_seed: tuple[str, ...] = ()
     deterministic: tuple[str, ...]
     seeded: tuple[str, ...]
     not_controlled: tuple[str, ...]

@@ -14,8 +14,9 @@ from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, 
 from windtunnel.core.contracts import PerturbationBudget, PerturbationDistribution, Randomness, Semantics
 from windtunnel.core.findings import FindingRecord
 from windtunnel.core.randomness import ONE_RANDOM_RUN
-from windtunnel.evaluation.summary.reproducibility import reproducibility, reproducibility_caveat
+from windtunnel.evaluation.summary.reproducibility import decisions_of_seed, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.summarise import summarise
+from windtunnel.params.schema import Params
 
 EVERY = (*ATTACKS, *CORRUPTIONS, *LATENT, *VERIFICATION)
 FOG = next(row for row in CORRUPTIONS if row.name == "fog")
@@ -54,8 +55,7 @@ def test_the_run_says_what_depends_on_the_seed_and_what_nobody_controls(write):
     assert "crown ran out of time" in late
     assert "A2" in model
     text = reproducibility_caveat(facts).text
-    assert text.startswith("Drawn at random, from seed 7, and others with another seed: fog.")
-    assert "The same with every seed: crown." in text
+    assert text.startswith("fog is randomised (seed 7); another seed may give other results. crown is deterministic.")
     assert reproducibility([fog], 0, "cpu", [])["not_controlled"] == []
     assert "cuda" in reproducibility([], 0, "cuda:0", [])["not_controlled"][0]
 
@@ -66,3 +66,36 @@ def test_the_summary_of_every_run_carries_it(write, linear_subject):
     (caveat,) = [c for c in summary.caveats if c.code == "reproducibility"]
     assert summary.kwargs["reproducibility"]["deterministic"] == ["crown"]
     assert "crown" in caveat.text
+    assert summary.semantics.algorithm.randomness is Randomness.DETERMINISTIC
+
+
+def test_a_summary_is_stochastic_where_what_it_joins_is_and_has_one_caveat_of_it(write, linear_subject, tmp_path):
+    subject = linear_subject.subset(torch.arange(4))
+    budget, clean = PerturbationBudget(CROWN.norm, 0.1), write("clean", FOG)
+    result = summarise(subject, budget, clean, [write("crown", CROWN), write("fog", FOG)])
+    written = write_artifacts(result, tmp_path / "summary", subject, started=time.time())
+    assert written.metadata.semantics.stochastic
+    codes = [caveat.code for caveat in written.caveats]
+    assert (codes.count("reproducibility"), codes.count(ONE_RANDOM_RUN)) == (1, 0)
+
+
+def test_what_the_seed_decides_before_any_assessment_comes_first():
+    params = Params.model_validate({
+        "data": {"source": "digits", "samples": {"n": 200, "selection": "stratified"}},
+        "model": {"source": "train"}, "generators": {"source": "train"}, "budget": {"norm": "Linf", "epsilon": 0.1},
+        "attacks": {
+            "pgd": {"library": "torchattacks", "algorithm": "PGD", "samples": {"n": 5, "selection": "random"}},
+            "fgsm": {"library": "torchattacks", "algorithm": "FGSM", "samples": {"n": 5, "selection": "random", "seed": 3}},
+        },
+    })  # fmt: skip
+    decided = decisions_of_seed(params)
+    assert decided == ["training the model", "splitting the digits", "selecting the samples", "training the generators",
+                       "selecting the subset of pgd"]  # fmt: skip
+    text = reproducibility_caveat(reproducibility([], 3, "cpu", [], decided)).text
+    assert text.startswith("Before any assessment, seed 3 decides: training the model; splitting the digits; ")
+    assert "every seed" not in text
+    fixed = Params.model_validate({
+        "data": {"source": "npz", "path": "x.npz", "samples": {"n": 9, "selection": "random", "seed": 1}},
+        "model": {"source": "onnx", "path": "m.onnx"}, "budget": {"norm": "Linf", "epsilon": 0.1},
+    })  # fmt: skip
+    assert decisions_of_seed(fixed) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Semantics, Verdict
+from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Randomness, Semantics, Verdict
 from windtunnel.core.epsilons import budget_text
 from windtunnel.core.findings import FindingRecord, Severity, Status
 from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
@@ -26,7 +27,7 @@ from windtunnel.evaluation.summary.evidence import (
     region_evidence,
     region_of,
 )
-from windtunnel.evaluation.summary.reproducibility import reproducibility, reproducibility_caveat
+from windtunnel.evaluation.summary.reproducibility import is_randomised, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.table import SUMMARY
 
 
@@ -36,6 +37,7 @@ def summarise(
     clean: Artifacts,
     assessments: Sequence[Artifacts],
     findings: Sequence[FindingRecord] = (),
+    decided_by_seed: Sequence[str] = (),
 ) -> AssessmentResult:
     """Derive the state of each sample and the robustness sandwich, at `budget` and at every other one used.
 
@@ -50,7 +52,7 @@ def summarise(
     by_region = [region_evidence(region, clean, assessments) for region in regions]
     first = by_region[0]
     names = [a.name for a in assessments]
-    facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), findings)
+    facts = reproducibility(assessments, subject.seed, str(subject.classifier.device), findings, decided_by_seed)
     failures = [*_contradictions(by_region, clean, names), *_sanity_failures(findings)]
     inputs, predictions, pictured = nearest_examples(first, subject, assessments)
     data: Tensors = {
@@ -82,7 +84,7 @@ def summarise(
     }
     return AssessmentResult(
         name="summary",
-        semantics=Semantics(SUMMARY, budget),
+        semantics=Semantics(replace(SUMMARY, randomness=_randomness(assessments)), budget),
         data=data,
         metrics=metrics,
         caveats=(*_caveats(first, failures, assessments), reproducibility_caveat(facts)),
@@ -95,6 +97,14 @@ def summarise(
         },
         pictured=None if pictured.all() else pictured,
     )
+
+
+def _randomness(assessments: Sequence[Artifacts]) -> Randomness:
+    """Return where the draws of the summary come from: it is stochastic where what it joins is."""
+    drawn = [a.metadata.semantics.randomness for a in assessments if is_randomised(a)]
+    return (
+        Randomness(drawn[0] or Randomness.GLOBAL_RNG) if drawn else Randomness.DETERMINISTIC
+    )  # "": of an older version
 
 
 def _regions(assessments: Sequence[Artifacts]) -> set[Region]:

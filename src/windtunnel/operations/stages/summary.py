@@ -22,6 +22,7 @@ from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.failed_entries import with_failed_entries
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.outcomes import record_outcomes
+from windtunnel.evaluation.summary.reproducibility import decisions_of_seed
 from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualiser
@@ -42,7 +43,7 @@ def write_summary(params: Params, subject: Subject, place: Layout, started: floa
     found = [(family, read_artifacts(place.robustness / n, run_times=False)) for family, n, _ in entries(params)]
     assessments = [artifacts for _, artifacts in found if artifacts.metadata.failure is None]
     budget = PerturbationBudget(params.budget.norm, params.budget.epsilon)
-    result = summarise(subject, budget, clean, assessments, read_findings(place.sanity))
+    result = summarise(subject, budget, clean, assessments, read_findings(place.sanity), decisions_of_seed(params))
     result = with_failed_entries(result, found)
     result = keep_images(result, params.storage.inputs)
     write_curves(security_curves(assessments), place.summary)

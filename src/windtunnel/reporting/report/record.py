@@ -47,7 +47,8 @@ def write_record(
     for key, column in zip(("verdicts", "predictions", "distances"), zip(*rows, strict=True), strict=False):
         data[f"assessment_{key}"] = torch.stack(column)
     save_tensors(data, directory / DATA_FILE)
-    caveats: list[Json] = [row.model_dump(mode="json") for row in summary.metadata.caveats]
+    of_summary = [row.model_dump(mode="json") for row in summary.metadata.caveats]
+    caveats: list[Json] = [{**row, "assessment": "summary"} for row in of_summary]
     for name in names:
         metadata = with_caveats(read_metadata(reports / "robustness" / name), checks)
         caveats += [{**row.model_dump(mode="json"), "assessment": name} for row in metadata.caveats]

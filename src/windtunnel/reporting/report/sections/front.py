@@ -105,7 +105,7 @@ def _findings(found: Found) -> tuple[Finding, ...]:
 
 def _caveats(found: Found) -> tuple[Finding, ...]:
     """What limits every number, what limits the findings, and what is missing."""
-    general = [c.text for a in (found.summary, found.clean) if a for c in a.caveats if c.code != "hard_failure"]
+    general = [c.text for c in (found.summary.caveats if found.summary else ()) if c.code != "hard_failure"]
     named = [a for _, a in list(_damage(found))[:FINDINGS] if a]
     checks = {row.id for row in found.checks or ()}  # their caveats stand here under their own name
     # What one assessment says of its own draws, the summary says of all of them.
@@ -115,7 +115,7 @@ def _caveats(found: Found) -> tuple[Finding, ...]:
         else set()
     )
     own: dict[str, list[str]] = {}
-    for a in named:
+    for a in (*([found.clean] if found.clean else []), *named):
         for c in a.caveats:
             if c.text not in general and c.code not in {*checks, *repeated}:
                 own.setdefault(c.text, []).append(a.name)
