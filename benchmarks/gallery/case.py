@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.core.artifacts import AssessmentResult, read_artifacts, write_artifacts
+from windtunnel.core.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
-from windtunnel.core.contracts import Capability
+from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.subject import Subject, subject_of
@@ -44,7 +44,8 @@ class Case:
 
     subject: the model and the samples. train: the training split, where the evaluation knows it. run: blocks of params.yaml beside
     or in place of the naive ones. around: a context in which the assessments run, for a tool that lies. spoil: what a broken tool
-    leaves behind, done to the evidence. meant_for: the profile of the checks that must catch it.
+    leaves behind, done to the evidence. meant_for: the profile of the checks that must catch it. stand_in: the network without
+    what hides its gradients, for `true_robust_accuracy`.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Case:
     around: Callable[[], object] | None = None
     spoil: Callable[[Evidence], Evidence] = lambda evidence: evidence
     meant_for: str = "standard"
+    stand_in: nn.Module | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +157,43 @@ def outcome_of(name: str, evidence: Evidence, profile: str, run_seconds: float) 
     findings = run_checks(asked, settings)
     seconds = time.perf_counter() - started
     attacks = [p for p in evidence.assessments if p.family == "attacks"]
-    broken = evidence.union(attacks, lambda p: p.succeeded)
-    robust = float((evidence.subject.clean_correct & ~broken).double().mean())
+    right = evidence.subject.clean_correct
+    certificates = [p for p in evidence.assessments if p.family == "verification"]
+    robust = right
+    if attacks:
+        robust = (right & ~evidence.union(attacks, lambda p: p.succeeded))[evidence.present(attacks)]
+    elif certificates:
+        robust = right & evidence.union(certificates, lambda p: p.tensor("verdicts") == Verdict.VERIFIED)
     return Caught(
-        name, profile, _ids(findings, Severity.HARD), _ids(findings, Severity.WARN), robust, run_seconds, seconds
+        name,
+        profile,
+        _ids(findings, Severity.HARD),
+        _ids(findings, Severity.WARN),
+        float(robust.double().mean()),
+        run_seconds,
+        seconds,
     )
 
 
 def _ids(findings: list[Finding], severity: Severity) -> tuple[str, ...]:
     flagged = (Status.FAIL, Status.WARN)
     return tuple(f.check.id for f in findings if f.status in flagged and f.severity is severity)
+
+
+def changed(name: str, change: Callable[[dict[str, Tensor]], None]) -> Callable[[Evidence], Evidence]:
+    """Evidence in which one assessment's tensors are what a broken tool would have written."""
+
+    def spoil(evidence: Evidence) -> Evidence:
+        assessments = []
+        for assessment in evidence.assessments:
+            if assessment.name == name:
+                data = {k: v.clone() if isinstance(v, Tensor) else v for k, v in assessment.artifacts.data.items()}
+                change(data)  # type: ignore[arg-type]
+                assessment = replace(
+                    assessment,
+                    artifacts=Artifacts(name, assessment.artifacts.directory, data, assessment.artifacts.metadata),
+                )
+            assessments.append(assessment)
+        return replace(evidence, assessments=tuple(assessments), notes={})
+
+    return spoil

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gallery import masks
-from benchmarks.gallery.case import EPSILON, Case, subject_with
+from benchmarks.gallery.case import EPSILON, Case, changed, subject_with
+from benchmarks.gallery.faulty import faulty
 from benchmarks.gallery.honest import CPU, Pair, digits, fitted, trained
 from windtunnel.assessments.attacks import assess as attacks
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.boundary.models.training import train_classifier
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.losses import margin_loss
-from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.params.model import Recipe
 
 SIMPLE: dict[str, Callable[[nn.Module], nn.Module]] = {
@@ -52,10 +51,11 @@ def liars(n: int = 60) -> Iterator[Case]:
     """All of them, on digits."""
     data = digits(n)
     cnn, mlp = trained(data), trained(data, "mlp", 15)
-    yield from (Case(name, subject_with(make(cnn), data[0]), data[1]) for name, make in SIMPLE.items())
+    yield from (Case(name, subject_with(make(cnn), data[0]), data[1], stand_in=cnn) for name, make in SIMPLE.items())
     yield from _composed(data, cnn, mlp)
     yield from _about_the_data(data, cnn)
     yield from _tools(data, cnn, mlp)
+    yield from faulty(n)
 
 
 def _composed(data: Pair, cnn: nn.Module, mlp: nn.Module) -> Iterator[Case]:
@@ -164,25 +164,6 @@ BROKEN_PGD: dict[str, Callable[[Request, nn.Module], Tensor]] = {
 PGD_ALONE = {"pgd": {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": EPSILON / 8}}}
 
 
-def _changed(name: str, change: Callable[[dict[str, Tensor]], None]) -> Callable[[Evidence], Evidence]:
-    """Evidence in which one assessment's tensors are what a broken tool would have written."""
-
-    def spoil(evidence: Evidence) -> Evidence:
-        assessments = []
-        for assessment in evidence.assessments:
-            if assessment.name == name:
-                data = {k: v.clone() if isinstance(v, Tensor) else v for k, v in assessment.artifacts.data.items()}
-                change(data)  # type: ignore[arg-type]
-                assessment = replace(
-                    assessment,
-                    artifacts=Artifacts(name, assessment.artifacts.directory, data, assessment.artifacts.metadata),
-                )
-            assessments.append(assessment)
-        return replace(evidence, assessments=tuple(assessments), notes={})
-
-    return spoil
-
-
 def _outside_the_box(data: dict[str, Tensor]) -> None:
     data["perturbed_inputs"] = data["perturbed_inputs"] + 0.5 * (data["perturbed_inputs"] - data["clean_inputs"]).sign()
 
@@ -207,8 +188,8 @@ def _tools(data: Pair, cnn: nn.Module, mlp: nn.Module) -> Iterator[Case]:
     on_another = {"attack on another model": lambda request, _: signed_steps(request, mlp)}
     for name, make in {**BROKEN_PGD, **on_another}.items():
         yield Case(name, subject, train, {"attacks": PGD_ALONE}, around=lambda make=make: returning(make))
-    yield Case("examples outside the box", subject, train, spoil=_changed("pgd", _outside_the_box))
-    yield Case("success that was not saved", subject, train, spoil=_changed("pgd", _not_saved))
+    yield Case("examples outside the box", subject, train, spoil=changed("pgd", _outside_the_box))
+    yield Case("success that was not saved", subject, train, spoil=changed("pgd", _not_saved))
     for name, epsilon in (("epsilon in 0..255", 8.0), ("epsilon divided by 255 twice", 8 / 255 / 255)):
         steps = {
             "pgd": {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": epsilon / 8}}
@@ -218,5 +199,5 @@ def _tools(data: Pair, cnn: nn.Module, mlp: nn.Module) -> Iterator[Case]:
         yield Case(name, subject_of(subject.classifier, eight), train, run)
     proof = {"verification": {"crown": {"library": "auto-LiRPA", "algorithm": "crown"}}}
     small = subject_with(mlp, assessed)
-    yield Case("verifier that certifies all", small, train, proof, spoil=_changed("crown", _certifies_all))
-    yield Case("verifier with bounds too tight", small, train, proof, spoil=_changed("crown", _bounds_of_the_centre))
+    yield Case("verifier that certifies all", small, train, proof, spoil=changed("crown", _certifies_all))
+    yield Case("verifier with bounds too tight", small, train, proof, spoil=changed("crown", _bounds_of_the_centre))

@@ -374,3 +374,34 @@ class Purifying(nn.Module):
             point = x.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.inner(point).softmax(1).amax(1).log().sum(), point)
         return self.inner((x + 0.05 * gradient.sign()).clamp(0, 1))
+
+
+class Reseeding(nn.Module):
+    """Seeds torch in its forward pass, so that a random search draws the same point again and again."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        torch.manual_seed(0)
+        logits: Tensor = self.inner(x)
+        return logits
+
+
+class ConstantClass(nn.Module):
+    """Answers one class by a constant, without a gradient."""
+
+    def __init__(self, inner: nn.Module, label: int) -> None:
+        super().__init__()
+        self.inner, self.label = inner, label
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.inner(x)
+        constant = torch.zeros_like(logits)
+        constant[:, self.label] = 9.0
+        return torch.where((logits.argmax(1) == self.label)[:, None], constant, logits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -63,8 +62,7 @@ class Preprocess(Block):
         return self
 
 
-_OURS = ("train", "state_dict", "export", "onnx", "mlflow", "function")
-Source = Annotated[str, one_of(*_OURS, more=partial(model_sources, _OURS))]
+Source = Annotated[str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", more=model_sources)]
 
 
 class Model(Block):

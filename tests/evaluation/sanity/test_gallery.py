@@ -9,22 +9,60 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gallery.case import EVERYWHERE, evaluate
+from benchmarks.gallery.faulty import ALONE, MASKED, OWN, faulty
 from benchmarks.gallery.honest import models
+from benchmarks.gallery.honest_runs import honest_runs
 from benchmarks.gallery.liars import liars
-from benchmarks.liars import BUDGETS, honest
+from benchmarks.gallery.truth import true_robust_accuracy
+from benchmarks.liars import BUDGETS, OVERSTATED, honest
 
 pytestmark = pytest.mark.slow
 
 WHOLE = os.environ.get("WINDTUNNEL_GALLERY") == "full"
+QUICK = (
+    "own attack that descends the loss",
+    "own attack averaged over pixels, L2",
+    "reseeds torch in its forward pass, Square alone",
+    "certifies by 20 random points, no attacks",
+    "a model without gradients under random noise",
+    "each image again, shifted by a pixel",
+)
 ROOT = Path(__file__).parents[3]
 
 
-def test_at_least_nine_of_ten_liars_are_caught_by_the_default_profile() -> None:
+def test_at_least_nine_of_ten_faulty_cases_are_caught_by_the_default_profile() -> None:
     cases = list(liars(40))
-    assert len(cases) >= 25
-    chosen = cases if WHOLE else cases[::3]
+    assert len(cases) >= 80
+    chosen = cases if WHOLE else cases[::8]
     missed = [case.name for case in chosen if not evaluate(case)[0].caught]
     assert len(missed) <= 0.1 * len(chosen), missed
+
+
+def test_a_number_far_above_the_truth_fails_a_hard_check_off_the_beaten_path() -> None:
+    """An attack of one's own, one attack alone, L2 and L1, no gradients, certificates alone: the witness checks every run."""
+    cases = list(faulty(60))
+    assert len(OWN) + len(ALONE) + len(MASKED) >= 20
+    for case in cases if WHOLE else [c for c in cases if c.name in QUICK]:
+        (row,) = evaluate(case)
+        if row.robust - true_robust_accuracy(case) > OVERSTATED:
+            assert row.hard, (case.name, row.robust)
+        else:
+            assert row.caught, case.name
+
+
+def test_what_seems_right_is_above_the_truth_in_the_cases_that_are_tried() -> None:
+    """The test above would check nothing of cases that state the truth."""
+    cases = {case.name: case for case in faulty(60)}
+    for name in QUICK[:3]:
+        assert evaluate(cases[name])[0].robust - true_robust_accuracy(cases[name]) > OVERSTATED, name
+
+
+def test_honest_runs_off_the_beaten_path_fail_no_hard_check() -> None:
+    cases = list(honest_runs(60))
+    assert len(cases) >= 15
+    for case in cases if WHOLE else cases[1:17:3]:
+        (row,) = evaluate(case)
+        assert not row.hard, (case.name, row.hard)
 
 
 def test_a_model_whose_gradient_points_the_wrong_way_does_not_pass_the_gate() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import Algorithm
-from windtunnel.core.plugins import libraries, rows_of
+from windtunnel.core.plugins import libraries
 
-ROWS: dict[tuple[str, str], AttackRow] = {row.algorithm.key: row for row in rows_of("attacks")}
+ROWS: dict[tuple[str, str], AttackRow] = {
+    row.algorithm.key: row for library in libraries("attacks").values() for row in library.rows()
+}
 
 
 def row_of(algorithm: Algorithm) -> AttackRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from scipy.stats import fisher_exact, mannwhitneyu
@@ -246,7 +247,9 @@ def every_class_is_assessed(evidence: Evidence, limit: float) -> CheckResult:
     if missing:
         shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         reasons.append(f"{len(missing)} of {k} classes have no sample ({shown})")
-        severity = Severity.WARN if k * (1 - 1 / k) ** n < CHANCE * len(missing) else severity
+        # At most: every choice of so many classes, times the chance that a draw of n avoids them.
+        log_chance = math.log(math.comb(k, len(missing))) + n * math.log(1 - len(missing) / k)
+        severity = Severity.WARN if log_chance < math.log(CHANCE) else severity
     different = torch.zeros(n, dtype=torch.bool)
     groups = _groups(data.inputs)
     different[torch.full((int(groups.max()) + 1,), n).scatter_reduce(0, groups, torch.arange(n), "amin")] = True

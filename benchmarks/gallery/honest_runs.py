@@ -1,0 +1,147 @@
+"""Honest runs off the beaten path: what no check may call invalid (a warning is allowed where something is worth a look)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_breast_cancer
+from torch import Tensor, nn
+
+from benchmarks.gallery.case import NAIVE, Case, subject_with
+from benchmarks.gallery.faulty import CROWN, L1, L2, LINF, PGDL2, SPARSE, WIDE
+from benchmarks.gallery.honest import Pair, digits, fitted, provable, shapes, trained
+from windtunnel.boundary.data.load import load_dataset
+from windtunnel.core.contracts import Capability
+from windtunnel.core.dataset import Dataset
+from windtunnel.params.data import Data
+
+FASHION = Path(__file__).parents[3] / "shared/data/fashion_mnist"
+ASCENT: Mapping[str, object] = {"library": "function", "algorithm": "benchmarks.gallery.own_attacks:gradient_ascent"}
+SQUARE: Mapping[str, object] = {"library": "torchattacks", "algorithm": "Square", "budget": {"steps": 500}}
+
+
+class SoftVote(nn.Module):
+    """The logarithm of the mean probability of several networks: its cross entropy saturates where all are sure."""
+
+    def __init__(self, *members: nn.Module) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The log probabilities."""
+        return torch.stack([member(x).softmax(1) for member in self.members]).mean(0).clamp(min=1e-12).log()
+
+
+def honest_runs(n: int = 60) -> Iterator[Case]:
+    """Yield all of them; that of Fashion-MNIST only where its files are beside the repository."""
+    data = digits(n)
+    cnn, mlp = trained(data), trained(data, "mlp", 15)
+    robust = trained(data, recipe="adversarial", epochs=6)
+
+    def case(name: str, module: nn.Module, pair: Pair = data, **run: object) -> Case:
+        return Case(name, subject_with(module, pair[0]), pair[1], run)
+
+    vote = SoftVote(cnn, mlp, trained(data, "mlp", 25))
+    standard = {"standard": {"library": "windtunnel", "algorithm": "standard"}}
+    yield case("soft vote of three networks", vote, attacks={**NAIVE, **standard})
+    yield case(
+        "soft vote of sharp networks", SoftVote(*(nn.Sequential(m, _Times(8)) for m in (cnn, mlp))), attacks=NAIVE
+    )
+    yield case("PGD in L2 on an undefended network", cnn, budget=L2, attacks={"pgd": PGDL2})
+    yield case("PGD in L2 on a robust network", robust, budget=L2, attacks={"pgd": {**PGDL2, "restarts": 2}})
+    sparse = {"pgd": {**SPARSE, "budget": {"steps": 60}, "restarts": 3}}
+    yield case("descent in L1 on an undefended network", cnn, budget=L1, attacks=sparse)
+    yield case("own attack without a fault", cnn, attacks={"own": ASCENT})
+    yield case("own attack without a fault, L2", robust, budget=L2, attacks={"own": ASCENT})
+    yield case("CROWN alone on a provable network", provable(data), attacks={}, verification={"crown": CROWN})
+    yield case(
+        "CROWN alone on an undefended network",
+        mlp,
+        attacks={},
+        verification={"crown": {**CROWN, "budget": {"epsilon": 0.02}}},
+    )
+    yield case("one sample", cnn, _first(data, 1), attacks=NAIVE)
+    yield case("seven samples", robust, _first(data, 7), attacks=NAIVE)
+    drawn = shapes(max(n, 60))
+    yield case("every sample right", trained(drawn, epochs=6), drawn, attacks=NAIVE)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    yield case("a linear model", fitted(linear, data, 20), attacks=NAIVE)
+    pair = _two_classes(n)
+    yield case("two classes", trained(pair, "mlp", 10), pair, attacks=NAIVE)
+    rows = _tabular(n)
+    layers = nn.Sequential(nn.Linear(30, 32), nn.ReLU(), nn.Linear(32, 2))
+    yield case("tabular data", fitted(layers, rows, 40), rows, attacks=NAIVE)
+    blind = subject_with(cnn, data[0])
+    blind = replace(blind, classifier=replace(blind.classifier, capabilities=frozenset({Capability.FORWARD})))
+    yield Case(
+        "a model without gradients under Square", blind, data[1], {"budget": WIDE, "attacks": {"square": SQUARE}}
+    )
+    few = {
+        "standard": {
+            "library": "windtunnel",
+            "algorithm": "standard",
+            "samples": {"n": max(1, n // 3), "selection": "random"},
+        }
+    }
+    yield case("strong attacks on a third of the samples", robust, budget=LINF, attacks=few)
+    if FASHION.is_dir():
+        worn = _fashion(n)
+        yield case("the labels of Fashion-MNIST", trained(worn, "mlp", 6), worn, attacks=NAIVE)
+
+
+class _Times(nn.Module):
+    """Multiply logits by a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """The scaled logits."""
+        return self.factor * logits
+
+
+def _first(data: Pair, n: int) -> Pair:
+    return data[0].subset(torch.arange(n)), data[1]
+
+
+def _two_classes(n: int) -> Pair:
+    """Threes and eights."""
+
+    def only(part: Dataset, most: int) -> Dataset:
+        rows = ((part.targets == 3) | (part.targets == 8)).nonzero().flatten()[:most]
+        chosen = part.subset(rows)
+        return replace(chosen, targets=(chosen.targets == 8).long(), class_names=("three", "eight"))
+
+    assessed, train = digits(min(400, 6 * n))
+    return only(assessed, n), only(train, len(train))
+
+
+def _tabular(n: int) -> Pair:
+    """Breast cancer: 30 features, each scaled to [0, 1]."""
+    table = load_breast_cancer()
+    features = torch.tensor(table.data).float()
+    features = (features - features.amin(0)) / (features.amax(0) - features.amin(0))
+    labels = torch.tensor(table.target).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+
+    def part(rows: Tensor) -> Dataset:
+        ids, names = tuple(f"row-{i}" for i in rows.tolist()), ("malignant", "benign")
+        metadata = {"source": "breast cancer", "samples": {"of": len(labels), "n": len(rows)}}
+        return Dataset(features[rows], labels[rows], ids, names, metadata=metadata)
+
+    return part(order[:n]), part(order[n:])
+
+
+def _fashion(n: int) -> Pair:
+    def part(which: str, most: int) -> Dataset:
+        images, labels = (f"{FASHION}/{which}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+        return load_dataset(
+            Data(source="idx", path=images, labels=labels, samples={"n": most, "selection": "random"}), 0
+        )[0]
+
+    return part("t10k", n), part("train", 3000)
