@@ -209,7 +209,7 @@ def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequen
             Caveat(
                 "partly_attacked",
                 f"{int(first.drawn.sum())} of {n} samples were in the draw of an attack at {where}; worst-case accuracy is "
-                f"of these alone, and the other {int((~first.drawn).sum())} are not attacked.",
+                f"of these alone; the other {int((~first.drawn).sum())} were in none.",
             )
         )
     if first.draws and all(draw.selection == "first" for draw in first.draws):
