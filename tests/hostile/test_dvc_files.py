@@ -117,3 +117,19 @@ def test_every_command_that_needs_dvc_names_the_repair_before_anything_else(here
     assert ended.code == 2
     assert f"{path.name}: is empty or cut, left by a kill; repair it by: windtunnel repair" in ended.out + ended.err
     assert "Traceback" not in ended.err
+
+
+def test_stages_that_no_longer_exist_leave_dvc_lock_and_the_others_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
+        subprocess.run(words, check=True)
+    Path("params.yaml").write_text("attacks: {pgd: 1}\n")
+    Path("dvc.yaml").write_text(
+        "stages:\n  attack:\n    foreach: ${attacks}\n    do: {cmd: 'true', outs: ['${key}.txt']}\n"
+    )
+    stages = "".join(f"  attack@{name}:\n    cmd: 'true'\n" for name in ("cw", "pgd"))
+    Path("dvc.lock").write_text(f"schema: '2.0'\nstages:\n{stages}")
+    ended = windtunnel("repair", cwd=tmp_path, seconds=60)
+    assert ended.out.strip() == "repair: dvc.lock: stages that dvc.yaml no longer has are dropped: attack@cw"
+    assert Path("dvc.lock").read_text() == "schema: '2.0'\nstages:\n  attack@pgd:\n    cmd: 'true'\n"
+    assert "nothing is damaged" in windtunnel("repair", cwd=tmp_path, seconds=60).out

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
+from windtunnel.operations.dvc_files import drop_stale_stages
 from windtunnel.operations.dvc_files import repair as repair_files
 
 
 @click.command()
 def repair() -> None:
     """Repair DVC's files that a kill left empty or cut; `make repro` does it first. Nothing that was computed is lost.
+
+    Stages that dvc.yaml no longer has are dropped from dvc.lock, where DVC would keep them.
 
     \b
     Example:
@@ -18,5 +21,8 @@ def repair() -> None:
     found = repair_files()
     for damage in found:
         click.echo(f"repair: {damage.path} {damage.what}: repaired as by {damage.command}")
-    if not found:
+    stale = drop_stale_stages()
+    if stale:
+        click.echo(f"repair: dvc.lock: stages that dvc.yaml no longer has are dropped: {', '.join(stale)}")
+    if not found and not stale:
         click.echo("repair: nothing is damaged")

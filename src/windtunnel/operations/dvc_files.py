@@ -20,6 +20,7 @@ from ruamel.yaml.error import YAMLError
 
 from windtunnel.core.errors import UserError
 from windtunnel.core.repository import dvc_root
+from windtunnel.operations.dvc_lock import read_lock
 
 RWLOCK, LOCK, RUNNING = Path(".dvc/tmp/rwlock"), Path("dvc.lock"), Path(".dvc/tmp/lock")
 
@@ -72,6 +73,32 @@ def repair(root: Path = Path()) -> list[Damage]:
         if damage.path == LOCK and _committed(root):
             subprocess.run(["git", "checkout", "--", str(LOCK)], cwd=root, check=False, capture_output=True)
     return found
+
+
+def drop_stale_stages() -> list[str]:
+    """Remove the stages from dvc.lock that dvc.yaml no longer has, and return their names; DVC itself keeps them for ever.
+
+    Their outputs stay in DVC's cache. Nothing is removed while DVC runs, nor where dvc.yaml does not resolve, which DVC
+    reports.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+    from dvc.utils.serialize import modify_yaml
+
+    if _is_running(Path()) or not _is_file(LOCK) or not Path("dvc.yaml").is_file():
+        return []
+    try:
+        with Repo() as repo:
+            here = os.path.abspath("dvc.yaml")
+            labels = {stage.name for stage in repo.index.stages if os.path.abspath(stage.path) == here}
+    except DvcException:
+        return []
+    stale = [name for name in read_lock(LOCK) if name not in labels]
+    if stale:
+        with modify_yaml(LOCK) as content:
+            for name in stale:
+                del content["stages"][name]
+    return stale
 
 
 def _of_dvc(root: Path) -> Path:
