@@ -169,7 +169,7 @@ def yaml_text() -> Iterator[Row]:
         ("5,000 maps", "{a: " * 5000, "nested too deeply"), ("an open bracket", "seed: [1, 2\n", "not YAML"), ("a tab", "seed:\n\t- 1\n", "not YAML"),
         ("a key twice", "seed: 1\nseed: 2\n", "not YAML"), ("an unknown alias", "seed: *x\n", "not YAML"), ("billions of aliases", laughs, "aliases"),
         ("an alias of itself", "seed: &a [*a]\n", "holds itself"), ("a python object", "seed: !!python/object/apply:os.getcwd []\n", "not YAML"), ("two documents", "seed: 1\n---\nseed: 2\n", "not YAML"),
-        ("a date that is none", "seed: 2020-99-99\n", "params.yaml"), ("an unknown tag", "seed: !x 3\n", "not YAML"), ("a NUL", "seed: \0\n", "not YAML"), ("2 MB", "#" + "x" * 2**21, "bytes are no params.yaml"),
+        ("a date that is none", "seed: 2020-99-99\n", "params.yaml"), ("an unknown tag", "seed: !x 3\n", "not YAML"), ("a NUL", "seed: \0\n", "not YAML"), ("2 MB", "#" + "x" * 2**21, "bytes; 1048576 at most"),
         ("merge of nothing", "<<: 3\n", "params.yaml"),
     ]:  # fmt: skip
         yield Row(f"params.yaml: {name}", text(content), (words,))
@@ -179,9 +179,9 @@ def yaml_text() -> Iterator[Row]:
         ("noise", bytes(range(256)) * 20),
         ("a PNG", b"\x89PNG\r\n\x1a\n" + b"\0" * 100),
     ]:
-        yield Row(f"bytes of params.yaml: {name}", text(raw), ("not YAML",))
-    yield Row("params.yaml: a directory", lambda folder: (folder / "params.yaml").mkdir(), ("no such file",))
-    yield Row("params.yaml: a pipe", lambda folder: os.mkfifo(folder / "params.yaml"), ("no such file",))
+        yield Row(f"bytes of params.yaml: {name}", text(raw), ("is no text in UTF-8",))
+    yield Row("params.yaml: a directory", lambda folder: (folder / "params.yaml").mkdir(), ("is a folder",))
+    yield Row("params.yaml: a pipe", lambda folder: os.mkfifo(folder / "params.yaml"), ("is a named pipe",))
     yield Row("params.yaml: not there", lambda folder: None, ("no such file",))
     for key in BASE:
         if key not in {"tracking"}:
@@ -482,7 +482,7 @@ def assessments() -> Iterator[Row]:
 def commands() -> Iterator[Row]:
     nothing: Make = given()
     for words, line in [
-        (("chek",), "Did you mean 'check'"), (("check", "--parms", "x"), "--parms"), (("check", "extra"), "extra"), (("check", "--params"), "--params"), (("check", "--params", "no.yaml"), "no.yaml: no such file"), (("check", "--params", "."), "no such file"),
+        (("chek",), "Did you mean 'check'"), (("check", "--parms", "x"), "--parms"), (("check", "extra"), "extra"), (("check", "--params"), "--params"), (("check", "--params", "no.yaml"), "no.yaml: no such file"), (("check", "--params", "."), "is a folder"),
         (("algorithms", "--norm", "L9"), "L9"), (("algorithms", "--family", "x"), "--family"), (("show", "--x"), "--x"), (("show",), "reports"), (("report",), "reports"), (("report", "--reports", "nowhere"), "nowhere"), (("report", "--only", "x"), "report"),
         (("sanity",), "sanity"), (("sanity", "--explain", "Z9"), "Z9"), (("track",), "reports"), (("compare", "a", "b"), "a"), (("compare",), "RUNS"), (("sweep",), "sweep"), (("sweep", "--budget", "epsilon"), "budget"), (("sweep", "--set", "x=1"), "x"),
         (("promote",), "promote"), (("rollback",), "champion"), (("champion", "--fetch"), "champion"), (("ui", "--port", "x"), "--port"), (("params", "--params", "no.yaml"), "no.yaml"), (("--nothing",), "--nothing"),

@@ -1,0 +1,154 @@
+"""Rows of bad instances for `windtunnel verify`, and of outputs that would replace what a command reads."""
+
+# ruff: noqa: E501  a row is a line, whatever its length
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tests.hostile.harness import params, write_params
+from tests.hostile.table import Make, Row
+
+_GOOD = (
+    "(declare-const X_0 Real)\n(declare-const X_1 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
+    "(assert (>= X_0 0.0))\n(assert (<= X_0 1.0))\n(assert (>= X_1 0.0))\n(assert (<= X_1 1.0))\n(assert (<= Y_0 Y_1))\n"
+)
+_V2 = (
+    "(vnnlib-version <2.0>)\n(declare-network N\n(declare-input X float32 [2])\n(declare-output Y float32 [2]))\n"
+    "(assert (>= X[0] 0.0))\n(assert (<= Y[0] Y[1]))\n"
+)
+
+
+def _graph() -> bytes:
+    weight = numpy_helper.from_array(np.eye(2, dtype=np.float32), "w")
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", value[:1], value[1:], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+
+
+_NET = _graph()
+_TEXTS: dict[str, str | bytes] = {
+    "an exponent of 400": _GOOD.replace("<= X_0 1.0", "<= X_0 1e400"), "an exponent of 999999999": _GOOD.replace("<= X_0 1.0", "<= X_0 1e999999999"), "a small exponent": _GOOD.replace(">= X_0 0.0", ">= X_0 1e-999999999"), "5,000 digits": _GOOD.replace("<= X_0 1.0", "<= X_0 " + "9" * 5000),
+    "a bound beyond float32": _GOOD.replace("<= X_0 1.0", "<= X_0 1e39"), "an index of 10^15": _GOOD.replace("X_1", "X_1000000000000000"), "an output index of 10^15": _GOOD.replace("Y_1", "Y_1000000000000000"), "an index of 100 digits": _GOOD.replace("X_1", "X_" + "9" * 100), "a million of variables": _GOOD.replace("X_1 ", "X_999999 "),
+    "a missing bound": _GOOD.replace("(assert (<= X_0 1.0))\n", ""), "a gap": _GOOD.replace("X_1", "X_7"), "crossed bounds": _GOOD.replace("<= X_0 1.0", "<= X_0 -1.0"), "NaN": _GOOD.replace("1.0", "nan"), "infinity": _GOOD.replace("1.0", "inf"), "a fraction": _GOOD.replace("1.0", "1/2"), "a product": _GOOD + "(assert (<= (* X_0 X_1) 1.0))\n", "inputs with outputs": _GOOD + "(assert (<= X_0 Y_0))\n",
+    "brackets": _GOOD + "(" * 100_000, "an open bracket": _GOOD[:-3], "100,000 closing": _GOOD + ")" * 100_000, "deep and": _GOOD + "(assert " + "(and " * 3000 + "(<= Y_0 Y_1)" + ")" * 3001, "no file of text": bytes(range(256)), "UTF-16": _GOOD.encode("utf-16"), "a NUL": "\0" * 10, "nothing": "", "comments": ";" * 10**6, "words": "hello", "XML": "<a/>", "no output": "\n".join(_GOOD.splitlines()[:-1]),
+    "an undeclared output": _GOOD.replace("(declare-const Y_1 Real)\n", ""), "a negative index": _GOOD.replace("X_1", "X_-1"), "three inputs": _GOOD.replace("(declare-const X_1", "(declare-const X_2 Real)\n(assert (>= X_2 0.0))\n(assert (<= X_2 1.0))\n(declare-const X_1"), "three outputs": _GOOD.replace("(declare-const Y_1", "(declare-const Y_2 Real)\n(declare-const Y_1"),
+    "version 2 of 10^11 values": _V2.replace("[2])\n(declare-o", "[99999999999])\n(declare-o"), "version 2 of 10^10 in a product": _V2.replace("[2])\n(declare-o", "[99999,99999])\n(declare-o"), "version 2 of digits": _V2.replace("[2])\n(declare-o", "[" + "9" * 10_000 + "])\n(declare-o"), "version 2 outside": _V2.replace("Y[1]", "Y[9]"), "version 2 far outside": _V2.replace("Y[1]", "Y[99999999999999999999]"), "version 9": _V2.replace("2.0", "9.0"), "version 2 cut": _V2[:60],
+}  # fmt: skip
+_GRAPHS: dict[str, bytes] = {
+    "noise": bytes(range(256)) * 9,
+    "cut": _NET[:40],
+    "empty": b"",
+    "text": b"hello",
+    "a zip": b"PK\x03\x04" + b"\0" * 99,
+}
+
+
+def rows_of_vnnlib() -> Iterator[Row]:
+    for name, content in _TEXTS.items():
+        raw = content if isinstance(content, bytes) else content.encode()
+        for suffix, written in (("", raw), (".gz", gzip.compress(raw, 1))):
+            file = f"s.vnnlib{suffix}"
+            # A specification that does not suit the graph is said of the graph.
+            words = "windtunnel"
+            yield Row(f"verify {file}: {name}", _instance({file: written}), (words,), _verify(file))
+    for name, raw in {
+        "noise": b"\x1f\x8bxx",
+        "text": b"text",
+        "cut": gzip.compress(_GOOD.encode())[:-9],
+        "a bomb": gzip.compress(b";" * 2**20) * 300,
+    }.items():
+        yield Row(
+            f"verify s.vnnlib.gz: {name} for gzip",
+            _instance({"s.vnnlib.gz": raw}),
+            ("s.vnnlib.gz",),
+            _verify("s.vnnlib.gz"),
+        )
+    for name, raw in _GRAPHS.items():
+        yield Row(
+            f"verify a graph of {name}",
+            _instance({"net.onnx": raw, "s.vnnlib": _GOOD.encode()}),
+            ("net.onnx",),
+            _verify("s.vnnlib"),
+        )
+    for kind in ("pipe", "folder", "loop", "nothing"):
+        yield Row(f"verify --vnnlib {kind}", _odd("s.vnnlib", kind), ("s.vnnlib",), _verify("s.vnnlib"))
+        yield Row(f"verify --onnx {kind}", _odd("net.onnx", kind), ("net.onnx",), _verify("s.vnnlib"))
+    good = _instance({"s.vnnlib": _GOOD.encode(), "mine.yaml": b"a", "mine.py": b"a", "a/b": b"a"})
+    for place in (
+        "net.onnx",
+        "s.vnnlib",
+        "params.yaml",
+        "mine.yaml",
+        "mine.py",
+        "dvc.lock",
+        ".git/x",
+        "a/b/c.txt",
+        "./net.onnx",
+        "a/../s.vnnlib",
+    ):
+        yield Row(f"verify --result {place}", good, ("--result",), (*_verify("s.vnnlib"), "--result", place))
+    for name, raw in {
+        "a mark": b"\xef\xbb\xbf" + _GOOD.encode(),
+        "plain": _GOOD.encode(),
+        "Windows": _GOOD.replace("\n", "\r\n").encode(),
+    }.items():
+        yield Row(
+            f"verify works: {name}",
+            _instance({"s.vnnlib": raw}),
+            ("sat",),
+            (*_verify("s.vnnlib"), "--result", "new/folder/result.txt"),
+            0,
+        )
+        yield Row(
+            f"verify works: {name}, packed",
+            _instance({"s.vnnlib.gz": gzip.compress(raw)}),
+            ("sat",),
+            _verify("s.vnnlib.gz"),
+            0,
+        )
+    for command, option in (
+        ("evidence", "--output"),
+        ("gate", "--junit"),
+        ("sanity", "--junit"),
+        ("retrain", "--summary"),
+        ("sweep", "--html"),
+        ("compare", "--html"),
+    ):
+        for place in ("params.yaml", "net.onnx", "mine.py", ".git/config", "dvc.yaml"):
+            runs = ("a", "b") if command == "compare" else ()
+            yield Row(f"{command} {option} {place}", good, (option, place), (command, *runs, option, place), 2)
+
+
+def _verify(specification: str) -> tuple[str, ...]:
+    return ("verify", "--vnnlib", specification, "--onnx", "net.onnx", "--timeout", "5")
+
+
+def _instance(files: dict[str, bytes]) -> Make:
+    def make(folder: Path) -> None:
+        write_params(folder, params())
+        for name, content in {"net.onnx": _NET, **files}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    return make
+
+
+def _odd(name: str, kind: str) -> Make:
+    def make(folder: Path) -> None:
+        _instance({"s.vnnlib": _GOOD.encode()})(folder)
+        (folder / name).unlink()
+        if kind == "pipe":
+            os.mkfifo(folder / name)
+        elif kind == "folder":
+            (folder / name).mkdir()
+        elif kind == "loop":
+            (folder / name).symlink_to(name)
+
+    return make
