@@ -18,7 +18,7 @@ RUN, TOOLS, NO_DEPENDENCIES = (
 )
 PACKAGE = "windtunnel"
 EXTRAS = ("", "postgres", "vnnlib")
-# auto-LiRPA declares pytest, and all three of requirements-nodeps.lock torchvision: nothing of them that runs here imports it.
+# auto-LiRPA declares pytest, and auto-LiRPA torchvision: nothing of them that runs here imports it.
 NOT_OF_THE_RUN = frozenset({"pytest", "torchvision"})
 
 

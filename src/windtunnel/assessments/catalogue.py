@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind
-from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.plugins import families, family_of, libraries
 from windtunnel.params.entry import Entry
 
@@ -11,7 +11,10 @@ from windtunnel.params.entry import Entry
 def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:
     """The rows of one family, or of all, in the order of the tables."""
     chosen = [family_of(family)] if family else families().values()
-    return tuple(row for record in chosen for row in record.algorithms())
+    rows = tuple(row for record in chosen for row in record.algorithms())
+    if strange := [row for row in rows if not isinstance(row, Algorithm)]:
+        raise UserError(f"plug-in: algorithms of a family: {shown(strange[0])} is no Algorithm")
+    return rows
 
 
 def find_algorithm(library: str, name: str, where: str, family: str) -> Algorithm:

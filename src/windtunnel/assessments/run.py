@@ -15,6 +15,7 @@ from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.failures import failed_result, failure_of, may_run_again
 from windtunnel.assessments.kept import take_back
 from windtunnel.boundary.params_file import configured_time_limit
+from windtunnel.core.any_distance import require_inside
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
@@ -118,6 +119,7 @@ def result_of(family: Family, task: Task[Entry]) -> AssessmentResult:
 
 
 def _as_written(result: AssessmentResult, family: Family, task: Task[Entry]) -> AssessmentResult:
+    require_inside(result.data, result.semantics)
     shown = {**result.kwargs, "show_sample_names": task.entry.show_sample_names}
     return keep_images(replace(result, family=family.name, kwargs=shown), task.entry.kept_inputs)
 

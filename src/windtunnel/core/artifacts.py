@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
+from windtunnel.core.any_distance import search_form, stored_form
 from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import (
     VERDICT_CODES,
@@ -299,10 +300,11 @@ def write_artifacts(
     `predict` was asked in this process. Raises UserError if the data break the contract, before anything is written.
     """
     check_data(result.data, result.name)
+    stored = without_run_times(stored_form(result.data, result.semantics))
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.glob("*.png"):
         stale.unlink()
-    save_tensors(without_run_times(result.data), directory / DATA_FILE)
+    save_tensors(stored, directory / DATA_FILE)
     artifacts = Artifacts(result.name, directory, result.data, metadata_of(result, subject))
     artifacts = write_metadata(artifacts, draw(artifacts))
     seconds = round(time.time() - started, 3)
@@ -355,14 +357,16 @@ def metadata_of(result: AssessmentResult, subject: Subject) -> Metadata:
     return Metadata.model_validate(content)
 
 
-def read_artifacts(directory: Path, *, run_times: bool = True) -> Artifacts:
+def read_artifacts(directory: Path, *, run_times: bool = True, search: bool = True) -> Artifacts:
     """Read an assessment directory. Raises UserError, in one line, where a file is missing, damaged or incomplete.
 
     `run_times`: with the seconds a sample took, where they are known. Whoever writes an output of DVC reads without them.
+    `search`: the rows that were not broken hold where the search ended; without, the clean input, as the file has it.
     """
     metadata = read_metadata(directory)
     data = load_tensors(directory / DATA_FILE)
     check_data(data, str(directory))
+    data = search_form(data) if search else data
     return Artifacts(metadata.name, directory, with_run_times(data, directory) if run_times else data, metadata)
 
 

@@ -38,8 +38,8 @@ class ConditionStatus(StrEnum):
 class Condition:
     """One condition: what was asked, what was found, whether it holds, and why in the words of a reader.
 
-    `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be. special: the
-    status where `holds` does not say it; a condition that does not apply holds.
+    `value` is None where there is nothing to evaluate; `bound` says on which side of `threshold` it must be. status: holds
+    or fails where it is not given; a condition that does not apply holds, one that is refused does not.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Condition:
     holds: bool
     bound: str = "at least"
     reason: str = ""
-    special: ConditionStatus | None = None
+    status: ConditionStatus | None = None
 
-    @property
-    def status(self) -> ConditionStatus:
-        """The result in one word."""
-        return self.special or (ConditionStatus.HOLDS if self.holds else ConditionStatus.FAILS)
+    def __post_init__(self) -> None:
+        """Derive the status from `holds`: a gate.json of an older version has none."""
+        if self.status is None:
+            object.__setattr__(self, "status", ConditionStatus.HOLDS if self.holds else ConditionStatus.FAILS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ libraries or sources of models.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_type_hints
 
-from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
+from windtunnel.core.errors import IncompatibleError, UserError, shown, unknown_word
 from windtunnel.core.libraries import Install, is_installed, missing
 
 T = TypeVar("T")
@@ -36,7 +38,11 @@ class Lazy(Generic[T]):
     def __call__(self) -> T:
         """The object. Raises what its import raises."""
         module, _, name = self.reference.partition(":")
-        found: T = getattr(import_module(module), name)
+        if module.startswith("windtunnel."):  # a defect of ours keeps its traceback
+            ours: T = getattr(import_module(module), name)
+            return ours
+        with _one_line(f"plug-in: {self.reference}"):
+            found: T = getattr(import_module(module), name)
         return found
 
     @property
@@ -148,6 +154,8 @@ class Library:
             found: Callable[..., object] = getattr(import_module(str(self.module)), name)
         except ModuleNotFoundError as error:
             raise UserError(self.missing("library")) from error
+        except AttributeError as error:
+            raise UserError(f"library: {self.name}: {self.module} has no {name}, which its rows name") from error
         return found
 
 
@@ -175,11 +183,17 @@ class ModelSource:
         return tuple(dict.fromkeys(part.module for part in (self.load, self.keep, self.view) if part is not None))
 
 
+R = TypeVar("R", Family, Library, ModelSource)
+
+
 @functools.cache
 def families() -> dict[str, Family]:
     """Every family by name, in their order."""
     ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
-    found = [*ours, *_of_entry_points("windtunnel.families", Family)]
+    found = _joined("family", ours, _of_entry_points("windtunnel.families", Family))
+    stages = [family.stage for family in found]
+    if twice := next((family for family in found if stages.count(family.stage) > 1), None):
+        raise UserError(f"plug-in: stage '{twice.stage}': two families have it; a stage is of one family")
     return {family.name: family for family in sorted(found, key=lambda f: (f.order, f.name))}
 
 
@@ -189,8 +203,28 @@ def libraries(family: str) -> dict[str, Library]:
     records: list[Library] = []
     for name in library_records(family):
         records += import_module(name).LIBRARIES
-    records += [library for library in _of_entry_points("windtunnel.libraries", Library) if library.family == family]
-    return {library.name: library for library in records}
+    theirs = [(point, one) for point, one in _of_entry_points("windtunnel.libraries", Library) if one.family == family]
+    return {library.name: library for library in _joined(f"library of {family}", records, theirs)}
+
+
+def rows_of(family: str) -> list[Any]:
+    """Return the registry rows of all libraries of a family. Raises UserError for a plug-in's that are none, or are there twice."""
+    rows: list[Any] = []
+    for library in libraries(family).values():
+        theirs = library.rows()
+        where = f"plug-in: rows of library {library.name} ({library.rows.reference})"
+        if not isinstance(theirs, Sequence) or isinstance(theirs, str):
+            raise UserError(f"{where}: a {type(theirs).__name__} is no sequence of rows")
+        keys = [getattr(getattr(row, "algorithm", None), "key", None) for row in theirs]
+        for key in keys:
+            if key is None or key[0] != library.name:
+                raise UserError(
+                    f"{where}: {key[0] if key else 'one of them'} is no row of an algorithm of {library.name}"
+                )
+            if keys.count(key) > 1:
+                raise UserError(f"{where}: the algorithm {key[1]} is there twice")
+        rows += theirs
+    return rows
 
 
 def library_records(family: str) -> list[str]:
@@ -222,9 +256,13 @@ def library_of(name: str, family: str) -> Library:
     return known[name]
 
 
-def model_sources() -> tuple[str, ...]:
-    """The names of all sources of models that have a record or are a plug-in; none is imported."""
-    return (*(path.parent.name for path in sorted(_MODELS.glob("*/source.py"))), *plugins("windtunnel.models"))
+def model_sources(ours: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the names of all sources of models that have a record or are a plug-in; none is imported.
+
+    `ours`: further names that no plug-in may have.
+    """
+    folders = tuple(path.parent.name for path in sorted(_MODELS.glob("*/source.py")))
+    return (*folders, *plugins("windtunnel.models", (*ours, *folders)))
 
 
 @functools.cache
@@ -240,6 +278,7 @@ def model_source(name: str) -> ModelSource:
         raise UserError(unknown_word("model.source", name, model_sources(), what="a source of models"))
     point = plugins("windtunnel.models")[name]
     if isinstance(found := _loaded(point), ModelSource):
+        _check_record(point, found)
         return found
     load_plugin("windtunnel.models", name)  # refuses what is no function
     return ModelSource(name, Lazy(point.value))
@@ -252,9 +291,40 @@ def _all_entry_points() -> EntryPoints:
 
 
 @functools.cache
-def plugins(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group of ours, by name."""
-    return {point.name: point for point in sorted(_all_entry_points().select(group=group), key=lambda p: p.name)}
+def plugins(group: str, ours: tuple[str, ...] = ()) -> dict[str, EntryPoint]:
+    """Return the entry points of a group of ours, by name.
+
+    Raises UserError for a name that two distributions have, or a distribution and we (`ours`).
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(_all_entry_points().select(group=group), key=lambda p: p.name):
+        other = found.setdefault(point.name, point)
+        if point.name in ours or (_distribution(other), other.value) != (_distribution(point), point.value):
+            owner = "windtunnel" if point.name in ours else _distribution(other)
+            raise _taken(f"entry point of {group}", point.name, owner, point)
+    return found
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unnamed distribution"
+
+
+def _taken(what: str, name: str, owner: str, point: EntryPoint) -> UserError:
+    return UserError(
+        f"plug-in {point.name} ({point.value}): {what} '{name}' is there twice, of {owner} and of {_distribution(point)}; "
+        f"names are unique: rename one, or uninstall its distribution"
+    )
+
+
+def _joined(what: str, ours: Sequence[R], theirs: Iterable[tuple[EntryPoint, R]]) -> list[R]:
+    """Return records of ours and of plug-ins. Raises UserError for a name that is there twice."""
+    records, owners = list(ours), {record.name: "windtunnel" for record in ours}
+    for point, record in theirs:
+        if record.name in owners:
+            raise _taken(what, record.name, owners[record.name], point)
+        owners[record.name] = _distribution(point)
+        records.append(record)
+    return records
 
 
 def load_plugin(group: str, name: str) -> Callable[..., Any]:
@@ -271,18 +341,56 @@ def load_modules(group: str) -> None:
         _loaded(point)
 
 
-def _of_entry_points(group: str, kind: type[T]) -> Iterator[T]:
+def _of_entry_points(group: str, kind: type[R]) -> Iterator[tuple[EntryPoint, R]]:
     for point in plugins(group).values():
         record = _loaded(point)
         if not isinstance(record, kind):
             raise UserError(
                 f"plug-in {point.name} ({point.value}): is a {type(record).__name__}, not a {kind.__name__}"
             )
-        yield record
+        _check_record(point, record)
+        yield point, record
+
+
+def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> None:
+    """Raise UserError, naming the field, for a record whose fields have wrong types or no proper names."""
+    from pydantic import TypeAdapter, ValidationError
+
+    where = f"plug-in {point.name} ({point.value}) of {_distribution(point)}"
+    values = {item.name: getattr(record, item.name) for item in fields(record)}
+    hints = get_type_hints(type(record))
+    for name, value in values.items():
+        try:
+            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(value)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"]
+            raise UserError(f"{where}: {name}: {shown(value)} does not fit ({said[0].lower()}{said[1:]})") from error
+        except Exception as error:  # an object that no schema can be asked about
+            raise UserError(f"{where}: {name}: {type(value).__name__} does not fit ({type(error).__name__})") from error
+        parts = [*value.values()] if isinstance(value, Mapping) else [value]
+        for part in parts:
+            if isinstance(part, Lazy) and not re.fullmatch(r"[\w.]+:\w+", str(part.reference)):
+                raise UserError(f"{where}: {name}: {shown(part.reference)} is not of the form package.module:name")
+    for name in ("name", "stage"):
+        if name in values and not re.fullmatch(r"[A-Za-z][\w-]*", str(values[name])):
+            raise UserError(f"{where}: {name}: {shown(values[name])} is no name; letters, digits, - and _ make one")
+    if isinstance(record, Library) and record.family not in families():
+        raise UserError(unknown_word(f"{where}: family", record.family, families(), what="a family of assessments"))
 
 
 def _loaded(point: EntryPoint) -> object:
-    try:
+    with _one_line(f"plug-in {point.name} ({point.value})"):
         return point.load()
-    except Exception as error:  # whatever somebody else's package raises at import
-        raise UserError(f"plug-in {point.name} ({point.value}): {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """Make a UserError of one line of whatever somebody else's package raises at import, `sys.exit` among it."""
+    from windtunnel.core.references import FOREIGN, first_line
+
+    try:
+        yield
+    except UserError:
+        raise
+    except FOREIGN as error:
+        raise UserError(f"{where}: {type(error).__name__}: {first_line(error)}") from error

@@ -65,14 +65,6 @@ class Companion:
 # What no record of a library or of a source of models speaks of.
 _OTHERS = (
     Companion(
-        "onnx2torch",
-        Install(
-            "onnx2torch==1.5.15",
-            "attacks and bounds on ONNX models",
-            alone="it asks for torchvision, which it uses for two operators of object detection",
-        ),
-    ),
-    Companion(
         "vnnlib", Install("vnnlib>=1.0.2,<2", "windtunnel vnnlib: properties of the verifiers' competition", asked=True)
     ),
     Companion("ray", Install("ray>=2.40", "assessments on several machines", asked=True)),

@@ -12,7 +12,8 @@ from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number, Seconds
 from windtunnel.params.words import one_of
 
-Source = Annotated[str, one_of("digits", "npz", "idx", "folder", "function", more=partial(plugins, "windtunnel.data"))]
+_OURS = ("digits", "npz", "idx", "folder", "function")
+Source = Annotated[str, one_of(*_OURS, more=partial(plugins, "windtunnel.data", _OURS))]
 
 MOST_CLASSES = 100_000  # ImageNet-21k has 21,843; a label beyond is a mistake that would cost gigabytes
 MAX_SIDE = 16_384

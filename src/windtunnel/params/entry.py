@@ -36,8 +36,15 @@ class Block(BaseModel):
     @classmethod
     def _refuse_other_numbers(cls, value: object, info: ValidationInfo) -> object:
         """Refuse `true` where a number is needed, which pydantic takes for 1, and integers that no tensor holds."""
-        kinds = _types_in(cls.model_fields[str(info.field_name)].annotation)
-        if kinds & {int, float} and bool not in kinds and any(isinstance(v, bool) for v in _values_in(value)):
+        field = cls.model_fields[str(info.field_name)]
+        kinds = _types_in(field.annotation)
+        own = any(isinstance(rule, BeforeValidator) for rule in field.metadata)  # which has a line of its own for it
+        if (
+            kinds & {int, float}
+            and not own
+            and bool not in kinds
+            and any(isinstance(v, bool) for v in _values_in(value))
+        ):
             raise ValueError(f"{shown(value)} is not a number")
         if too_large := [v for v in _values_in(value) if isinstance(v, int) and abs(v) > MAX_INTEGER]:
             raise ValueError(f"{shown(too_large[0])} is beyond 64 bits; {MAX_INTEGER} at most")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -62,7 +63,8 @@ class Preprocess(Block):
         return self
 
 
-Source = Annotated[str, one_of("train", "state_dict", "export", "onnx", "mlflow", "function", more=model_sources)]
+_OURS = ("train", "state_dict", "export", "onnx", "mlflow", "function")
+Source = Annotated[str, one_of(*_OURS, more=partial(model_sources, _OURS))]
 
 
 class Model(Block):

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
-from windtunnel.core.errors import unknown_word
-from windtunnel.core.plugins import families
+from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.plugins import families, record_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
@@ -83,7 +83,9 @@ class Params(Block):
 @functools.cache
 def params_model() -> type[Params]:
     """Params, with a key for each family that a plug-in brings."""
-    added = {name: family for name, family in families().items() if name not in Params.model_fields}
+    added = {name: family for name, family in families().items() if not record_of(name)}
+    if taken := [name for name in added if name in Params.model_fields]:
+        raise UserError(f"plug-in: a family cannot be called '{taken[0]}', which is a key of params.yaml already")
     if not added:
         return Params
     maps = {name: GenericAlias(dict, (Name, family.entry())) for name, family in added.items()}

@@ -21,7 +21,6 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Algorithm, Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.libraries import is_installed
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
@@ -29,8 +28,6 @@ from windtunnel.params.model import Model
 from windtunnel.params.verification import VerificationEntry
 from windtunnel.plugins import AssessmentKind, Randomness, ThreatModel
 
-# Not importorskip: by itself onnx2torch imports torchvision, which it is used without here.
-pytestmark = pytest.mark.skipif(not is_installed("onnx2torch"), reason="onnx2torch is not installed")
 WHITE_BOX = Algorithm(
     "torchattacks", "PGD", AssessmentKind.EMPIRICAL_ATTACK, ThreatModel.WHITE_BOX, None, frozenset(),
     Randomness.DETERMINISTIC, frozenset({Capability.AUTOGRAD}),
@@ -127,14 +124,15 @@ def test_a_graph_with_an_operator_that_has_no_torch_form_names_it(tmp_path, digi
     data = digits_subject.dataset.subset(torch.arange(8))
     nodes = [
         helper.make_node("Flatten", ["x"], ["flat"]),
-        helper.make_node("Mish", ["flat"], ["bent"]),
+        helper.make_node("Hardmax", ["flat"], ["bent"], name="hard"),
         helper.make_node("Gemm", ["bent", "w"], ["y"]),
     ]
     weight = onnx.numpy_helper.from_array(torch.randn(64, 10).numpy(), "w")
     found = as_torch(_saved(nodes, [weight], tmp_path / "m.onnx"), data)
     assert Capability.AUTOGRAD not in found.capabilities
     with pytest.raises(
-        IncompatibleError, match=r"forward pass only: onnx2torch .* has no converter for the operator Mish"
+        IncompatibleError,
+        match=r"forward pass only: weights.onnx: operator Hardmax \('hard'\) is not read: export the model",
     ):
         found.require(WHITE_BOX, "attacks.pgd")
 
@@ -144,8 +142,8 @@ def test_a_torch_form_of_other_logits_is_not_used(tmp_path, digits_subject, monk
     path = exported(digits_subject.classifier.module, data.inputs, tmp_path / "m.onnx", 13, dynamic=True, dynamo=False)
     right = onnx_gradients.converted
 
-    def slightly_wrong(path: Path, batch: int | None) -> nn.Module:
-        return nn.Sequential(right(path, batch), Shifted())
+    def slightly_wrong(path: Path, batch: int | None, shape: tuple[int, ...]) -> nn.Module:
+        return nn.Sequential(right(path, batch, shape), Shifted())
 
     monkeypatch.setattr(onnx_gradients, "converted", slightly_wrong)
     found = as_torch(path, data)
@@ -156,13 +154,6 @@ def test_a_torch_form_of_other_logits_is_not_used(tmp_path, digits_subject, monk
 class Shifted(nn.Module):
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
         return logits + 0.1
-
-
-def test_without_onnx2torch_a_graph_has_a_forward_pass_and_says_what_to_install(tmp_path, digits_subject, monkeypatch):
-    data = digits_subject.dataset.subset(torch.arange(8))
-    path = exported(digits_subject.classifier.module, data.inputs, tmp_path / "m.onnx", 13, dynamic=True, dynamo=False)
-    monkeypatch.setattr(onnx_gradients, "is_installed", lambda name: False)
-    assert "windtunnel doctor --install onnx2torch" in as_torch(path, data).source
 
 
 def test_the_difference_is_a_caveat_of_every_number(tmp_path, digits_subject):

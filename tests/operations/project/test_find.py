@@ -16,7 +16,6 @@ from torch import nn
 from windtunnel.boundary.discovery import upstream
 from windtunnel.boundary.discovery.factory import factories
 from windtunnel.core.errors import UserError
-from windtunnel.core.libraries import is_installed
 from windtunnel.operations.project.choose import Choice, params_text
 from windtunnel.operations.project.find import Found
 
@@ -66,13 +65,7 @@ def test_an_onnx_graph_says_the_shape_of_its_inputs(tmp_path, found):
     graph = helper.make_graph([helper.make_node("Flatten", ["x"], ["y"])], "g", [x], [y])
     onnx.save(helper.make_model(graph), str(tmp_path / "net.onnx"))
     (one,) = found().weights
-    assert (one.source, one.channels, one.side, one.classes, one.differentiable) == (
-        "onnx",
-        1,
-        28,
-        10,
-        is_installed("onnx2torch"),
-    )
+    assert (one.source, one.channels, one.side, one.classes) == ("onnx", 1, 28, 10)
 
 
 def test_an_image_classifier_of_hugging_face_is_a_folder(tmp_path, found):
@@ -83,7 +76,7 @@ def test_an_image_classifier_of_hugging_face_is_a_folder(tmp_path, found):
         )
     (tmp_path / "config.json").write_text("[1")
     (one,) = found().weights
-    assert (one.source, one.path, one.classes, one.differentiable) == ("huggingface", Path("vit"), 2, True)
+    assert (one.source, one.path, one.classes) == ("huggingface", Path("vit"), 2)
     assert found().model_at("vit") == one
     assert found().model_at("bert") is None
     resnet = found().model_at("timm:resnet50.a1_in1k")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import Algorithm
-from windtunnel.core.plugins import libraries
+from windtunnel.core.plugins import libraries, rows_of
 
-ROWS: dict[tuple[str, str], AttackRow] = {
-    row.algorithm.key: row for library in libraries("attacks").values() for row in library.rows()
-}
+ROWS: dict[tuple[str, str], AttackRow] = {row.algorithm.key: row for row in rows_of("attacks")}
 
 
 def row_of(algorithm: Algorithm) -> AttackRow:

@@ -57,7 +57,10 @@ V = TypeVar("V", bound=type[Visualiser])
 
 
 def register(visualiser: V) -> V:
-    """Class decorator: make a visualiser known by its class name."""
+    """Class decorator: make a visualiser known by its class name. Raises ValueError for a name that another module has."""
+    known = VISUALISERS.get(visualiser.__name__)
+    if known is not None and known.__module__ != visualiser.__module__:
+        raise ValueError(f"visualiser {visualiser.__name__} of {visualiser.__module__} is taken by {known.__module__}")
     VISUALISERS[visualiser.__name__] = visualiser
     return visualiser
 

@@ -13,7 +13,6 @@ from windtunnel.boundary.discovery.upstream import maker
 from windtunnel.boundary.discovery.walk import WEIGHTS
 from windtunnel.boundary.files import check_file
 from windtunnel.boundary.text import read_json_map
-from windtunnel.core.libraries import is_installed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,11 +39,6 @@ class Weights:
     side: int | None = None
     size: int = 0
     is_folder: bool = False
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether attacks can follow its gradients; those of an ONNX graph need its torch form."""
-        return self.source != "onnx" or is_installed("onnx2torch")
 
     @property
     def of_library(self) -> bool:

@@ -121,8 +121,8 @@ def load_onnx(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
     name = f"ONNX ({kept.original}{expects})"
     if agreement.reason:
         return Loaded(OnnxModule(path), ONNX, digest, f"{name}, forward pass only: {agreement.reason}", path)
-    module = converted(path, agreement.batch)
-    return Loaded(module, TORCH, digest, f"{name}, as torch by {agreement.by}", path, (agreement.caveat,))
+    module = converted(path, agreement.batch, agreement.shape)
+    return Loaded(module, TORCH, digest, f"{name}, as torch", path, (agreement.caveat,))
 
 
 def load_function(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:

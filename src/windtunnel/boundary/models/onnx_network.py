@@ -1,188 +1,496 @@
-"""An ONNX graph as a torch module with gradients, for the operators of classifiers.
+"""The one reader of ONNX graphs: a file as a torch module of plain operations, for batches of any size.
 
-onnx2torch, the kept library for it, imports torchvision, which does not import beside a CPU build of torch. What is made
-here is compared with onnxruntime by who uses it.
+What does not depend on the pixels is computed once, when the file is read: constants, and the shape arithmetic of older exporters.
+Shapes are followed for two or three sizes of batch on torch's `meta` device, which computes no values; a size that grows with the
+batch is kept as a + b * n. Who uses the module compares it with onnxruntime (`onnx_gradients.compare`, `vnnlib.instance`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import torch
-import torch.nn.functional as F
-from onnx import numpy_helper
+from onnx import inliner, numpy_helper
 from torch import Tensor, nn
 
+from windtunnel.boundary.models.onnx_operators import OPERATORS, Attributes, Static, Unsupported
 from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.references import first_line
 
-# (attributes, inputs) -> output. Weights and shapes are tensors of the graph itself.
-Operator = Callable[[Mapping[str, Any], list[Tensor]], Tensor]
+_DOMAINS = {"", "ai.onnx", "com.microsoft"}
+_FEW = 4096  # numbers of a value that may be a shape
+# Why a graph that has one of these is refused, where its name alone does not say it.
+_REASONS = {
+    "DynamicQuantizeLinear": "scales by the range of the whole batch, so that a sample's answer depends on the others: "
+    "quantise statically",
+    "Loop": "repeats nodes: export the model without loops",
+    "Scan": "repeats nodes: export the model without loops",
+    "NonZero": "gives a result whose size depends on the pixels: export the model without it",
+}
+
+
+class Sized(NamedTuple):
+    """A size that grows with the batch: constant + factor * n."""
+
+    constant: int
+    factor: int
+
+
+class Numbers(NamedTuple):
+    """A static input of a step."""
+
+    values: tuple[float | Sized, ...]
+    shape: tuple[int, ...]
+
+
+class Name(NamedTuple):
+    """A tensor that a step takes: of an earlier step, or a buffer of the module."""
+
+    name: str
+    is_constant: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """One node that runs in the forward pass. last: names that no later step needs."""
+
+    operator: str
+    attributes: Attributes
+    inputs: tuple[Name | Numbers | None, ...]
+    outputs: tuple[str, ...]
+    last: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is known of a value of the graph when it is read.
+
+    Attributes:
+        tensors: One for each size of batch that is followed: on the meta device where the value depends on the pixels or its
+            shape on the batch, else with its numbers.
+        is_dynamic: True if the value is computed in the forward pass.
+
+    """
+
+    tensors: tuple[Tensor, ...]
+    is_dynamic: bool
+
+    @property
+    def is_constant(self) -> bool:
+        """True if the value is the same for every batch."""
+        return not self.is_dynamic and all(
+            tensor is self.tensors[0] or torch.equal(self.tensors[0], tensor) for tensor in self.tensors[1:]
+        )
 
 
 class OnnxNetwork(nn.Module):
-    """The graph's nodes, run one after the other by torch. Input (N, *input_shape), output (N, K), both of the module's dtype.
+    """An ONNX graph as torch operations. Inputs (N, *input_shape), logits (N, K), both of the graph's own type.
 
-    input_shape: as the graph declares it, without the batch. Raises UserError for what is no graph with one input and one
-    output, IncompatibleError, naming the operator, for one that has no row here.
+    Args:
+        path: The file; weights beside it are read from its own folder.
+        batch: The one size of batch that the module takes; None for any.
+        shape: Sizes of a sample where the graph leaves them open.
+
+    Raises:
+        UserError: the file is no graph with one input and one output.
+        IncompatibleError: an operator that cannot be read, with its name and what to do.
+
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, batch: int | None = None, shape: Sequence[int] | None = None) -> None:
         super().__init__()
         try:
-            graph = onnx.load(str(path)).graph
+            model = onnx.load(str(path))
+            if model.functions:
+                model = inliner.inline_local_functions(model)
         except Exception as error:  # protobuf raises many kinds for what is no ONNX file
-            raise UserError(f"{path}: not an ONNX model ({' '.join(str(error).split())[:200]})") from error
-        constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-        inputs = [value for value in graph.input if value.name not in constants]
+            raise UserError(f"{path}: not an ONNX model ({first_line(error)})") from error
+        graph, names = model.graph, {tensor.name for tensor in model.graph.initializer}
+        inputs = [value for value in graph.input if value.name not in names]
         if len(inputs) != 1 or len(graph.output) != 1:
             raise UserError(
                 f"{path}: has {len(inputs)} inputs and {len(graph.output)} outputs; a classifier has one of each"
             )
-        batch, *shape = [size.dim_value for size in inputs[0].type.tensor_type.shape.dim]
-        if batch > 1 or not shape or not all(shape):
-            given = [size.dim_param or size.dim_value for size in inputs[0].type.tensor_type.shape.dim]
-            raise UserError(f"{path}: takes {given}; a batch of one or of any size, then known sizes, are needed")
-        self.input_shape = tuple(shape)
-        self._input, self._output = inputs[0].name, graph.output[0].name
-        self._nodes: list[tuple[Operator, dict[str, Any], list[str], str]] = []
-        self._places: dict[str, str] = {}
-        for node in graph.node:
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            if node.op_type == "Constant":
-                constants[node.output[0]] = numpy_helper.to_array(attributes["value"])
-                continue
-            if node.op_type not in OPERATORS:
-                raise IncompatibleError(
-                    f"{path}: operator {node.op_type} ('{node.name}') cannot be read; known: {', '.join(sorted(OPERATORS))}"
-                )
-            self._nodes.append((OPERATORS[node.op_type], attributes, list(node.input), node.output[0]))
-        for number, (name, array) in enumerate(constants.items()):
-            self._places[name] = f"constant_{number}"
-            self.register_buffer(self._places[name], torch.from_numpy(np.array(array)))
+        taken = inputs[0].type.tensor_type
+        declared = [size.dim_value for size in taken.shape.dim]
+        sizes = declared[1:]
+        if not all(sizes) and shape is not None and len(shape) == len(sizes):
+            sizes = [own or size for own, size in zip(sizes, shape, strict=True)]
+        if not sizes or not all(sizes):
+            text = [size.dim_param or size.dim_value for size in taken.shape.dim]
+            raise UserError(f"{path}: takes {text}; a dimension for the batch, then known sizes, are needed")
+        self.input_shape = tuple(sizes)
+        self.declared_batch = declared[0] or None
+        reader = _Reader(
+            path, {entry.domain: entry.version for entry in model.opset_import}, batch, self.declared_batch
+        )
+        dtype = torch.from_numpy(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(taken.elem_type))).dtype
+        self.steps, constants = reader.read(graph, inputs[0].name, self.input_shape, dtype)
+        self.dtype, self._input, self._output = dtype, inputs[0].name, graph.output[0].name
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits (N, K)."""
-        values = {name: getattr(self, place) for name, place in self._places.items()} | {self._input: x}
-        for operator, attributes, names, made in self._nodes:
-            values[made] = operator(attributes, [values[name] for name in names if name])
-        logits: Tensor = values[self._output].flatten(1)
-        return logits
+        """Return the logits (N, K)."""
+        n, values = x.shape[0], {self._input: x}
+        for step in self.steps:
+            given = [self._argument(item, values, n) for item in step.inputs]
+            result = OPERATORS[step.operator].function(step.attributes, *given)
+            if step.operator == "ConstantOfShape":
+                result = result.to(x.device)
+            values.update(zip(step.outputs, result if isinstance(result, tuple) else (result,), strict=False))
+            for name in step.last:
+                del values[name]
+        logits = values[self._output]
+        return logits if logits.ndim == 2 else logits.reshape(n, -1)
+
+    def _argument(self, item: Name | Numbers | None, values: Mapping[str, Tensor], n: int) -> Any:
+        if isinstance(item, Name):
+            return getattr(self, item.name) if item.is_constant else values[item.name]
+        return None if item is None else _static(item, n)
 
 
-def _gemm(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    x, weight, *bias = given
-    x = x.T if attributes.get("transA") else x
-    weight = weight if attributes.get("transB") else weight.T
-    weight = weight * attributes.get("alpha", 1.0)
-    return F.linear(x, weight, bias[0] * attributes.get("beta", 1.0) if bias else None)
+def _static(numbers: Numbers, n: int) -> Static:
+    sizes = (
+        value
+        if not isinstance(value, Sized)
+        else value.factor * n + value.constant
+        if value.constant
+        else _times(value.factor, n)
+        for value in numbers.values
+    )
+    static = Static(sizes)
+    static.shape = numbers.shape
+    return static
 
 
-def _matmul(_: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    x, weight = given
-    return F.linear(x, weight.T) if weight.ndim == 2 and x.ndim <= 3 else x @ weight
+def _times(factor: int, n: int) -> int:
+    return n if factor == 1 else factor * n
 
 
-def _conv(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    _plain_padding(attributes)
-    x, weight, *bias = given
-    spatial = weight.ndim - 2
-    pads = attributes.get("pads") or [0] * 2 * spatial
-    if pads[:spatial] != pads[spatial:]:
-        x, pads = F.pad(x, [p for i in reversed(range(spatial)) for p in (pads[i], pads[i + spatial])]), [0] * spatial
-    convolve = {1: F.conv1d, 2: F.conv2d}[spatial]
-    return convolve(
-        x, weight, bias[0] if bias else None, tuple(attributes.get("strides") or [1] * spatial), tuple(pads[:spatial]),
-        tuple(attributes.get("dilations") or [1] * spatial), attributes.get("group", 1),
-    )  # fmt: skip
+@dataclass(slots=True)
+class _Reader:
+    """Turns the nodes of a graph into steps; `values` holds what each value is known to be."""
+
+    path: Path
+    opsets: Mapping[str, int]
+    batch: int | None
+    declared: int | None
+    values: dict[str, Value] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of batch that are followed; the first is what a graph of one size declares."""
+        if self.batch is not None:
+            return (self.batch,)
+        return (self.declared, 5 * self.declared, 7 * self.declared) if self.declared else (5, 7)
+
+    def read(
+        self, graph: onnx.GraphProto, name: str, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> tuple[list[Step], dict[str, Tensor]]:
+        """Return the steps of the forward pass, and the buffers that they take."""
+        self.values[name] = Value(tuple(torch.empty(n, *shape, dtype=dtype, device="meta") for n in self.sizes), True)
+        self._nodes(graph)
+        output = graph.output[0].name
+        if output not in self.values or not self.values[output].is_dynamic:
+            raise UserError(f"{self.path}: its output does not depend on its input")
+        self._simplify(output)
+        needed = {output}
+        kept: list[Step] = []
+        for step in reversed(self.steps):
+            if needed.isdisjoint(step.outputs):
+                continue
+            names = [item.name for item in step.inputs if isinstance(item, Name) and not item.is_constant]
+            step.last = tuple(dict.fromkeys(name for name in names if name not in needed))
+            needed.update(names)
+            kept.append(step)
+        used = {item.name for step in kept for item in step.inputs if isinstance(item, Name) and item.is_constant}
+        return kept[::-1], {name: tensor for name, tensor in self.constants.items() if name in used}
+
+    def _nodes(self, graph: onnx.GraphProto) -> None:
+        for tensor in graph.initializer:
+            try:
+                self._set(tensor.name, [_tensor(tensor)] * len(self.sizes), False)
+            except Unsupported as error:
+                raise IncompatibleError(f"{self.path.name}: the constant '{tensor.name}' {error}") from error
+        for node in graph.node:
+            try:
+                self._node(node)
+            except (
+                Unsupported,
+                KeyError,
+                ValueError,
+                TypeError,
+                RuntimeError,
+                IndexError,
+                NotImplementedError,
+            ) as error:
+                if isinstance(error, Unsupported):
+                    reason = str(error)
+                else:  # torch's own, where a row does not do what the node asks for
+                    reason = f"cannot be computed by torch ({type(error).__name__}: {first_line(error)})"
+                name = f" ('{node.name}')" if node.name else ""
+                raise IncompatibleError(f"{self.path.name}: operator {node.op_type}{name} {reason}") from error
+
+    def _set(self, name: str, tensors: Sequence[Tensor], is_dynamic: bool) -> None:
+        if name:
+            self.values[name] = Value(tuple(tensors), is_dynamic)
+
+    def _node(self, node: onnx.NodeProto) -> None:
+        attributes = {a.name: _attribute(a) for a in node.attribute}
+        if node.op_type == "Constant":
+            self._set(node.output[0], [_constant(attributes)] * len(self.sizes), False)
+            return
+        if node.op_type == "If":
+            self._branch(node, attributes)
+            return
+        if node.op_type not in OPERATORS or node.domain not in _DOMAINS:
+            known = _REASONS.get(node.op_type, "is not read: export the model with operators that windtunnel reads")
+            raise Unsupported(known)
+        attributes |= {
+            "operator": node.op_type,
+            "opset": self.opsets.get(node.domain, self.opsets.get("ai.onnx", 1)),
+            "outputs": len(node.output),
+        }
+        inputs = [self.values[name] if name else None for name in node.input]
+        if node.op_type in {"Cast", "CastLike", "Identity", "Dropout"} and self._changes_nothing(
+            node, attributes, inputs
+        ):
+            return
+        if node.op_type == "Squeeze" and len(inputs) == 1 and "axes" not in attributes and inputs[0] is not None:
+            shapes = [tensor.shape for tensor in inputs[0].tensors]
+            attributes["axes"] = [i for i, sizes in enumerate(zip(*shapes, strict=True)) if set(sizes) == {1}]
+        if node.op_type == "Shape" or not any(value.is_dynamic for value in inputs if value is not None):
+            constant = node.op_type != "Shape" and all(value.is_constant for value in inputs if value is not None)
+            results = [self._call(node, attributes, inputs, h) for h in range(1 if constant else len(self.sizes))]
+            results = results * len(self.sizes) if constant else results
+            tensors = [result[0] for result in results]
+            if len({tensor.shape for tensor in tensors}) == 1:
+                for place, name in enumerate(node.output[: len(results[0])]):
+                    self._set(name, [result[place] for result in results], False)
+                return
+        self._step(node, attributes, inputs)
+
+    def _step(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> None:
+        """Add a step of the forward pass."""
+        static = OPERATORS[node.op_type].static
+        if node.op_type == "Reshape" and self.batch is None and self.declared and (shape := self._free(node, inputs)):
+            inputs = [inputs[0], shape]
+        items: list[Name | Numbers | None] = []
+        for place, (name, value) in enumerate(zip(node.input, inputs, strict=False)):
+            if value is None:
+                items.append(None)
+            elif place in static:
+                items.append(self._numbers(value))
+            elif value.is_dynamic:
+                items.append(Name(name, False))
+            elif value.is_constant:
+                items.append(Name(self._buffer(name, value), True))
+            else:
+                raise Unsupported("computes with the size of the batch: export the model for one sample")
+        results = [self._call(node, attributes, inputs, h) for h in range(len(self.sizes))]
+        outputs = tuple(node.output[: len(results[0])])
+        self.steps.append(Step(node.op_type, attributes, tuple(items), outputs))
+        for place, name in enumerate(outputs):
+            self._set(name, [result[place].to("meta") for result in results], True)
+
+    def _call(
+        self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None], h: int
+    ) -> tuple[Tensor, ...]:
+        """Compute a node for one of the sizes of batch; on the meta device where one of its inputs is there."""
+        static = OPERATORS[node.op_type].static
+        dynamic = any(value.is_dynamic for value in inputs if value is not None)
+        arguments: list[Any] = []
+        for place, value in enumerate(inputs):
+            if value is None:
+                arguments.append(None)
+            elif place in static:
+                arguments.append(_static(self._numbers(value, h), self.sizes[h]))
+            else:
+                arguments.append(value.tensors[h].to("meta") if dynamic else value.tensors[h])
+        with torch.no_grad():
+            result = OPERATORS[node.op_type].function(attributes, *arguments)
+        return result if isinstance(result, tuple) else (result,)
+
+    def _changes_nothing(self, node: onnx.NodeProto, attributes: Attributes, inputs: Sequence[Value | None]) -> bool:
+        """Give the output of a node that does nothing the value of its input, under its own name."""
+        given = inputs[0]
+        if given is None or not given.is_dynamic:
+            return False
+        made = self._call(node, attributes, inputs, 0)[0]
+        return made.dtype is given.tensors[0].dtype and self._alias(node.output[0], node.input[0])
+
+    def _alias(self, name: str, of: str) -> bool:
+        self.values[name] = self.values[of]
+        self.steps.append(Step("Identity", {}, (Name(of, False),), (name,)))
+        return True
+
+    def _branch(self, node: onnx.NodeProto, attributes: Attributes) -> None:
+        """Read the branch of an If that is taken whatever the pixels are."""
+        condition = self.values[node.input[0]]
+        if not condition.is_constant:
+            raise Unsupported("chooses by the values of its input what it computes: export the model without")
+        graph = attributes["then_branch" if bool(condition.tensors[0]) else "else_branch"]
+        self._nodes(graph)
+        for name, inner in zip(node.output, graph.output, strict=True):
+            if self.values[inner.name].is_dynamic:
+                self._alias(name, inner.name)
+            else:
+                self.values[name] = self.values[inner.name]
+
+    def _numbers(self, value: Value, h: int | None = None) -> Numbers:
+        """Return the numbers of a static input: for the size of batch number h, or for every size."""
+        if value.is_dynamic:
+            raise Unsupported(
+                "takes a shape, an index or a bound that is computed from the pixels: export it as a constant"
+            )
+        if h is not None or value.is_constant:
+            tensor = value.tensors[h or 0]
+            return Numbers(tuple(tensor.flatten().tolist()), tuple(tensor.shape))
+        rows = [tensor.flatten().tolist() for tensor in value.tensors]
+        return Numbers(tuple(self._sized(row) for row in zip(*rows, strict=True)), tuple(value.tensors[0].shape))
+
+    def _sized(self, row: tuple[float, ...]) -> float | Sized:
+        if len(set(row)) == 1:
+            return row[0]
+        factor, rest = divmod(int(row[-1] - row[0]), self.sizes[-1] - self.sizes[0])
+        constant = int(row[0]) - factor * self.sizes[0]
+        if rest or any(constant + factor * n != size for n, size in zip(self.sizes, row, strict=True)):
+            raise Unsupported("takes a size that does not grow evenly with the batch: export the model for one sample")
+        return Sized(constant, factor)
+
+    def _free(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Value | None:
+        """Return the shape of a Reshape of a graph of one size of batch for batches of any size; None where it has it already.
+
+        The dimension that takes the batch has the same place among the strides. Where several have: one of size 1, else one
+        that the reshape makes and that is not the last, which layers contract. A wrong choice shows when logits are compared.
+        """
+        given, shape = inputs
+        assert given is not None
+        assert shape is not None
+        if not given.is_dynamic or not shape.is_constant:
+            return None
+        first, second = (given.tensors[h].shape for h in (0, 1))
+        place = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), None)
+        if place is None:
+            return None
+        target = list(self._call(node, {**_allow_zero(node)}, inputs, 0)[0].shape)
+        low = math.prod(first[place + 1 :])
+        high = low * first[place]
+        strides = [math.prod(target[i + 1 :]) for i in range(len(target))]
+        places = [i for i, stride in enumerate(strides) if stride <= high and stride * target[i] >= low]
+        if not places:
+            raise Unsupported("mixes the batch with other dimensions: export the model with a dynamic batch")
+
+        def preference(i: int) -> tuple[bool, bool, bool, int]:
+            is_kept = i < len(first) and target[: i + 1] == list(first[: i + 1])
+            return target[i] != self.declared, i == len(target) - 1, is_kept, i
+
+        chosen = min(places, key=preference)
+        shapes = []
+        for tensor in given.tensors:
+            grown, rest = divmod(target[chosen] * tensor.shape[place], first[place])
+            if rest:
+                raise Unsupported("mixes the batch with other dimensions: export the model with a dynamic batch")
+            shapes.append(torch.tensor([*target[:chosen], grown, *target[chosen + 1 :]]))
+        return Value(tuple(shapes), False)
+
+    def _buffer(self, name: str, value: Value) -> str:
+        if name not in self.buffers:
+            self.buffers[name] = f"constant_{len(self.buffers)}"
+            self.constants[self.buffers[name]] = value.tensors[0]
+        return self.buffers[name]
+
+    def _simplify(self, output: str) -> None:
+        """Join transpositions in a row, and zero padding with the convolution behind it: verifiers know neither."""
+        made = {name: step for step in self.steps for name in step.outputs}
+        uses: dict[str, int] = {output: 1}
+        for step in self.steps:
+            for item in step.inputs:
+                if isinstance(item, Name):
+                    uses[item.name] = uses.get(item.name, 0) + 1
+
+        def source(name: str) -> tuple[str, Step | None]:
+            while (step := made.get(name)) and step.operator == "Identity":
+                name = step.inputs[0].name  # type: ignore[union-attr]
+            return name, made.get(name)
+
+        for step in self.steps:
+            if step.operator not in {"Transpose", "Conv"} or not isinstance(step.inputs[0], Name):
+                continue
+            name, before = source(step.inputs[0].name)
+            if step.operator == "Transpose" and before is not None and before.operator == "Transpose":
+                inner, outer = before.attributes.get("perm"), step.attributes.get("perm")
+                if inner and outer:
+                    joined = [inner[i] for i in outer]
+                    step.inputs = before.inputs
+                    step.attributes = {**step.attributes, "perm": joined}
+                    if joined == sorted(joined):
+                        step.operator = "Identity"
+            elif step.operator == "Conv" and before is not None and before.operator == "Pad":
+                pads = _spatial_pads(before, self.values[name].tensors[0].ndim)
+                if pads and step.attributes.get("auto_pad", "NOTSET") in {"NOTSET", "VALID"}:
+                    own = step.attributes.get("pads") or [0] * len(pads)
+                    own = [0] * len(pads) if step.attributes.get("auto_pad") == "VALID" else own
+                    both = [a + b for a, b in zip(own, pads, strict=True)]
+                    step.attributes = {**step.attributes, "pads": both, "auto_pad": "NOTSET"}
+                    step.inputs = (before.inputs[0], *step.inputs[1:])
 
 
-def _pool(function: Callable[..., Tensor], more: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Operator:
-    def pooled(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-        _plain_padding(attributes)
-        kernel = tuple(attributes["kernel_shape"])
-        pads = attributes.get("pads") or [0] * 2 * len(kernel)
-        if len(kernel) != 2 or pads[:2] != pads[2:]:
-            raise IncompatibleError("pooling of other than two dimensions, or padded on one side, cannot be read")
-        return function(given[0], kernel, tuple(attributes.get("strides") or [1, 1]), tuple(pads[:2]),
-                        ceil_mode=bool(attributes.get("ceil_mode", 0)), **more(attributes))  # fmt: skip
-
-    return pooled
-
-
-def _plain_padding(attributes: Mapping[str, Any]) -> None:
-    if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        raise IncompatibleError("auto_pad of a convolution or a pooling cannot be read; export explicit pads")
-
-
-def _batch_norm(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    x, weight, bias, mean, variance = given
-    return F.batch_norm(x, mean, variance, weight, bias, eps=attributes.get("epsilon", 1e-5))
+def _spatial_pads(step: Step, rank: int) -> list[int] | None:
+    """Return the pads of height and width of a Pad that puts zeros around them alone; None for any other."""
+    pads, value, axes = (*step.inputs[1:], None, None, None)[:3]
+    if step.attributes.get("mode", "constant") != "constant":
+        return None
+    numbers: list[Any] | None = list(pads.values) if isinstance(pads, Numbers) else step.attributes.get("pads")
+    fill = value.values[0] if isinstance(value, Numbers) and value.values else step.attributes.get("value", 0.0)
+    if numbers is None or fill != 0 or any(isinstance(n, Sized) or n < 0 for n in numbers):
+        return None
+    whole, half = [0] * 2 * rank, len(numbers) // 2
+    for i, axis in enumerate(axes.values if isinstance(axes, Numbers) else range(half)):
+        place = int(axis) % rank  # type: ignore[arg-type]
+        whole[place], whole[place + rank] = int(numbers[i]), int(numbers[i + half])
+    if any(whole[i] for i in (0, 1, rank, rank + 1)):
+        return None
+    return whole[2:rank] + whole[rank + 2 :]
 
 
-def _reshape(_: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    x, shape = given
-    wanted = [int(size) for size in shape]
-    # The first is the batch; graphs exported for a batch of one say 1, and sometimes -1 because all else is known.
-    rest = [x.shape[i + 1] if size == 0 else size for i, size in enumerate(wanted[1:])]
-    return x.flatten(1).reshape(x.shape[0], *rest) if rest else x.reshape(-1)
+def _allow_zero(node: onnx.NodeProto) -> Attributes:
+    return {a.name: _attribute(a) for a in node.attribute}
 
 
-def _flatten(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    if attributes.get("axis", 1) != 1:
-        raise IncompatibleError("Flatten along another axis than 1 cannot be read")
-    return given[0].flatten(1)
+def _tensor(proto: onnx.TensorProto) -> Tensor:
+    array = numpy_helper.to_array(proto)
+    try:
+        return torch.from_numpy(np.array(array))
+    except TypeError:  # a type that numpy has and torch has not
+        raise Unsupported(f"holds {array.dtype} numbers, which are not read: export float32 or int8") from None
 
 
-def _axes(attributes: Mapping[str, Any], given: list[Tensor]) -> list[int]:
-    return [int(a) for a in (given[1] if len(given) > 1 else attributes.get("axes", []))]
+def _attribute(proto: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(proto)
+    if isinstance(value, onnx.TensorProto):
+        return _tensor(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    return list(value) if proto.type in {proto.INTS, proto.FLOATS} else value
 
 
-def _squeeze(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    return given[0].squeeze(tuple(_axes(attributes, given)))
-
-
-def _unsqueeze(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    x = given[0]
-    for axis in sorted(_axes(attributes, given)):
-        x = x.unsqueeze(axis)
-    return x
-
-
-def _clip(attributes: Mapping[str, Any], given: list[Tensor]) -> Tensor:
-    low, high = (float(given[i]) if len(given) > i else attributes.get(key) for i, key in ((1, "min"), (2, "max")))
-    return given[0].clamp(low, high)
-
-
-OPERATORS: dict[str, Operator] = {
-    "Add": lambda _, g: g[0] + g[1],
-    "AveragePool": _pool(F.avg_pool2d, lambda a: {"count_include_pad": bool(a.get("count_include_pad", 0))}),
-    "BatchNormalization": _batch_norm,
-    "Clip": _clip,
-    "Concat": lambda a, g: torch.cat(g, a["axis"]),
-    "Conv": _conv,
-    "Div": lambda _, g: g[0] / g[1],
-    "Dropout": lambda _, g: g[0],
-    "Flatten": _flatten,
-    "Gemm": _gemm,
-    "GlobalAveragePool": lambda _, g: g[0].mean(tuple(range(2, g[0].ndim)), keepdim=True),
-    "Identity": lambda _, g: g[0],
-    "LeakyRelu": lambda a, g: F.leaky_relu(g[0], a.get("alpha", 0.01)),
-    "LogSoftmax": lambda a, g: g[0].log_softmax(a.get("axis", -1)),
-    "MatMul": _matmul,
-    "MaxPool": _pool(F.max_pool2d, lambda a: {"dilation": tuple(a.get("dilations") or [1, 1])}),
-    "Mul": lambda _, g: g[0] * g[1],
-    "Neg": lambda _, g: -g[0],
-    "Relu": lambda _, g: g[0].relu(),
-    "Reshape": _reshape,
-    "Sigmoid": lambda _, g: g[0].sigmoid(),
-    "Softmax": lambda a, g: g[0].softmax(a.get("axis", -1)),
-    "Squeeze": _squeeze,
-    "Sub": lambda _, g: g[0] - g[1],
-    "Tanh": lambda _, g: g[0].tanh(),
-    "Transpose": lambda a, g: g[0].permute(*a["perm"]),
-    "Unsqueeze": _unsqueeze,
-}
+def _constant(attributes: Attributes) -> Tensor:
+    for key, value in attributes.items():
+        if key == "value":
+            return value if isinstance(value, Tensor) else torch.as_tensor(value)
+        if key in {"value_int", "value_ints"}:
+            return torch.tensor(value, dtype=torch.int64)
+        if key in {"value_float", "value_floats"}:
+            return torch.tensor(value, dtype=torch.float32)
+    raise Unsupported(f"holds {', '.join(attributes)}, which is not read: export the constant as a tensor")

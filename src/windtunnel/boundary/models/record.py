@@ -101,7 +101,7 @@ class Agreement:
     """How the torch form of an ONNX graph compares with onnxruntime on `samples` inputs.
 
     difference: the largest of a logit. spread: the largest over the samples of largest less smallest logit. batch: how many
-    samples the torch form takes at once; None for any number. reason: why there is no torch form; empty where there is.
+    samples the torch form takes at once; None for any number. shape: of a sample. reason: why there is no torch form; empty where there is.
     """
 
     by: str = ""
@@ -110,13 +110,14 @@ class Agreement:
     samples: int = 0
     batch: int | None = None
     reason: str = ""
+    shape: tuple[int, ...] | None = None
 
     @property
     def caveat(self) -> Caveat:
         """What a reader has to know of gradients that are not the graph's own."""
         return Caveat(
             "converted_model",
-            f"The ONNX graph runs as torch ({self.by}), so that attacks and bounds have gradients: on the {self.samples} "
+            f"The ONNX graph runs as torch, so that attacks and bounds have gradients: on the {self.samples} "
             f"assessed samples its logits differ from onnxruntime's by at most {self.difference:.1e}, of a spread of "
             f"{self.spread:.3g} ({LIMIT:g} of that is allowed). A solver reads the graph itself.",
         )

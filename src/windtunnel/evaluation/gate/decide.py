@@ -105,7 +105,7 @@ def _floor(name: str, threshold: float, flat: Mapping[str, float], layer: Layer 
     value, low, high = (flat.get(f"{name}{end}") for end in ("", "_ci_low", "_ci_high"))
     interval = (low, high) if low is not None and high is not None else None
     if why := _no_estimate(name, layer):
-        return Condition(name, value, threshold, interval, False, reason=why, special=ConditionStatus.REFUSED)
+        return Condition(name, value, threshold, interval, False, reason=why, status=ConditionStatus.REFUSED)
     if value is None:
         near = nearest(name, flat)
         why = "this run has no such metric" + (f"; did you mean {near}?" if near else "")

@@ -27,8 +27,8 @@ def sentence(result: GateResult) -> str:
         return f"{result.decision}: {NO_CONDITION}"
     if result.decision is Decision.UNSOUND and not result.hard_failures:
         return _REFUSED
-    applies = any(c.special is not ConditionStatus.NOT_APPLICABLE for c in result.conditions)
-    skipped = [c.name for c in result.conditions if c.special is ConditionStatus.NOT_APPLICABLE]
+    applies = any(c.status is not ConditionStatus.NOT_APPLICABLE for c in result.conditions)
+    skipped = [c.name for c in result.conditions if c.status is ConditionStatus.NOT_APPLICABLE]
     further = f" that applies (not applicable, no champion: {', '.join(skipped)})" if skipped and applies else ""
     return f"{_WORDS[result.decision]}{further if result.decision is Decision.PASSED else ''}"
 
@@ -68,6 +68,6 @@ def _row(condition: Condition) -> tuple[str, ...]:
         "-" if value is None else f"{value:.4g}",
         f"{SIGN[condition.bound]} {condition.threshold:.4g}",
         f"[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "",
-        condition.status.value,
+        str(condition.status),
         condition.reason,
     )

@@ -50,7 +50,7 @@ class Result(Mapping[str, Artifacts]):
     def __getitem__(self, name: str) -> Artifacts:
         if name not in self._names:
             raise KeyError(unknown_word("result", name, self._names, what="an assessment of this result"))
-        return read_artifacts(self.place.summary if name == "summary" else self.place.robustness / name)
+        return read_artifacts(self.place.summary if name == "summary" else self.place.robustness / name, search=False)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -50,9 +50,8 @@ def params_text(choice: Choice, up: Path) -> str:
         model=[(key, _scalar(value)) for key, value in _model(choice, up)],
         n=200, epsilon=epsilon,
         epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"] if grey else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
-        differentiable=model is None or model.differentiable,
         torchattacks=library_of("torchattacks", "attacks").is_installed,
-        bounds=model is not None and 0 < model.size <= _SMALL and model.differentiable
+        bounds=model is not None and 0 < model.size <= _SMALL
         and library_of("auto-LiRPA", "verification").is_installed,
         upsample=side is not None and min(side) < _SMALLEST,
         title=_scalar(f"Robustness of {choice.experiment}"),

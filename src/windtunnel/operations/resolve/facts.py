@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from windtunnel.assessments.depends import Depends, module_of
@@ -42,7 +41,6 @@ OPTIONS: dict[str, Option] = {
     "any attack": Option(modules=frozenset({"windtunnel.assessments.attacks.assess"})),
     "ONNX model": Option(frozenset({"onnxruntime"}), frozenset({"windtunnel.boundary.models.onnx_gradients"})),
     "safetensors": Option(frozenset({"safetensors"})),
-    "ONNX gradients": Option(frozenset({"onnx2torch"})),
     "MLflow model": Option(
         frozenset({"mlflow"}),
         frozenset({"windtunnel.boundary.models.from_mlflow", "windtunnel.boundary.mlflow_server"}),
@@ -64,10 +62,6 @@ DISTRIBUTION = {
 }
 
 
-# A graph has gradients where onnx2torch is installed, which need not be.
-_ONNX = frozenset({"ONNX gradients"} if find_spec("onnx2torch") else ())
-
-
 @cache
 def every_option() -> list[tuple[str, Option]]:
     """The options by name, those of the libraries' records among them; one name may stand for several, of several families."""
@@ -82,7 +76,6 @@ def _option(library: Library) -> Option:
 
 def not_reached(options: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """(modules, libraries) that a use with these options does not reach."""
-    options |= _ONNX if "ONNX model" in options else frozenset()
     known = every_option()
     reached = [option for name, option in known if name in options]
     modules, libraries = (

@@ -25,7 +25,10 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
         "the share without one within a radius (LAGA, LARA) (Buzhinsky et al. 2021)",
     ),
     ("not broken", "no adversarial example is known; that none exists was not shown"),
-    ("sandwich", "certified accuracy ≤ true robust accuracy ≤ worst-case accuracy, at one budget"),
+    (
+        "sandwich",
+        "certified accuracy ≤ true robust accuracy ≤ worst-case accuracy, at one budget, over the attacked samples",
+    ),
     (
         "worst-case accuracy",
         "share of samples that no assessment broke: the minimum per sample over all attacks, not their mean",

@@ -9,7 +9,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
-from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.vnnlib import instance
@@ -17,7 +16,6 @@ from windtunnel.assessments.verification.vnnlib.export import export_instances
 from windtunnel.assessments.verification.vnnlib.instance import Decision, decide_instance
 from windtunnel.assessments.verification.vnnlib.specification import read_specifications
 from windtunnel.boundary.models.backends import OnnxModule
-from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.cli.verify import verify
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
@@ -133,36 +131,3 @@ def test_a_specification_of_another_size_is_refused(column, tmp_path):
 def test_a_norm_that_is_no_box_cannot_be_exported(mlp_subject, tmp_path):
     with pytest.raises(IncompatibleError, match="VNN-LIB describes boxes"):
         export_instances("proof", mlp_subject, Norm.L2, 0.5, None, tmp_path / "out")
-
-
-class Convolutions(nn.Module):
-    """What exported classifiers are made of."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
-        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.LeakyReLU(0.1))
-        self.head = nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3), nn.Softmax(1))
-
-    def forward(self, x):
-        x = self.stem((x - 0.5) / 0.25)
-        x = torch.cat([x, self.block(x) + x], 1)
-        return self.head(x.clamp(-1, 6).view(x.shape[0], 8, 4, 4))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the legacy exporter says that it is one
-def test_torch_computes_a_graph_as_onnxruntime_does(tmp_path):
-    torch.manual_seed(0)
-    module, path = Convolutions().eval(), tmp_path / "net.onnx"
-    torch.onnx.export(module, (torch.zeros(1, 1, 8, 8),), str(path), dynamo=False, opset_version=13)
-    network, x = OnnxNetwork(path), torch.rand(5, 1, 8, 8)
-    assert network.input_shape == (1, 8, 8)
-    assert torch.allclose(network(x), OnnxModule(path)(x), atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_operator_without_a_row_is_named(tmp_path):
-    path = tmp_path / "net.onnx"
-    torch.onnx.export(nn.Sequential(nn.Flatten(), nn.ELU()), (torch.zeros(1, 1, 2, 2),), str(path), dynamo=False)
-    with pytest.raises(IncompatibleError, match="operator Elu"):
-        OnnxNetwork(path)

@@ -23,6 +23,7 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.medians import median
+from windtunnel.core.references import first_line
 from windtunnel.core.subject import Subject
 
 MEASURED = 64  # samples that tell the scale of the values
@@ -146,6 +147,8 @@ def _traced(classifier: Classifier) -> Trace | str:
             f"{classifier.source} chooses by the values of its input what it computes (an if on a tensor): a verifier "
             f"would follow one branch alone; write it without, with torch.where, or use windtunnel's smoothing"
         ) from error
+    except RuntimeError as error:  # a cast inside the module, whose weights are float64 here
+        return f"its graph cannot be computed in float64 ({first_line(error)})"
     ending = {"": lambda x: x, "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(1)}
     own = ending[traced.ending](own)
     if not ((own - given).abs() <= _AGREEMENT * given.abs().max()).all():

@@ -127,7 +127,7 @@ def gate_line(gate: GateResult | None) -> Finding:
     if gate is None:
         return Finding("warning", "Gate: not decided yet.")
     severity, sentence = _decision(gate)
-    named: dict[ConditionStatus, list[str]] = {}
+    named: dict[ConditionStatus | None, list[str]] = {}
     for row in gate.conditions:
         named.setdefault(row.status, []).append(row.name)
     parts = [
@@ -173,7 +173,7 @@ def gate_section(gate: GateResult) -> Section:
                 short(row.value),
                 f"[{row.interval[0]:.4g}, {row.interval[1]:.4g}]" if row.interval else "",
                 f"{SIGN[row.bound]} {short(row.threshold)}",
-                row.status.value,
+                str(row.status),
                 *([short(row.reason, 200)] if with_reason else []),
             )
             for row in gate.conditions

@@ -1,0 +1,158 @@
+"""The one reader of ONNX graphs: it computes what onnxruntime computes, for any batch, or names the operator that it refuses."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from tests.boundary.models.onnx_graphs import GRAPHS
+from windtunnel.assessments.verification.assess import assess
+from windtunnel.boundary.models.load import preview_classifier
+from windtunnel.boundary.models.onnx_network import OnnxNetwork
+from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.core.dataset import Dataset
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.subject import subject_of
+from windtunnel.params.entry import Budget
+from windtunnel.params.model import Model
+from windtunnel.params.verification import VerificationEntry
+
+TOLERANCE = 1e-3
+NO_GRADIENT = {"hand-binarised"}
+
+
+def onnxruntime_logits(path, x, optimised):
+    options = onnxruntime.SessionOptions()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options)
+    taken = session.get_inputs()[0]
+    batches = x.split(1) if taken.shape[0] == 1 else [x]
+    return torch.cat(
+        [torch.from_numpy(session.run(None, {taken.name: b.numpy()})[0]).reshape(len(b), -1) for b in batches]
+    )
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_exporter_is_read_as_onnxruntime_runs_it(tmp_path, name):
+    path = tmp_path / "m.onnx"
+    GRAPHS[name](path)
+    network = OnnxNetwork(path).eval()
+    # onnxruntime's own results on QDQ graphs differ by a step of quantisation with and without its fusions; those without are
+    # what the operators' definitions say.
+    optimised = not name.startswith("qdq")
+    for n in (1, 7):
+        x = torch.rand(n, *network.input_shape, generator=torch.Generator().manual_seed(n))
+        with torch.no_grad():
+            logits = network(x)
+        assert float((logits - onnxruntime_logits(path, x, optimised)).abs().max()) < TOLERANCE
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(network(x).square().sum(), x)
+    assert gradient.isfinite().all()
+    assert bool(gradient.abs().sum() > 0) == (name not in NO_GRADIENT)
+
+
+def save(path, nodes, constants, opset=17, shape=(1, 3, 8, 8)):
+    taken = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    given = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    tensors = [onnx.numpy_helper.from_array(np.asarray(value), key) for key, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", [taken], [given], tensors)
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("mine", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=8), path)
+    return path
+
+
+REFUSED = {
+    "an unknown operator": (
+        [helper.make_node("Hardmax", ["x"], ["y"], name="h")],
+        r"operator Hardmax \('h'\) is not read: export",
+    ),
+    "another domain": ([helper.make_node("Relu", ["x"], ["y"], domain="mine")], "operator Relu is not read: export"),
+    "scales of the batch": (
+        [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "y"])],
+        "DynamicQuantizeLinear scales by the range of the whole batch, .*: quantise statically",
+    ),
+    "training mode": (
+        [helper.make_node("BatchNormalization", ["x", "g", "g", "g", "g"], ["y"], training_mode=1)],
+        r"BatchNormalization was exported in training mode: .*; export model.eval\(\)",
+    ),
+    "a shape of pixels": (
+        [helper.make_node("Cast", ["x"], ["s"], to=TensorProto.INT64), helper.make_node("Expand", ["g", "s"], ["y"])],
+        "operator Expand takes a shape, an index or a bound that is computed from the pixels: export it as a constant",
+    ),
+    "a size of data": (
+        [helper.make_node("NonZero", ["x"], ["y"])],
+        "NonZero gives a result whose size depends on the pixels",
+    ),
+    "a wrong shape": (
+        [helper.make_node("MatMul", ["x", "g"], ["y"])],
+        r"operator MatMul cannot be computed by torch \(",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_read_is_refused_with_its_name(tmp_path, name):
+    nodes, words = REFUSED[name]
+    path = save(tmp_path / "m.onnx", nodes, {"g": np.ones(3, np.float32)})
+    with pytest.raises(IncompatibleError, match=rf"m\.onnx: {words}" if words.startswith("operator") else words):
+        OnnxNetwork(path)
+
+
+def test_a_branch_that_shapes_decide_is_read(tmp_path):
+    """Older exporters write a squeeze of a size that they do not know as an If."""
+    branches = [
+        helper.make_graph([helper.make_node(operator, ["x"], [operator])], "b",
+                          [], [helper.make_tensor_value_info(operator, TensorProto.FLOAT, None)])
+        for operator in ("Relu", "Neg")
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "three"], ["width"]),
+        helper.make_node("Equal", ["width", "eight"], ["is_eight"]),
+        helper.make_node("If", ["is_eight"], ["r"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("ReduceMean", ["r"], ["y"], axes=[2, 3], keepdims=0),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, {"three": np.array(3), "eight": np.array(8)})
+    x = torch.randn(4, 3, 8, 8)
+    torch.testing.assert_close(OnnxNetwork(path)(x), x.relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "name", ["legacy-residual-17-one-unfolded", "dynamo-vit-20-one", "hand-channels_last", "dynamo-old-23-any"]
+)
+def test_the_module_is_what_torch_export_takes(tmp_path, name):
+    path = tmp_path / "m.onnx"
+    GRAPHS[name](path)
+    network = OnnxNetwork(path).eval()
+    x = torch.rand(5, *network.input_shape)
+    program = torch.export.export(network, (x[:2],), dynamic_shapes=({0: torch.export.Dim("n")},))
+    torch.testing.assert_close(program.module()(x), network(x))
+
+
+def test_padding_and_transpositions_leave_plain_convolutions(tmp_path):
+    """Verifiers have no padding of their own, and would carry a transposition through every layer."""
+    path = tmp_path / "m.onnx"
+    GRAPHS["hand-channels_last"](path)
+    assert [step.operator for step in OnnxNetwork(path).steps].count(
+        "Transpose"
+    ) == 4  # the input's, and three around values
+    GRAPHS["hand-sliced"](path)
+    assert "Pad" not in {step.operator for step in OnnxNetwork(path).steps}
+
+
+@pytest.mark.parametrize("name", ["hand-binarised", "hand-computed", "qoperator-old-int8", "qdq-mobile-int8"])
+def test_no_certificate_is_given_where_rounding_decides(tmp_path, name):
+    """At a jump (Sign, Round, quantisation) the file and float64 bounds may take different sides."""
+    path = tmp_path / "m.onnx"
+    GRAPHS[name](path)
+    x = torch.rand(3, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    data = Dataset(x, torch.zeros(3, dtype=torch.int64), tuple("abc"), tuple("abcde"))
+    classifier = preview_classifier(Model(source="onnx", path=str(path)), data, None, "cpu")
+    data = Dataset(x, classifier.predict(x), data.ids, data.class_names)
+    entry = VerificationEntry(library="windtunnel", algorithm="cascade", steps=("crown", "branch-and-bound"), timeout=5)
+    result = assess("v", entry, Budget(norm=Norm.LINF, epsilon=1e-5), subject_of(classifier, data))
+    assert int(Verdict.VERIFIED) not in result.data["verdicts"].tolist()

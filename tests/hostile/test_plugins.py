@@ -1,0 +1,188 @@
+"""Packages of other people that register what does not fit: one line that names the package, before anything runs."""
+
+# ruff: noqa: E501  a row is a line, whatever its length
+from __future__ import annotations
+
+import sys
+from importlib import invalidate_caches
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.harness import MEMORY, SECONDS, _forked, params, write_params
+from windtunnel.cli.main import main
+from windtunnel.core import plugins
+from windtunnel.params import schema
+
+LIBRARY = """
+from windtunnel.plugins import AttackRow, Lazy, Library, Norm, Randomness, ThreatModel, algorithm
+def Signs(tries: int = 5): ...
+def perturb(request, model): return request.inputs
+def row(library, name): return AttackRow(algorithm(library, name, ThreatModel.WHITE_BOX, Norm.LINF, "random", Randomness.GLOBAL_RNG))
+ROWS = (row("signs", "Signs"),)
+def library(**changes):
+    whole = dict(name="signs", family="attacks", package=None, rows=Lazy("mod:ROWS"), adapter=Lazy("mod:perturb"), module="mod")
+    return Library(**{**whole, **changes})
+R = library()
+"""
+FAMILY = """
+from windtunnel.plugins import Family, Lazy
+def family(**changes):
+    whole = dict(
+        name="smears", stage="smear", order=70, entry=Lazy("windtunnel.params.attacks:AttackEntry"),
+        algorithms=Lazy("windtunnel.assessments.attacks.table:ALGORITHMS"), preflight=Lazy("mod:f"), run=Lazy("mod:f"),
+        figures="mod", visualisers=(), headline=(),
+    )
+    return Family(**{**whole, **changes})
+R = family()
+"""
+LIB, FAM, MODELS, DATA = "windtunnel.libraries", "windtunnel.families", "windtunnel.models", "windtunnel.data"
+CHECKS, FIGURES = "windtunnel.checks", "windtunnel.figures"
+# group, what follows LIBRARY or FAMILY in the module, and the words of the line.
+WRONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "a library of our name": (LIB, "R = library(name='foolbox')", ("foolbox", "windtunnel", "mine-one")),
+    "a library called as what is built in": (LIB, "R = library(name='function')", ("function", "windtunnel", "mine-one")),
+    "a library of an unknown family": (LIB, "R = library(family='atacks')", ("family", "atacks", "attacks")),
+    "a library without a name": (LIB, "R = library(name='')", ("name", "''")),
+    "a library whose name is a number": (LIB, "R = library(name=3)", ("name", "3")),
+    "a library whose name is None": (LIB, "R = library(name=None)", ("name", "None")),
+    "a library whose name leaves the folder": (LIB, "R = library(name='../a')", ("name", "../a")),
+    "a library without rows": (LIB, "R = library(rows=None)", ("rows", "None")),
+    "rows that are text": (LIB, "R = library(rows='mod:ROWS')", ("rows", "mod:ROWS")),
+    "rows of a module that is not there": (LIB, "R = library(rows=Lazy('nowhere:ROWS'))", ("nowhere:ROWS", "ModuleNotFoundError")),
+    "rows that the module does not have": (LIB, "R = library(rows=Lazy('mod:RAWS'))", ("mod:RAWS", "AttributeError")),
+    "rows of a reference of another form": (LIB, "R = library(rows=Lazy('mod.ROWS'))", ("mod.ROWS", "package.module:name")),
+    "rows that are a number": (LIB, "ROWS = 3", ("rows", "int")),
+    "rows that are a generator": (LIB, "ROWS = (r for r in [])", ("rows", "generator")),
+    "rows that hold None": (LIB, "ROWS = (None,)", ("rows", "no row")),
+    "rows of another library": (LIB, "ROWS = (row('foolbox', 'PGD'),)", ("rows", "foolbox")),
+    "one algorithm twice": (LIB, "ROWS = (row('signs', 'Signs'), row('signs', 'Signs'))", ("Signs", "twice")),
+    "steps that are no map": (LIB, "R = library(steps=3)", ("steps", "3")),
+    "steps that are no references": (LIB, "R = library(steps={'a': 3})", ("steps",)),
+    "uses that are a number": (LIB, "R = library(uses=3)", ("uses", "3")),
+    "a package that is a number": (LIB, "R = library(package=3)", ("package", "3")),
+    "no record but a dictionary": (LIB, "R = {}", ("dict", "Library")),
+    "no record but the class": (LIB, "R = Library", ("type", "Library")),
+    "a family where a library is registered": (LIB, FAMILY, ("Family", "Library")),
+    "a module that raises": (LIB, "raise ValueError('first\\nsecond')", ("ValueError", "first")),
+    "a module that exits": (LIB, "import sys; sys.exit(0)", ("sys.exit(0)",)),
+    "a module that is no Python": (LIB, "R = (", ("SyntaxError",)),
+    "a module without the record": (LIB, "del R", ("AttributeError", "R")),
+    "a family of our name": (FAM, "R = family(name='attacks')", ("attacks", "windtunnel", "mine-one")),
+    "a family called as a key of params.yaml": (FAM, "R = family(name='budget')", ("budget", "key")),
+    "a family with a stage of ours": (FAM, "R = family(stage='attack')", ("attack", "stage")),
+    "a family whose order is text": (FAM, "R = family(order='last')", ("order", "last")),
+    "a family without an entry": (FAM, "R = family(entry=None)", ("entry", "None")),
+    "a family whose entry is not there": (FAM, "R = family(entry=Lazy('mod:Entry'))", ("mod:Entry", "AttributeError")),
+    "a family whose name is no word": (FAM, "R = family(name='a b')", ("name", "a b")),
+    "a family whose stage is no word": (FAM, "R = family(stage='a;b')", ("stage", "a;b")),
+    "a family whose headline is a number": (FAM, "R = family(headline=1)", ("headline", "1")),
+    "a family that is a library": (FAM, LIBRARY, ("Library", "Family")),
+    "a family that exits": (FAM, "raise SystemExit(0)", ("sys.exit(0)",)),
+    "figures that raise": (FIGURES, "raise ValueError('no figure')", ("no figure",)),
+    "a figure of our name": (FIGURES, "from windtunnel.plugins import register\n@register\nclass ImagePairVisualiser: pass", ("ImagePairVisualiser", "taken")),
+}  # fmt: skip
+
+
+def install(folder: Path, distribution: str, group: str, name: str, module: str, code: str, value: str) -> None:
+    """A distribution as pip leaves it: a module and its metadata."""
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+
+
+def check(folder: Path) -> None:
+    """`windtunnel check` where the distributions of `folder` are installed."""
+    sys.path.insert(0, str(folder))
+    invalidate_caches()
+    for cached in (
+        plugins.families,
+        plugins.libraries,
+        plugins.plugins,
+        plugins._all_entry_points,
+        plugins.model_source,
+    ):
+        cached.cache_clear()
+    schema.params_model.cache_clear()
+    for name in [
+        n for n in sys.modules if n.startswith("windtunnel.assessments") and n.endswith((".table", ".registry"))
+    ]:
+        del sys.modules[name]
+    from windtunnel.assessments.attacks import table
+    from windtunnel.assessments.figures.registry import register_figures
+
+    assert table.ROWS
+    register_figures()
+    main(["check"])
+
+
+def run(project: Path, folder: Path):
+    def work() -> None:
+        try:
+            check(folder)
+        except Exception as error:
+            if type(error).__name__ != "UserError":
+                raise
+            print(str(error), file=sys.stderr)
+            sys.exit(2)
+
+    write_params(project, params())
+    return _forked(work, project, SECONDS, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_record_is_one_line(tmp_path, project, name):
+    group, code, words = WRONG[name]
+    base = {LIB: LIBRARY, FAM: FAMILY}.get(group, "")
+    folder = tmp_path / "site"
+    folder.mkdir()
+    install(
+        folder, "mine-one", group, "mine", "mod", f"{base}\n{code}\n", "mod" if group in (FIGURES, CHECKS) else "mod:R"
+    )
+    ended = run(project, folder)
+    assert ended.code == 2, (ended.out[-500:], ended.err[-2500:])
+    for word in words:
+        assert word in ended.line
+    assert len(ended.line) < 1000
+    assert ended.memory < MEMORY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [LIB, FAM, MODELS, DATA, CHECKS, FIGURES])
+def test_one_name_in_two_distributions_is_refused_with_both(tmp_path, project, group):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    for number in ("one", "two"):
+        code = {LIB: LIBRARY, FAM: FAMILY}.get(group, "def R(*_): ...").replace("mod:", f"mod{number}:")
+        install(folder, f"mine-{number}", group, "mine", f"mod{number}", code, f"mod{number}:R")
+    ended = run(project, folder)
+    assert ended.code == 2, (ended.out[-500:], ended.err[-2500:])
+    assert "mine-one" in ended.line
+    assert "mine-two" in ended.line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("group", "name"), [(MODELS, "onnx"), (MODELS, "timm"), (MODELS, "train"), (DATA, "npz"), (DATA, "digits")]
+)
+def test_a_source_of_our_name_is_refused(tmp_path, project, group, name):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    install(folder, "mine-one", group, name, "mod", "def R(*_): ...", "mod:R")
+    ended = run(project, folder)
+    assert ended.code == 2, (ended.out[-500:], ended.err[-2500:])
+    assert f"'{name}'" in ended.line
+    assert "mine-one" in ended.line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("group", "code"), [(LIB, LIBRARY), (FAM, FAMILY + "\ndef f(*_): ...\n")])
+def test_a_right_record_is_taken(tmp_path, project, group, code):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    install(folder, "mine-one", group, "mine", "mod", code, "mod:R")
+    ended = run(project, folder)
+    assert ended.code == 0, (ended.out[-500:], ended.err[-2500:])
