@@ -116,7 +116,7 @@ class Effort(Block):
 class Search(Effort):
     """Latent PGD inside one radius."""
 
-    rho: Positive = Field(description="radius around the decayed code, in the scaled norm ||.||_2 / sqrt(n_L)")
+    rho: Positive = Field(2.5, description="radius around the decayed code, in the scaled norm ||.||_2 / sqrt(n_L)")
 
 
 class BoundedSearch(Effort):
@@ -164,7 +164,7 @@ class LatentEntry(Entry):
     noise_draws: PositiveInt = Field(8, description="perturbed codes of each image and epsilon, for LLNA")
     encoding: Encoding = Encoding()
     bounded: BoundedSearch = BoundedSearch()
-    minimum: Search = Search(rho=2.5)
+    minimum: Search = Search()
     conventional: Conventional | None = Field(Conventional(), description="null to leave the counterparts out")
     models: list[str | OtherModel] = Field(
         default_factory=list,
