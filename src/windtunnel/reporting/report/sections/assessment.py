@@ -33,13 +33,19 @@ def essential_blocks(artifacts: Artifacts, found: Found) -> Iterator[Block]:
         if drawn.essential:
             yield from drawn.blocks
     yield from classifier_tables(artifacts)
+    if _asked_for_bounds(artifacts):
+        yield from _bounds(artifacts)
 
 
 def assessment_section(artifacts: Artifacts, found: Found, options: Options) -> Section:
     """The details of one assessment: what ran, its further figures, every metric and option."""
     blocks = [Text(what_ran(artifacts)), *caveat_blocks(artifacts), *_further_figures(artifacts, found, options)]
     blocks += attack_by_attack(artifacts, found, options)
-    blocks += [*_bounds(artifacts), *_pairs(found, artifacts.name), *_metrics(artifacts)]
+    blocks += [
+        *(() if _asked_for_bounds(artifacts) else _bounds(artifacts)),
+        *_pairs(found, artifacts.name),
+        *_metrics(artifacts),
+    ]
     return Section(artifacts.name, tuple(blocks), detail=True)
 
 
@@ -98,6 +104,11 @@ def what_ran(artifacts: Artifacts) -> str:
     words += [region_words(artifacts), f"{len(artifacts.sample_names)} samples"]
     options = ", ".join(f"{key}={short(value)}" for key, value in call.items() if not is_tensor_summary(value))
     return "; ".join(w for w in words if w) + (f". Called with {options}." if options else ".")
+
+
+def _asked_for_bounds(artifacts: Artifacts) -> bool:
+    """True where the entry has `output_bounds: true`: what it asked for is on paper in every layout."""
+    return kwargs(artifacts).get("output_bounds") is True
 
 
 def _bounds(artifacts: Artifacts) -> Iterator[Table]:
