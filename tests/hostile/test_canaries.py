@@ -416,7 +416,7 @@ def readers(project: Path, bomb: Bomb) -> dict[str, dict[str, object]]:
     np.savez(project / "x.npz", x=np.array([bomb], dtype=object))
     torch.save(bomb, project / "bomb.pt")
     (project / "idx").write_bytes(pickle.dumps(bomb))
-    (project / "mine.py").write_text("from tests.inputs.generators.own import Own\n")
+    (project / "mine.py").write_text("from tests.boundary.generators.own import Own\n")
     (project / "suite").mkdir()
     shutil.copyfile(project / "bomb.pt", project / "suite" / "robustness_data.pt")
     write_json({"name": "suite", "metrics": {}}, project / "suite" / "metadata.json")

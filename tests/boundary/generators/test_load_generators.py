@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def own(name, **changes):
-    return Generators(source="function", function=f"tests.inputs.generators.own:{name}", **changes)
+    return Generators(source="function", function=f"tests.boundary.generators.own:{name}", **changes)
 
 
 @pytest.mark.parametrize("algorithm", ["wgan-gp", "vae", "sphere"])
@@ -59,7 +59,7 @@ def test_a_range_of_minus_one_to_one_is_mapped_to_the_models(digits, tmp_path):
 
 
 def test_weights_of_the_users_are_copied_and_loaded(digits, tmp_path):
-    from tests.inputs.generators.own import Own
+    from tests.boundary.generators.own import Own
 
     model = Own()
     torch.save(model.state_dict(), tmp_path / "mine.pt")

@@ -1,15 +1,17 @@
 """Models of torchvision, timm and Hugging Face give the logits of the library's own pipeline, and bring their class names."""
 
 import gzip
+import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.inputs.models.libraries import need
 
+from tests.boundary.models.libraries import need
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.boundary.models.loaders import loader_of
@@ -284,3 +286,55 @@ def test_what_a_stranger_wrote_in_model_json_fetches_nothing(tmp_path):
     record = ModelRecord(source="timm", name="hf-hub:stranger/model", num_classes=2, **kept)
     with pytest.raises(UserError, match="is a place on a hub"):
         loader_of("timm", trust_of(Model()))(record, tmp_path, trust_of(Model()))
+
+
+def load_view_and_weights(model: Model, folder: Path) -> None:
+    view_of(model)
+    import_model(model, None, 0, "cpu", folder)
+
+
+HUB = {
+    "model_type": "timm_wrapper",
+    "architecture": "hf-hub:stranger/model",
+    "architectures": ["TimmWrapperForImageClassification"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 10**6}, {"num_hidden_layers": "two"}, {"num_hidden_layers": -1}, {"num_hidden_layers": None},
+        {"hidden_size": "a"}, {"hidden_size": -32}, {"hidden_size": 10**9}, {"hidden_size": [32]}, {"hidden_size": 0},
+        {"image_size": "large"}, {"image_size": -64}, {"image_size": 10**7}, {"patch_size": 0}, {"patch_size": {}},
+        {"num_channels": "RGB"}, {"num_channels": -1}, {"num_channels": 10**9}, {"num_attention_heads": 0},
+        {"id2label": {"a": "ant"}}, {"id2label": 5}, {"id2label": {"0": ["ant"]}}, {"num_labels": -1}, {"hidden_act": "nowhere"},
+        {"model_type": 3}, {"model_type": "nothing"}, {"model_type": ["vit"]},  {"dtype": 5}, HUB,
+        HUB | {"architecture": "hf_hub:stranger/model"}, HUB | {"architecture": 3}, HUB | {"model_args": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_configuration_that_cannot_be_is_one_line_without_network(change, tmp_path):
+    need("transformers", "timm")
+    path = Path(small_model("vit", tmp_path / "saved"))
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **change}))
+    model = Model(source="huggingface", path=str(path), time_limit=5)
+    began = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        load_view_and_weights(model, tmp_path / "kept")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_a_model_with_code_beside_its_weights_is_read_without_the_code(tmp_path):
+    need("transformers")
+    path = Path(small_model("vit", tmp_path / "saved"))
+    config = json.loads((path / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "mine.Config", "AutoModelForImageClassification": "mine.Network"}
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "mine.py").write_text("raise SystemExit('code of the folder ran')")
+    import_model(Model(source="huggingface", path=str(path)), None, 0, "cpu", tmp_path / "kept")
+    assert (tmp_path / "kept" / "weights.pt").is_file()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,17 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.loaders import TORCH, Loaded, load_weights
 from windtunnel.boundary.models.record import OfLibrary
+from windtunnel.boundary.network import no_network
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.files import file_digest
 from windtunnel.core.libraries import missing
-from windtunnel.core.references import first_line
+from windtunnel.core.references import first_line, users_code
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.view import View
 
@@ -54,6 +57,28 @@ class Normalised(nn.Module):
         """The logits (N, K)."""
         logits: Tensor = self.network((inputs - self.mean) / self.std)
         return logits
+
+
+@contextmanager
+def offline(what: str, seconds: float, key: str = "model", *, network: bool = False) -> Iterator[None]:
+    """Call a library on a user's configuration and weights, without network and with limits on time and memory.
+
+    Args:
+        what: what is loaded, for the message.
+        seconds: the time limit, `key`.time_limit.
+        key: of params.yaml.
+        network: True where params.yaml asks for a download, which has no limit.
+
+    Raises:
+        UserError: in one line, for whatever the library raises, a connection among it.
+
+    """
+    if network:
+        with users_code(what):
+            yield
+        return
+    with bounded(what, seconds, f"{key}.time_limit"), no_network(what):
+        yield
 
 
 def unavailable(source: str, error: Exception) -> UserError:

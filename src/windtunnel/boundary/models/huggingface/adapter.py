@@ -6,6 +6,7 @@ No code of a repository's runs: `trust_remote_code` is never set, and what a con
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,12 +22,15 @@ from windtunnel.boundary.models.of_libraries import (
     check_folded,
     keep_network,
     loaded,
+    offline,
     unavailable,
 )
 from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
 from windtunnel.boundary.models.trust import Trust
+from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
+from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.metadata import Value, fitting
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
@@ -44,7 +48,8 @@ class _Kept(OfLibrary):
 
 def view(model: Model) -> View:
     """The image processor's resizing and cropping, and the names in the configuration's `id2label`."""
-    return _view(_processor(model), _config(model))
+    with _offline(model):
+        return _view(_processor(model), _config(model))
 
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
@@ -52,6 +57,16 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 
     Raises UserError where it is not there, or holds no weights for some of its layers, which would be random ones.
     """
+    with _offline(model):
+        return _keep(model, directory, seed)
+
+
+def _offline(model: Model) -> AbstractContextManager[None]:
+    place = _place(model)
+    return offline(f"model: transformers, asked for {place}, which", model.time_limit, network=model.path is None)
+
+
+def _keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     processor, config = _processor(model), _config(model)
     mean, std = _normalisation(processor, int(getattr(config, "num_channels", 3)))
     check_folded(_view(processor, config), lambda image: _seen(processor, image), mean, std)
@@ -69,11 +84,12 @@ def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     content = {k: v for k, v in kept.config.items() if k not in _DROPPED}
     kind = str(content.pop("model_type", ""))
     transformers = _library()
-    try:
-        config = transformers.AutoConfig.for_model(kind, **content)
-    except ValueError as error:
-        raise UserError(f"model.json: config: transformers knows no model_type '{kind}'") from error
-    return loaded(LogitsOf(_network(config)), kept, directory)
+    with offline(f"{trust.key}: transformers, given the configuration in model.json,", trust.time_limit, trust.key):
+        try:
+            config = transformers.AutoConfig.for_model(kind, **content)
+        except ValueError as error:
+            raise UserError(f"model.json: config: transformers knows no model_type '{kind}'") from error
+        return loaded(LogitsOf(_network(config)), kept, directory)
 
 
 def _library() -> ModuleType:
@@ -106,6 +122,8 @@ def _from(model: Model, kind: str, key: str, missing: str, **options: object) ->
         return getattr(_library(), kind).from_pretrained(
             place, trust_remote_code=False, local_files_only=model.path is not None, **options
         )
+    except (NetworkRefusedError, OutOfTimeError, MemoryError):
+        raise
     except Exception as error:  # OSError, ValueError and what the hub's client raises
         advice = "" if model.path else "; give model.path, a local folder"
         raise UserError(f"model.{key}: {place}: {missing} ({first_line(error)}){advice}") from error
@@ -114,6 +132,11 @@ def _from(model: Model, kind: str, key: str, missing: str, **options: object) ->
 def _config(model: Model) -> Any:
     key = "path" if model.path else "name"
     config = _from(model, "AutoConfig", key, "its configuration is unavailable", **dict(model.kwargs))
+    sizes = {"num_labels": config.num_labels, **config.to_dict()}
+    for name, size in sizes.items():
+        if (name.startswith("num_") or name.endswith("_size")) and isinstance(size, int) and size < 0:
+            raise UserError(f"model.{key}: {_place(model)}: its configuration has {name}: {size}, a negative size")
+    vars(config).pop("auto_map", None)  # transformers looks for its own class in it, and does not expect None
     for name in _DROPPED:
         if getattr(config, name, None) is not None:
             setattr(config, name, None)

@@ -17,14 +17,17 @@ from windtunnel.boundary.models.of_libraries import (
     given_weights,
     keep_network,
     loaded,
+    offline,
     one_weights,
     unavailable,
     wanted,
 )
 from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
 from windtunnel.boundary.models.trust import Trust
+from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
+from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.metadata import fitting
 from windtunnel.core.references import first_line
 from windtunnel.core.view import View, distinct
@@ -40,7 +43,9 @@ class _Kept(OfLibrary):
 
 def view(model: Model) -> View:
     """The transforms of timm's configuration of the model, and the names of its classes."""
-    return _view(_network(wanted(model, "name"), model.kwargs))
+    name = wanted(model, "name")
+    with offline(f"model: timm's {name}", model.time_limit, network=name.startswith(_HUB)):
+        return _view(_network(name, model.kwargs))
 
 
 def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
@@ -52,6 +57,12 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
             f"model.weights: {model.weights} is not allowed for timm, where the weights stand in the name "
             f"(resnet50.a1_in1k); {PRETRAINED} or {RANDOM}"
         )
+    network_asked = name.startswith(_HUB) or (model.path is None and model.weights != RANDOM)
+    with offline(f"model: timm's {name}", model.time_limit, network=network_asked):
+        return _keep(model, name, directory, seed)
+
+
+def _keep(model: Model, name: str, directory: Path, seed: int) -> dict[str, Json]:
     if given := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
         network, original = given
     else:
@@ -73,7 +84,8 @@ def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
     if kept.name.startswith(_HUB):  # a name that model.json is not to have: nothing is fetched for a file's sake
         raise UserError(f"model.json: name: '{kept.name}' is a place on a hub, not an architecture of timm")
-    return loaded(_network(kept.name, {"num_classes": kept.num_classes, **trust.kwargs}), kept, directory)
+    with offline(f"{trust.key}: timm's {kept.name}", trust.time_limit, trust.key):
+        return loaded(_network(kept.name, {"num_classes": kept.num_classes, **trust.kwargs}), kept, directory)
 
 
 def _library() -> ModuleType:
@@ -92,6 +104,8 @@ def _network(name: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) 
         raise UserError(unknown_word("model.name", name, timm.list_models(), what="a model of timm"))
     try:
         network: nn.Module = timm.create_model(name, pretrained=pretrained, **kwargs)
+    except (NetworkRefusedError, OutOfTimeError, MemoryError):
+        raise
     except TypeError as error:
         raise UserError(f"model.kwargs: timm's {name} refuses them ({first_line(error)})") from error
     except Exception as error:  # unknown tags, and whatever a download raises
