@@ -44,10 +44,9 @@ def markdown(result: GateResult) -> str:
     """The whole decision as Markdown."""
     failures = [f"- NOT VALID: {escape(line)}" for line in result.hard_failures]
     lines = [f"**{sentence(result)}**", "", *failures, *([""] if failures else [])]
-    if result.is_empty:
-        return "\n".join(lines[:1]) + "\n"
-    lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
-    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows(result)]
+    if not result.is_empty:
+        lines += ["| " + " | ".join(COLUMNS) + " |", "| --- | ---: | ---: | ---: | --- | --- |"]
+        lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows(result)]
     lines += ["", escape(line)] if (line := champion_line(result)) else []
     return "\n".join(lines) + "\n"
 
