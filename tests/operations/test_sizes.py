@@ -169,6 +169,7 @@ def test_a_batch_that_does_not_fit_is_told(subject, monkeypatch, taken, codes):
 def test_a_long_run_on_one_processor_of_several_is_told_how_to_use_them(monkeypatch, seconds, workers, said):
     one = estimate.Estimate("attacks.pgd", 100, 10, seconds / 10, seconds, 2**20, 2**20)
     monkeypatch.setattr(estimate, "estimates", lambda *_: iter([one]))
+    monkeypatch.setattr(estimate, "witness_seconds", lambda *_: 0.0)
     monkeypatch.setattr(needs.os, "cpu_count", lambda: 4)
     before = RoomAnswer(disk_bytes=1, memory_bytes=1, workers=workers, seconds=None, entries=[])
     console = Console(file=io.StringIO(), width=200)
@@ -185,3 +186,11 @@ def test_the_memory_limit_of_the_container_counts(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(str(10 * 2**20))
     monkeypatch.setattr(trial, "_LIMIT_OF_CONTAINER", tmp_path / "memory.max")
     assert trial.memory_of_a_worker(torch.device("cpu"), 1) == 10 * 2**20
+
+
+def test_the_witness_is_in_the_estimate(subject):
+    params = _params()
+    assert estimate.witness_seconds(params, subject.classifier, subject.dataset, 1000.0) == pytest.approx(200.0)
+    assert estimate.witness_seconds(params, subject.classifier, subject.dataset, 0.0) > 0
+    stored = params.model_copy(update={"sanity": params.sanity.model_copy(update={"profile": "stored"})})
+    assert estimate.witness_seconds(stored, subject.classifier, subject.dataset, 1000.0) == 0.0

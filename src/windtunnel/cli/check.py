@@ -178,6 +178,9 @@ def check_model(
         most = queries_before_any_assessment(len(assessed))
         console.print(f"[green]✓[/green] model: will get at most {most} queries ({len(assessed)} samples); "
                       f"--queries sets another limit")  # fmt: skip
+        if params.sanity.profile != "stored":
+            console.print(f"[green]✓[/green] sanity: the checks of the run will get at most {params.sanity.queries} queries more, "
+                          f"half of them for the witness; sanity.queries sets another limit")  # fmt: skip
         if not len(assessed):
             return [], None
     subject = subject_of(classifier, assessed, params.seed)

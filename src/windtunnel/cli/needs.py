@@ -51,16 +51,20 @@ def print_estimate(
     needs: RoomAnswer,
 ) -> RoomAnswer:
     """`needs` with what a batch of each entry says of all its samples, printed as a table."""
-    from windtunnel.operations.estimate import estimates
+    from windtunnel.operations.estimate import estimates, witness_seconds
     from windtunnel.operations.sizes import gigabytes
 
     found = list(estimates(params, classifier, assessed, train, needs.workers))
     memory = max([needs.memory_bytes, *(one.memory for one in found)])
-    seconds = sum(one.seconds for one in found)
+    attacks = sum(one.seconds for one in found if one.name.startswith(("attacks.", "queries.")))
+    witness = witness_seconds(params, classifier, assessed, attacks)
+    seconds = sum(one.seconds for one in found) + witness
     whole = ("all of them", "", "", _time(seconds), gigabytes(memory), gigabytes(needs.disk_bytes), "")
     rows = [_row(one) for one in found]
     workers = f"{needs.workers} worker{'s' if needs.workers > 1 else ''}"
     print_table(console, _COLUMNS, [("", [*rows, whole])], title=f"from one batch of each, on {workers}")
+    if witness:
+        console.print(f"of that about {_time(witness)} for the witness of the sanity checks (D15)")
     for one in found:
         if one.advice:
             console.print(f"[yellow]![/yellow] {escape(one.advice)}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -15,6 +16,7 @@ from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.executors import executor
 from windtunnel.core.plugins import families
+from windtunnel.evaluation.witness.budget import PASSES_AT_LEAST, SHARE_OF_THE_RUN
 from windtunnel.operations.sizes import Size, gigabytes, sizes_of
 from windtunnel.operations.trial import Trial, memory_of_a_worker, tried
 from windtunnel.params.entry import Entry
@@ -22,6 +24,7 @@ from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
 
 _ALONE = 4  # samples of a method that takes minutes for each: a batch of them could take hours
+_TIMED = 32  # samples whose forward pass is timed for the witness
 _PART = 8  # an eighth of a batch, or eight times a small one, says what a batch costs whatever its size
 _WORTH_SAYING = 10.0  # seconds that another batch size must save, and half of the time
 
@@ -130,6 +133,21 @@ def _too_small(entry: Entry, best: float, whole: float) -> str:
         f"batch_size: {entry.batch_size} takes about {whole:.0f} s, and larger batches as little as {best:.0f} s; set a "
         f"larger batch_size"
     )
+
+
+def witness_seconds(params: Params, classifier: Classifier, assessed: Dataset, attacks: float) -> float:
+    """Estimate the time of the sanity checks' witness: a fifth of the attacks' seconds, or 20 x 200 passes where that is more.
+
+    0 for a Python function, which is not asked here, and where the profile makes no passes.
+    """
+    if params.sanity.profile == "stored" or isinstance(classifier.module, PredictFunction):
+        return 0.0
+    few = assessed.inputs[:_TIMED]
+    classifier.logits(few)  # the first pass of a process takes longer
+    started = time.perf_counter()
+    classifier.logits(few)
+    each = (time.perf_counter() - started) / max(1, len(few))
+    return max(SHARE_OF_THE_RUN * attacks, PASSES_AT_LEAST * each)
 
 
 def _nothing(size: Size, why: str) -> Estimate:

@@ -32,7 +32,10 @@ class Sanity(Block):
         default_factory=dict, description="check id: threshold instead of the documented one, e.g. C3: 0.01"
     )
     samples: PositiveInt = Field(100, description="on how many samples attacks are rerun at most")
-    queries: PositiveInt = Field(1000, description="how many queries a model.source: function may get from the checks")
+    queries: PositiveInt = Field(
+        1000,
+        description="queries that a model.source: function may get from the checks, half of them from the witness (D15)",
+    )
     expected_clean_accuracy: Annotated[Number, Field(ge=0, le=1)] | None = Field(
         None, description="what the model is known to reach on this data (A8)"
     )

@@ -29,6 +29,7 @@ from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, RegionEvidence, indices_of, region_evidence, region_of
 from windtunnel.params.load import entries
+from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
 
 T = TypeVar("T")
@@ -355,11 +356,11 @@ def collect(
 ) -> Evidence:
     """Read the assessments that params.yaml names; what cannot be read, or is of other samples, is noted, not raised.
 
-    train: the training split, where it is known. A Python `predict` may get `sanity.queries` queries from here on; a check
-    that needs more is not run.
+    train: the training split, where it is known. A Python `predict` may get `sanity.queries` queries from here on, half of them
+    from the witness; a check that needs more is not run.
     """
     if isinstance(module := subject.classifier.module, PredictFunction):
-        module.allowed = module.queries_asked + params.sanity.queries
+        module.allowed = module.queries_asked + params.sanity.queries - witness_queries(params.sanity)
     assessments, unusable, foreign, families = [], {}, {}, {}
     for family, name, _ in entries(params):
         families[name] = family
@@ -378,6 +379,11 @@ def collect(
         else:
             assessments.append(Assessment(name, family, artifacts, indices))
     return Evidence(subject, clean, params, tuple(assessments), unusable, foreign, families, train=train)
+
+
+def witness_queries(settings: Sanity) -> int:
+    """Return how many queries of a Python function are kept for the witness: half of `sanity.queries`."""
+    return settings.queries // 2
 
 
 def _off_grey(inputs: Tensor) -> Tensor:

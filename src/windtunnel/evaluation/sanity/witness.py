@@ -21,17 +21,16 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import SampleState
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
-from windtunnel.evaluation.sanity.evidence import Evidence
+from windtunnel.evaluation.sanity.evidence import Evidence, witness_queries
 from windtunnel.evaluation.sanity.model import is_random
 from windtunnel.evaluation.summary.evidence import Region, region_evidence, region_of
 from windtunnel.evaluation.witness.balls import Ball
+from windtunnel.evaluation.witness.budget import PASSES_AT_LEAST, SHARE_OF_THE_RUN
 from windtunnel.evaluation.witness.search import Search, Target, search
 from windtunnel.evaluation.witness.surrogate import train_student
 
 CHECK = "D15"
 NOT_VALID = 0.1  # share of the attacked samples: a worst case that is off by more is not valid
-PASSES_AT_LEAST = 20 * 200
-SHARE_OF_THE_RUN = 0.2  # of the passes of the run's attacks
 FEWEST_SAMPLES = 20
 PASSES_FOR_A_SAMPLE = 62  # that the first methods need; more samples are tried where there are passes for them
 KNOWN = 500  # samples of each split that others are moved towards
@@ -139,7 +138,7 @@ def claims_of(evidence: Evidence) -> list[Claim]:
 def passes_allowed(evidence: Evidence) -> int:
     """Number of passes the witness may make: a fifth of those of the run's attacks, or 20 x 200 where that is more.
 
-    What is left of `sanity.queries` bounds those of a Python function.
+    Half of `sanity.queries` bounds those of a Python function; the other checks ask the other half.
     """
     used = 0.0
     for assessment in evidence.assessments:
@@ -148,8 +147,10 @@ def passes_allowed(evidence: Evidence) -> int:
                 used += float(assessment.tensor(key).double().nan_to_num().sum())
     allowed = max(PASSES_AT_LEAST, int(SHARE_OF_THE_RUN * used))
     module = evidence.subject.classifier.module
-    if isinstance(module, PredictFunction) and module.allowed is not None:
-        allowed = min(allowed, max(0, module.allowed - module.queries_asked))
+    if isinstance(module, PredictFunction):
+        share = witness_queries(evidence.params.sanity)
+        module.allowed = module.queries_asked + share  # what the checks before left of theirs is not added
+        allowed = min(allowed, share)
     return allowed
 
 
@@ -296,7 +297,7 @@ def stored_examples(evidence: Evidence) -> Tensors:
         "witness": {
             "inputs": inputs,
             "samples": torch.cat([one.indices[kept] for one, kept in rows]),
-            "predictions": evidence.subject.classifier.predict(inputs),
+            "predictions": torch.cat([one.found.predictions[kept] for one, kept in rows]),
             "epsilons": torch.tensor([one.claim.region.epsilon for one, kept in rows for _ in kept]),
             "norms": torch.tensor(norms),
             "certified": torch.cat([one.certified[kept] for one, kept in rows]),

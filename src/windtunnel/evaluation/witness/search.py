@@ -51,18 +51,27 @@ class Search:
     """What was found for n samples: broken bool (n,), examples (n, ...), passes int64 (n,), and the method that broke each one.
 
     margins: best wrong logit less the label's of each example, so that rounding can be told from a real change of class; (n,).
+    predictions int64 (n,): the class of each example, -1 where there is none or a logit is not finite.
     """
 
     broken: Tensor
     examples: Tensor
     margins: Tensor
+    predictions: Tensor
     passes: Tensor
     methods: tuple[str, ...]
 
     def at(self, mask: Tensor) -> Search:
         """The same of the samples at `mask` (n,) alone."""
         methods = tuple(method for method, chosen in zip(self.methods, mask.tolist(), strict=True) if chosen)
-        return Search(self.broken[mask], self.examples[mask], self.margins[mask], self.passes[mask], methods)
+        return Search(
+            self.broken[mask],
+            self.examples[mask],
+            self.margins[mask],
+            self.predictions[mask],
+            self.passes[mask],
+            methods,
+        )
 
 
 def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int], passes: int) -> Search:
@@ -81,6 +90,7 @@ def search(target: Target, inputs: Tensor, labels: Tensor, seeds: Sequence[int],
         broken=torch.cat([part.broken for part in parts]),
         examples=torch.cat([part.examples for part in parts]),
         margins=torch.cat([part.margins for part in parts]),
+        predictions=torch.cat([part.predictions for part in parts]),
         passes=torch.cat([part.passes for part in parts]),
         methods=tuple(method for part in parts for method in part.methods),
     )
@@ -95,6 +105,7 @@ class _Searching:
         self.broken = torch.zeros(len(inputs), dtype=torch.bool)
         self.examples, self.passes = inputs.clone(), torch.zeros(len(inputs), dtype=torch.int64)
         self.margins = torch.full((len(inputs),), -torch.inf)
+        self.predictions = torch.full((len(inputs),), -1)
         self.best, self.best_margin = inputs.clone(), torch.full((len(inputs),), -torch.inf)
         self.methods = [""] * len(inputs)
         self.failed: set[str] = set()
@@ -118,7 +129,7 @@ class _Searching:
             self._run("targeted gradient", gradient_passes, partial(self._ascend, loss=None, rank=rank))
         if not self.target.gradients:
             self._run("random search", 2 * SQUARES[1], lambda rows: self._squares(rows, 2 * SQUARES[1]))
-        return Search(self.broken, self.examples, self.margins, self.passes, tuple(self.methods))
+        return Search(self.broken, self.examples, self.margins, self.predictions, self.passes, tuple(self.methods))
 
     def _run(self, method: str, cost: int, run: Callable[[Tensor], None]) -> None:
         """Run a method on the unbroken samples that the passes left allow, and confirm what it broke."""
@@ -142,11 +153,17 @@ class _Searching:
         if not len(hopeful):
             return
         points, labels = self.best[hopeful], self.labels[hopeful]
-        margins = torch.stack([self._margins(points, labels, hopeful) for _ in range(times)])
+        self.passes[hopeful] += times
+        answers = [self.target.classifier.logits(points) for _ in range(times)]
+        margins = torch.stack([_margin_or_broken(logits, labels) for logits in answers])
         wrong = ((margins > 0).double().mean(0) > 0.5) & self.target.ball.contains(points, self.inputs[hopeful])
         found = hopeful[wrong]
         self.broken[found], self.examples[found] = True, points[wrong]
-        self.margins[found] = margins.quantile(0.5, 0)[wrong]
+        self.margins[found] = margins.sort(0).values[times // 2][
+            wrong
+        ]  # an odd number of answers, some perhaps infinite
+        likely = torch.stack(answers).mean(0)[wrong]
+        self.predictions[found] = torch.where(likely.isfinite().all(1), likely.argmax(1), -1)
         for row in found.tolist():
             self.methods[row] = method
         self.best_margin[hopeful[~wrong]] = -torch.inf
