@@ -30,13 +30,13 @@ _QUICK_ROOT, _ROOT, _PLANES = 20, 60, 60
 _FUNCTIONS, _STEPS = 1000, 20
 _FUNCTIONS_BESIDE_POOLING, _STEPS_BESIDE_POOLING = 700, 10
 _COLUMNS = 64  # neurons of each layer that get a plane for a margin
-# Rounds of tightening: round r follows a search of _FIRST_SEARCH * 5**r subdomains, which is discarded, and improves the
-# _FIRST_BOUNDS * 5**r inner bounds that the margins depend on most, with 4**(r + 1) splits each. Dense networks gain more, and get
-# planes; shallow convolutional ones are often decided by the first search.
-_FIRST_SEARCH_DENSE, _FIRST_SEARCH = 100, 500
-_FIRST_BOUNDS = 200
+# Rounds of tightening: round r follows a search of first * 5**r subdomains, which is discarded, and improves the 200 * 10**r inner
+# bounds that the margins depend on most, with 4 * 2**r splits each. In dense networks they get planes, which cost more; shallow
+# convolutional networks are often decided by the first search.
+_FIRST_SEARCH, _FIRST_SEARCH_SHALLOW, _SHALLOW = 100, 500, 3  # subdomains; layers of activations
+_FIRST_BOUNDS, _MOST_WITH_PLANES, _FIRST_SPLITS = 200, 1200, 4
 _MOST = 5 * 10**7  # inner bounds of a round times neurons of the network: each of them takes passes through it
-_MIN_GAIN = 0.05  # share of the missing margin that a round must gain for another to follow
+_MIN_GAIN = 0.05  # of the missing margin, times its share of all there is to gain: a round gains as much, or none follows
 
 # Bounds (low, up), float64 of its size, of the inputs of each layer of activations.
 Inner = list[tuple[Tensor, Tensor]]
@@ -148,7 +148,8 @@ class _Work:
             return
         self._improve_inner(bounded, rows)
         roots = self._bent_roots(bounded, members)
-        first = _FIRST_SEARCH_DENSE if bounded.is_dense else _FIRST_SEARCH
+        shallow = not bounded.is_dense and len(self._network.layers) <= _SHALLOW
+        first = _FIRST_SEARCH_SHALLOW if shallow else _FIRST_SEARCH
         another_round = self._network.piecewise_linear and len(self._network.layers) > 1
         for round_ in count():
             if not another_round or (domains := first * 5**round_) >= self._limits.domains:
@@ -159,28 +160,30 @@ class _Work:
                 return
             known, rows = self._bounds[open_].clone(), roots[1]
             assert rows is not None
-            self._tighten(bounded, rows.at(torch.isin(roots[0], open_)), round_)
+            share = self._tighten(bounded, rows.at(torch.isin(roots[0], open_)), round_)
             roots = self._bent_roots(bounded, members)
             gained = (self._bounds[open_] - known) / (self._goal[open_] - known).clamp(min=1e-12)
-            another_round = bool(gained.amax() > _MIN_GAIN)
+            another_round = bool(gained.amax() > _MIN_GAIN * share.amin())
         self._search(bounded, members, roots, self._limits.domains)
 
-    def _improve_inner(self, bounded: Bounded, margins: Rows) -> None:
-        """Optimise the slopes of the inner bounds that the margins depend on most; bound the others by CROWN again."""
+    def _improve_inner(self, bounded: Bounded, margins: Rows) -> Tensor:
+        """Optimise the slopes of the inner bounds that the margins depend on most, bound the others again; return as `_tighten`."""
         limits, pooling = self._limits, self._network.has_windows
         functions, steps = (_FUNCTIONS_BESIDE_POOLING, _STEPS_BESIDE_POOLING) if pooling else (_FUNCTIONS, _STEPS)
-        which, _ = influential(bounded, margins, functions, limits.rows, together=True)
+        which, share = influential(bounded, margins, functions, limits.rows, together=True)
         improve_network(bounded, which, steps, limits.rows, limits.memory, self._expired, others=not pooling)
+        return share
 
-    def _tighten(self, bounded: Bounded, margins: Rows, round_: int) -> None:
-        """Tighten the inner bounds that the margins depend on most, each by a small branch and bound."""
+    def _tighten(self, bounded: Bounded, margins: Rows, round_: int) -> Tensor:
+        """Tighten the inner bounds that the margins depend on most; (n,), which share they are of all there is to gain."""
         if self._network.has_windows:  # planes of pooling windows gain more than splits
-            self._improve_inner(bounded, margins)
-            return
-        most = max(1, min(_FIRST_BOUNDS * 5**round_, _MOST // self._network.width))
-        which, _ = influential(bounded, margins, most, self._limits.rows)
-        effort = Effort(4 ** (round_ + 1), bounded.is_dense)
+            return self._improve_inner(bounded, margins)
+        most = min(_FIRST_BOUNDS * 10**round_, _MOST // self._network.width)
+        most = max(1, min(most, _MOST_WITH_PLANES) if bounded.is_dense else most)
+        which, share = influential(bounded, margins, most, self._limits.rows)
+        effort = Effort(_FIRST_SPLITS * 2**round_, bounded.is_dense)
         tighten(bounded, which, effort, self._limits.rows, self._limits.memory, self._expired)
+        return share
 
     def decided(self) -> Decided:
         """What is known now."""
