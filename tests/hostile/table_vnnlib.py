@@ -127,7 +127,7 @@ def rows_of_vnnlib() -> Iterator[Row]:
 
 
 def _verify(specification: str) -> tuple[str, ...]:
-    return ("verify", "--vnnlib", specification, "--onnx", "net.onnx", "--timeout", "5")
+    return ("verify", "--vnnlib", specification, "--onnx", "net.onnx", "--timeout", "100")
 
 
 def _instance(files: dict[str, bytes]) -> Make:
