@@ -396,5 +396,5 @@ def test_an_output_that_is_no_zip_is_refused_before_it_overwrites_anything(pack)
     before = Path("params.yaml").read_bytes()
     done = CliRunner().invoke(evidence, ["--output", "params.yaml"])
     assert isinstance(done.exception, UserError)
-    assert "a pack is a .zip" in str(done.exception)
+    assert "is never overwritten" in str(done.exception)
     assert Path("params.yaml").read_bytes() == before
