@@ -136,6 +136,10 @@ def _config(model: Model) -> Any:
     for name, size in sizes.items():
         if (name.startswith("num_") or name.endswith("_size")) and isinstance(size, int) and size < 0:
             raise UserError(f"model.{key}: {_place(model)}: its configuration has {name}: {size}, a negative size")
+    if config.num_labels < 1:
+        raise UserError(
+            f"model.{key}: {_place(model)}: its configuration has num_labels: {config.num_labels}; 1 at least"
+        )
     vars(config).pop("auto_map", None)  # transformers looks for its own class in it, and does not expect None
     for name in _DROPPED:
         if getattr(config, name, None) is not None:
