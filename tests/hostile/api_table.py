@@ -664,7 +664,7 @@ def other_functions() -> Iterator[Case]:
         "read of a long name": (lambda: wt.read("a" * 5000), ("too long",)),
         "load_params(None)": (lambda: wt.load_params(None), ("None",)),
         "load_params of text": (lambda: wt.load_params("nowhere.yaml"), ("nowhere.yaml", "no such file")),
-        "load_params of a folder": (lambda: wt.load_params("."), ("no such file",)),
+        "load_params of a folder": (lambda: wt.load_params("."), ("regular file",)),
         "load_params of a NUL": (lambda: wt.load_params("a\0b"), ("a",)),
         "read_artifacts(None)": (lambda: wt.read_artifacts(None), ("None",)),
         "read_artifacts of text": (lambda: wt.read_artifacts("nowhere"), ("nowhere",)),
