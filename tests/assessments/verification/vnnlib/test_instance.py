@@ -1,5 +1,6 @@
 """Exported samples, decided one by one, have the verdicts of the assessment; counter-examples are inside and wrong."""
 
+import gzip
 import math
 import time
 
@@ -131,3 +132,23 @@ def test_a_specification_of_another_size_is_refused(column, tmp_path):
 def test_a_norm_that_is_no_box_cannot_be_exported(mlp_subject, tmp_path):
     with pytest.raises(IncompatibleError, match="VNN-LIB describes boxes"):
         export_instances("proof", mlp_subject, Norm.L2, 0.5, None, tmp_path / "out")
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_a_conjunction_is_decided_where_each_of_its_parts_can_hold(column, tmp_path, packed):
+    """Y_0 = x0 + x1 + x2 is in [1.2, 6]: at least 5 and at most 3 hold for some x each, and never together."""
+    path = specification(tmp_path, 0.4, 2.0)
+    text, words = path.read_text(), []
+    if packed:
+        column.with_suffix(".onnx.gz").write_bytes(gzip.compress(column.read_bytes()))
+        column = column.with_suffix(".onnx.gz")
+    for low, high in ((5.0, 3.0), (3.0, 5.0)):
+        path.write_text(
+            text.replace("(>= Y_1 Y_0)", f"(and (>= Y_0 {low}) (or (and (<= Y_0 {high}) (<= Y_1 1.0)) (<= Y_1 -9.0)))")
+        )
+        given = path
+        if packed:
+            given = path.with_suffix(".vnnlib.gz")
+            given.write_bytes(gzip.compress(b"\xef\xbb\xbf" + path.read_bytes()))
+        words.append(decide_instance(column, given, ENTRY).word)
+    assert words == ["unsat", "sat"]

@@ -1,5 +1,7 @@
 """What is read of a VNN-LIB file, of both versions, and what is refused."""
 
+import random
+
 import pytest
 import torch
 
@@ -68,10 +70,32 @@ def test_a_counter_example_is_written_in_the_form_of_the_competition():
     [
         ("(assert", "not VNN-LIB"),
         (VERSION_1.replace("(assert (<= X_1 .5))\n", ""), "input 1 has no bound"),
-        (VERSION_1.replace("(and (>= Y_0 Y_2))", "(and (>= Y_0 Y_2) (>= Y_1 Y_0))"), "2 inequalities at once"),
+        (VERSION_1 + "(assert (or" + "(<= Y_0 1)" * 501 + "))", "more than 1000 terms"),
     ],
 )
 def test_what_is_not_the_robustness_form_is_refused_in_one_line(tmp_path, text, words):
     with pytest.raises(UserError, match=words) as raised:
         read(tmp_path, text)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_nesting_of_conjunctions_and_disjunctions_is_read(tmp_path, seed):
+    generator = random.Random(seed)
+
+    def build(depth):
+        """Return (text, function of the outputs) of a random formula."""
+        if depth == 0 or generator.random() < 0.25:
+            i, j, limit = generator.randrange(3), generator.randrange(3), generator.randint(-2, 2)
+            if i == j:
+                return f"(<= Y_{i} {limit})", lambda y: y[i] <= limit
+            return f"(>= Y_{i} Y_{j})", lambda y: y[i] >= y[j]
+        word, combine = generator.choice([("and", all), ("or", any)])
+        parts = [build(depth - 1) for _ in range(generator.randint(2, 3))]
+        return f"({word} {' '.join(text for text, _ in parts)})", lambda y: combine(holds(y) for _, holds in parts)
+
+    text, holds = build(3)
+    (asked,) = read(tmp_path, VERSION_1[: VERSION_1.index("(assert (or")] + f"(assert {text})")
+    for _ in range(50):
+        y = torch.tensor([generator.uniform(-3, 3) for _ in range(3)])
+        assert asked.holds_at(y) == holds(y.double().tolist())

@@ -36,7 +36,9 @@ _COLUMNS = 64  # neurons of each layer that get a plane for a margin
 _FIRST_SEARCH, _FIRST_SEARCH_SHALLOW, _SHALLOW = 100, 500, 3  # subdomains; layers of activations
 _FIRST_BOUNDS, _MOST_WITH_PLANES, _FIRST_SPLITS = 200, 1200, 4
 _MOST = 5 * 10**7  # inner bounds of a round times neurons of the network: each of them takes passes through it
-_MIN_GAIN = 0.05  # of the missing margin, times its share of all there is to gain: a round gains as much, or none follows
+_MIN_GAIN = (
+    0.05  # of the missing margin, times its share of all there is to gain: a round gains as much, or none follows
+)
 
 # Bounds (low, up), float64 of its size, of the inputs of each layer of activations.
 Inner = list[tuple[Tensor, Tensor]]

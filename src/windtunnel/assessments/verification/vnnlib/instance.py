@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from windtunnel.assessments.verification.vnnlib.specification import (
     counter_example,
     read_specifications,
 )
+from windtunnel.boundary.files import read_bytes
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
 from windtunnel.core.artifacts import tensor_in
@@ -32,6 +34,7 @@ from windtunnel.params.verification import VerificationEntry
 _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may differ on one graph
 _COMPARED = 4  # points of the box
 _ROOM = 1e-7  # of an end of the box: half a step of float32
+_MAX_BYTES = 2**31  # of an unpacked graph: protobuf holds no more
 _HALF = 0.5  # the box is the Linf ball of this radius around the middle of the unit cube
 
 
@@ -51,10 +54,11 @@ class Decision:
 
 
 class _Margins(nn.Module):
-    """The margins of a specification as logits over the unit cube of its box: class 0 leads where no row holds.
+    """The margins of a specification as logits over the unit cube of its box: class 0 leads where no term holds.
 
-    Any box becomes the whole domain [0, 1] this way, and any linear inequality a class that draws level. The box is widened by
-    what rounding to float32 can cut off of it.
+    The logit of a term is the least of the margins of its rows, as ReLUs: min(a, b) = a - relu(a - b). Any box becomes the
+    whole domain [0, 1] this way, and any linear inequality a class that draws level. The box is widened by what rounding to
+    float32 can cut off of it.
     """
 
     def __init__(
@@ -70,15 +74,26 @@ class _Margins(nn.Module):
         self.bias: Tensor
         self.register_buffer("low", low.view(shape).float())
         self.register_buffer("width", (high - low).view(shape).float())
-        self.register_buffer("weight", torch.cat([nothing, -asked.rows]).float())
-        self.register_buffer("bias", torch.cat([asked.limits.new_zeros(1), asked.limits]).float())
+        # (place in its term, term) -> row; a term with fewer rows than others repeats its last one.
+        members = [(asked.terms == term).nonzero().flatten() for term in asked.terms.unique()]
+        self._places = max(map(len, members))
+        rows = torch.stack([torch.stack([m[min(i, len(m) - 1)] for m in members]) for i in range(self._places)])
+        weights = [torch.cat([nothing, -asked.rows[place]]) for place in rows]
+        self.register_buffer("weight", torch.cat(weights).float())
+        biases = [torch.cat([asked.limits.new_zeros(1), asked.limits[place]]) for place in rows]
+        self.register_buffer("bias", torch.cat(biases).float())
+        self.num_classes = 1 + len(members)
 
     def forward(self, unit: Tensor) -> Tensor:
-        """(N, 1 + m)."""
+        """Return the logits (N, 1 + number of terms)."""
         x = unit * self.width + self.low
         if x.shape[1:] != self._inner:
             x = x.reshape(x.shape[0], *self._inner)
-        return F.linear(self.network(x), self.weight, self.bias)
+        margins = F.linear(self.network(x), self.weight, self.bias)
+        least = margins[:, : self.num_classes]
+        for place in range(1, self._places):
+            least = least - F.relu(least - margins[:, place * self.num_classes : (place + 1) * self.num_classes])
+        return least
 
 
 def decide_instance(
@@ -89,6 +104,11 @@ def decide_instance(
 
     Raises UserError for files that are no instance, IncompatibleError for a graph that no step has bounds for.
     """
+    if onnx.suffix.lower() == ".gz":
+        with tempfile.TemporaryDirectory() as folder:
+            unpacked = Path(folder) / onnx.stem
+            unpacked.write_bytes(read_bytes(onnx, max_bytes=_MAX_BYTES, gunzip=True))
+            return decide_instance(unpacked, specification, entry, seed, deadline)
     network, reference = OnnxNetwork(onnx).eval().requires_grad_(False), OnnxModule(onnx)
     load_steps(entry.steps)  # their seconds count here
     words: list[str] = []
@@ -135,7 +155,7 @@ def _decide(
     inner = network.input_shape
     shape = inner if len(inner) == 3 else (1, 1, len(asked.low))  # verifiers take images
     module = _Margins(network, asked, shape, inner).eval().requires_grad_(False)
-    names = tuple(str(i) for i in range(1 + len(asked.rows)))
+    names = tuple(str(i) for i in range(module.num_classes))
     classifier = Classifier(module, len(names), shape, frozenset(Capability), module_digest(module), "the graph")
     middle = Dataset(torch.full((1, *shape), _HALF), torch.zeros(1, dtype=torch.int64), ("middle",), names)
     result = assess("vnnlib", entry, Budget(norm=Norm.LINF, epsilon=_HALF), subject_of(classifier, middle, seed))

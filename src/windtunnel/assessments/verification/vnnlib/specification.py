@@ -20,6 +20,7 @@ from torch import Tensor
 from windtunnel.boundary.files import path_text, read_text
 from windtunnel.core.errors import UserError, shown
 
+_MOST_TERMS = 1000
 _COMMENT = re.compile(r";[^\n]*")
 _DECLARED = re.compile(r"\(\s*declare-const\s+([XY])_(\d+)\s+\w+\s*\)")
 _VARIABLE = re.compile(r"\b([XY])_(\d+)\b")
@@ -35,26 +36,29 @@ MAX_VARIABLES, MAX_DIGITS, MAX_EXPONENT = 1_000_000, 300, 300
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """What is asked: is there an x with low <= x <= high and, for some row r, rows[r] @ y <= limits[r]?
+    """Ask for an x with low <= x <= high and, for some term t, rows[r] @ y <= limits[r] for all rows r of t.
 
-    low, high: float64 (d,). rows: float64 (m, K). limits: float64 (m,). That x is a counter-example, `sat`.
+    low, high: float64 (d,). rows: float64 (m, K). limits: float64 (m,). terms: int64 (m,), the term of each row, 0, 0, 1 ...; such an
+    x is a counterexample, `sat`.
     """
 
     low: Tensor
     high: Tensor
     rows: Tensor
     limits: Tensor
+    terms: Tensor
 
     def holds_at(self, logits: Tensor) -> bool:
         """Whether the outputs (K,) are among those asked for."""
-        return bool((self.rows @ logits.double() <= self.limits).any())
+        holds = self.rows @ logits.double() <= self.limits
+        return any(bool(holds[self.terms == term].all()) for term in self.terms.unique())
 
 
 def read_specifications(path: Path) -> list[Specification]:
     """The boxes of a file, each with its outputs: the file is `sat` where one of them is.
 
-    Raises UserError, in one line, for a file that is no VNN-LIB, or asks for more than boxes of inputs and single linear
-    inequalities of outputs.
+    Raises UserError, in one line, for a file that is no VNN-LIB, asks for more than boxes of inputs and linear
+    inequalities of outputs, or has more than 1,000 terms as a disjunction of conjunctions.
     """
     try:
         import vnnlib
@@ -64,6 +68,10 @@ def read_specifications(path: Path) -> list[Specification]:
             f"{path}: reading VNN-LIB needs the package vnnlib: pip install 'windtunnel[vnnlib]'"
         ) from error
     text = read_text(path, max_bytes=MAX_BYTES, gunzip=True)
+    if _count_terms(_COMMENT.sub("", text)) > _MOST_TERMS:
+        raise UserError(
+            f"{path}: has more than {_MOST_TERMS} terms as a disjunction of conjunctions; split it into several files"
+        )
     try:
         query = vnnlib.parse_query_string(_as_version_2(path, text))
         cases = vnnlib.compat.transform(query)
@@ -89,16 +97,29 @@ def _specification(path: Path, case: Any) -> Specification:  # vnnlib's own type
         )
     if bool((low > high).any()):
         raise UserError(f"{path}: the lower bound of input {int((low > high).nonzero()[0])} exceeds the upper one")
-    wide = [polytope for polytope in case.output_constraints if len(polytope.rhs) != 1]
-    if wide or not case.output_constraints:
-        what = f"{len(wide[0].rhs)} inequalities at once" if wide else "no inequality"
-        raise UserError(
-            f"{path}: asks for outputs with {what}; the robustness form is understood: one inequality, or an `or` of "
-            f"single ones such as (>= Y_1 Y_0)"
-        )
-    rows = torch.tensor([polytope.coeff_matrix[0] for polytope in case.output_constraints], dtype=torch.float64)
-    limits = torch.tensor([polytope.rhs[0] for polytope in case.output_constraints], dtype=torch.float64)
-    return Specification(low, high, rows, limits)
+    polytopes = case.output_constraints
+    if not polytopes or not all(len(polytope.rhs) for polytope in polytopes):
+        raise UserError(f"{path}: asks for outputs with no inequality; one such as (>= Y_1 Y_0) is needed")
+    rows = torch.tensor([row for polytope in polytopes for row in polytope.coeff_matrix], dtype=torch.float64)
+    limits = torch.tensor([limit for polytope in polytopes for limit in polytope.rhs], dtype=torch.float64)
+    terms = torch.tensor([i for i, polytope in enumerate(polytopes) for _ in polytope.rhs])
+    return Specification(low, high, rows, limits, terms)
+
+
+def _count_terms(text: str) -> int:
+    """Return how many terms the assertions of a file have together as a disjunction of conjunctions."""
+    counts: list[list[int]] = [[]]
+    operators: list[str] = [""]
+    for token in re.findall(r"[()]|[^()\s]+", text):
+        if token == "(":
+            counts.append([])
+            operators.append("")
+        elif token == ")" and len(counts) > 1:
+            inner, operator = counts.pop(), operators.pop()
+            counts[-1].append(sum(inner) if operator == "or" and inner else min(math.prod(inner), _MOST_TERMS + 1))
+        elif not operators[-1]:
+            operators[-1] = token
+    return math.prod(counts[0])
 
 
 def _as_version_2(path: Path, text: str) -> str:
