@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from windtunnel.assessments.catalogue import algorithms
 from windtunnel.assessments.sweeps.assess import assess
 from windtunnel.assessments.sweeps.curve import Sweep, area_under_curve, critical_epsilon, rating_of, sweep_metrics
 from windtunnel.assessments.sweeps.grid import epsilon_grid, median_index
@@ -228,3 +229,17 @@ def test_the_sizes_of_the_groups_stand_in_the_figure_and_the_terminal(blobs, tmp
     for size in sizes:
         assert size in printed
         assert f"{size}, mean" in shown
+
+
+def test_every_algorithm_of_the_catalogue_can_be_swept(digits_subject):
+    model, data = digits_subject.classifier, digits_subject.dataset
+    for algorithm in algorithms("sweeps"):
+        wrapped = {"attacks": ["PGD", "FGSM"]} if algorithm.name == "MultiAttack" else {}
+        entry = SweepEntry(library=algorithm.library, algorithm=algorithm.name, params=wrapped)
+        preflight("sweeps.every", entry, BUDGET, model, data)
+
+
+def test_an_attack_that_needs_a_target_class_is_refused_as_a_sweep(blobs):
+    entry = SweepEntry(library="foolbox", algorithm="GenAttack")
+    with pytest.raises(UserError, match=r"sweeps\.x\.algorithm: .*GenAttack"):
+        preflight("sweeps.x", entry, BUDGET, blobs.classifier, blobs.dataset)

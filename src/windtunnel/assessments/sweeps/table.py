@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.assessments.attacks.rows import AttackRow
+from windtunnel.assessments.attacks.rows import AttackRow, Targeting
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import Algorithm, AssessmentKind, Capability, Norm, Randomness, ThreatModel
 
@@ -19,13 +19,14 @@ FGSM = Algorithm(
 )
 
 
-def _has_a_budget_to_sweep(attack: AttackRow) -> bool:
-    """Not a minimum-norm attack, which takes no epsilon; and an ensemble of ours is an attack stage's business."""
+def _can_sweep(attack: AttackRow) -> bool:
+    """Return False for an attack that takes no epsilon or needs a target class, and for our own ensembles."""
     row = attack.algorithm
-    return attack.epsilon is not None and row.norm in {Norm.LINF, Norm.L2, Norm.L1} and row.library != "windtunnel"
+    has_epsilon = attack.epsilon is not None and row.norm in {Norm.LINF, Norm.L2, Norm.L1}
+    return has_epsilon and attack.targeting is not Targeting.REQUIRED and row.library != "windtunnel"
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     FGSM,
-    *(attack.algorithm for attack in ROWS.values() if _has_a_budget_to_sweep(attack)),
+    *(attack.algorithm for attack in ROWS.values() if _can_sweep(attack)),
 )
