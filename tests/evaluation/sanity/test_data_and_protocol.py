@@ -107,8 +107,11 @@ def test_a_class_left_out_of_a_small_task_is_a_warning_and_of_a_large_one_a_note
     said = finding("A25", tmp_path / "a", eight)
     assert (said.severity, said.value) == (Severity.WARN, 2)
     assert "class 8, class 9" in said.reason
-    of_many = dataset_of(data.inputs, data.targets, classes=1000)
-    assert finding("A25", tmp_path / "b", of_many).severity is Severity.INFO
+    of_many = dataset_of(data.inputs, torch.arange(0, 1000, 10), classes=1000)
+    said = finding("A25", tmp_path / "b", of_many)
+    assert (said.severity, said.value) == (Severity.INFO, 900)
+    ten_of_many = dataset_of(data.inputs, data.targets, classes=1000)
+    assert finding("A25", tmp_path / "d", ten_of_many).severity is Severity.WARN
     assert finding("A25", tmp_path / "c", data).status is Status.PASS
 
 
