@@ -23,6 +23,7 @@ from windtunnel.core.files import file_digest
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.entry import BudgetOverride
 from windtunnel.params.results import Clean
+from windtunnel.params.verification import VerificationEntry
 
 LINF = budget(0.05)
 CROWN = entry("crown")
@@ -173,6 +174,45 @@ def test_what_the_library_is_called_with_is_told_for_all_samples(digits_subject)
         "x": (7, 1, 8, 8), "x_L": (7, 1, 8, 8), "x_U": (7, 1, 8, 8), "C": (7, 29, 10),
     }  # fmt: skip
     assert call["x_L"].untyped_storage().nbytes() == 64 * 4  # as recorded: not made of every sample
+
+
+class RecordingEntry(VerificationEntry):
+    """An entry that notes which of its keys were read."""
+
+    def __getattribute__(self, name):
+        if name in VerificationEntry.model_fields:
+            READ.add(name)
+        return super().__getattribute__(name)
+
+
+READ: set[str] = set()
+OPTIONS = {"timeout", "time_budget", "steps", "other_classes", "output_bounds", "radius", "batch_size"}
+BY_ASSESS = {"steps", "time_budget", "radius", "batch_size"}  # read by the pipeline of every entry, not by a step
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "recorded"),
+    [
+        *((method, {}, {"batch_size"}) for method in ("ibp", "forward", "crown-ibp", "forward+backward", "crown")),
+        ("alpha-crown", {"time_budget": 60}, {"batch_size", "time_budget"}),
+        ("branch-and-bound", {"timeout": 5}, {"batch_size", "timeout"}),
+        ("linf-box", {"timeout": 5}, {"timeout", "other_classes", "output_bounds"}),
+        ("cascade", {"steps": ["attack", "ibp"]}, {"batch_size", "steps"}),
+    ],
+)
+def test_metadata_records_the_options_that_the_steps_read_and_no_others(free_linear, name, keys, recorded):
+    plain = entry(name, **keys)
+    recording = RecordingEntry.model_validate(plain.model_dump())
+    READ.clear()
+    result = assess("v", recording, budget(0.02), first(free_linear, 2))
+    assert {key for key in result.kwargs if key in OPTIONS} == recorded
+    assert recorded >= READ & (OPTIONS - BY_ASSESS)
+
+
+def test_a_key_that_a_verifier_does_not_read_is_named(free_linear):
+    unread = entry("crown", steps=["ibp"], timeout=3)
+    notes = preflight("verification.v", unread, budget(0.02), free_linear.classifier, free_linear.dataset)
+    assert [note.split(":")[0] for note in notes] == ["verification.v.steps", "verification.v.timeout"]
 
 
 def test_the_margin_matrix_subtracts_every_rival_from_the_target():

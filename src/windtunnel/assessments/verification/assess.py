@@ -21,6 +21,7 @@ from windtunnel.assessments.verification.steps import (
     breaks,
     called_with,
     load_steps,
+    options_read,
     proves,
     radius_steps,
     run_steps,
@@ -57,7 +58,6 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Radius, VerificationEntry
 
-_OPTIONS = {"batch_size", "timeout", "time_budget", "steps", "other_classes", "output_bounds", "radius"}
 # Of a time budget: one operation of torch or of a library cannot be interrupted, and what was found is still to be written.
 _KEPT_BACK = 0.05
 
@@ -127,7 +127,7 @@ def assess(
             "decided_by_names": names,
             "logit_unit": canonical.unit,
             "tolerances": {step: float(f"{task.lead(step_of(step).tolerance) * canonical.unit:.3g}") for step in steps},
-            **entry.model_dump(mode="json", include=_OPTIONS, exclude_none=True),
+            **entry.model_dump(mode="json", include=options_read(row, steps), exclude_none=True),
             **({"params": dict(entry.params)} if entry.params else {}),
             "examples_from": {n: a.digest() for n, a in (results or {}).items()},
         },

@@ -53,5 +53,6 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
     return {key: of_shape_for(len(data), value) for key, value in call.items()}
 
 
-BOUND = Step(bound, _call, ROUNDING, attempt, bounds=True, load=load_lirpa)
-CHEAP = Step(bound, _call, ROUNDING, attempt, bounds=True, cheap=True, load=load_lirpa)
+_OPTIONS = frozenset({"batch_size"})
+BOUND = Step(bound, _call, ROUNDING, attempt, bounds=True, load=load_lirpa, options=_OPTIONS)
+CHEAP = Step(bound, _call, ROUNDING, attempt, bounds=True, cheap=True, load=load_lirpa, options=_OPTIONS)

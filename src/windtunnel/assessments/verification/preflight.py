@@ -14,7 +14,7 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.verification.bounding import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.step import Trial, library_of_step, step_of
-from windtunnel.assessments.verification.steps import radius_steps, steps_of
+from windtunnel.assessments.verification.steps import options_read, radius_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
@@ -75,7 +75,10 @@ def preflight(
         library.require(where)
     if entry.radius:
         _check_radius(f"{where}.radius", entry.radius, steps)
-    return _try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else []
+    unread = {"timeout", "steps", "other_classes", "output_bounds"} - options_read(row, steps)
+    no_effect = sorted(key for key in unread if getattr(entry, key) != VerificationEntry.model_fields[key].default)
+    notes = [f"{where}.{key}: {algorithm.name} does not read it; it has no effect" for key in no_effect]
+    return notes + (_try_steps(where, steps, entry, region, classifier, dataset) if len(dataset) else [])
 
 
 def _check_radius(where: str, radius: Radius, steps: tuple[str, ...]) -> None:

@@ -176,4 +176,5 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
     return {"inputs": data.inputs, "targets": data.targets, "epsilon": task.epsilon, **limits}
 
 
-SEARCH = Step(search_or_bound, _call, ROUNDING, _attempt, radii=search_radii)
+_OPTIONS = frozenset({"timeout", "batch_size"})  # a batch of bounds where it falls back to them
+SEARCH = Step(search_or_bound, _call, ROUNDING, _attempt, radii=search_radii, options=_OPTIONS)

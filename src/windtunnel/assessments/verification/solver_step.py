@@ -183,4 +183,5 @@ def _call(step: str, task: Task) -> Mapping[str, object]:
     }
 
 
-MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt, takes_inner=True)
+_OPTIONS = frozenset({"timeout", "other_classes", "output_bounds"})
+MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt, takes_inner=True, options=_OPTIONS)

@@ -49,6 +49,7 @@ class Step:
     radii: (step, known, ledger, task) -> bool (N,), searches certified radii where bounds alone do not, sample by sample: raises
     what is known to hold, and gives whose search was not finished.
     takes_inner: whether it goes on from bounds of the inputs of activations (`Ledger.inner`) that a step before it has found.
+    options: the keys of the entry that the step reads, beside `params`; `metadata.json` records these alone.
     """
 
     decide: Callable[[str, Ledger, Task], None]
@@ -60,6 +61,7 @@ class Step:
     radii: Callable[[str, Known, Ledger, Task], Tensor] | None = None
     takes_inner: bool = False
     load: Callable[[], object] | None = None
+    options: frozenset[str] = frozenset()
 
     @property
     def falsifies(self) -> bool:

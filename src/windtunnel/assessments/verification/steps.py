@@ -33,6 +33,12 @@ def steps_of(row: VerifierRow, entry: VerificationEntry) -> tuple[str, ...]:
     return entry.steps if row.of_entry else row.steps
 
 
+def options_read(row: VerifierRow, steps: Sequence[str]) -> set[str]:
+    """Return the keys of an entry that decide how these steps run, beside `params`."""
+    of_steps = set[str]().union(*(step_of(step).options for step in steps))
+    return of_steps | {"time_budget", "radius"} | ({"steps"} if row.of_entry else set())
+
+
 def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
     """Let one step after the other decide what it can of the samples that are undecided, while there is time.
 
