@@ -53,7 +53,7 @@ def flat_params(path: Path) -> dict[str, str]:
 
     Passwords in addresses are left out. Raises UserError.
     """
-    return dict(_flat(read_params(path)))
+    return dict(flat_texts(read_params(path)))
 
 
 def configured_server() -> str | None:
@@ -83,9 +83,10 @@ def _block(name: str) -> dict[str, Any]:
     return block if isinstance(block, dict) else {}
 
 
-def _flat(raw: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat_texts(raw: object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the text of each value in nested maps, without passwords in addresses."""
     if isinstance(raw, dict) and raw:
         for key, value in raw.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+            yield from flat_texts(value, f"{prefix}.{key}" if prefix else str(key))
     elif prefix:
         yield prefix, without_credentials(str(raw))

@@ -104,6 +104,39 @@ def test_params_are_flat_and_as_written_and_the_description_names_the_caveats(pr
     assert state.children[1].curves["accuracy_curve"] == [(0, 0.97), (100000, 0.4)]
 
 
+def test_a_nested_run_logs_every_parameter_of_its_entry(project, fresh_database):
+    shutil.copyfile(fresh_database, project / "mlflow.db")
+    keys = "samples: {n: 20}, budget: {steps: 7}, params: {random_start: true}, restarts: 2"
+    text = Path("params.yaml").read_text().replace("algorithm: PGD}", f"algorithm: PGD, {keys}}}")
+    Path("params.yaml").write_text(text)
+    path = Path("reports/robustness/pgd/metadata.json")
+    tensor = {"shape": [20], "dtype": "torch.int64", "device": "cpu"}
+    recorded = {
+        "family": "attacks",
+        "kwargs": {"sample_names": ["a"], "batch_size": 64, "restarts": 2},
+        "call_kwargs": {"eps": 0.1, "alpha": 0.01, "random_start": True, "labels": tensor},
+        "provenance": {"seed": 3, "device": "cpu", "dataset_digest": "d" * 64, "model_digest": "0" * 64},
+    }
+    semantics = {**read_json(path)["semantics"], "sample_selection": {"of": 60, "n": 20, "selection": "first"}}
+    write_json({**read_json(path), **recorded, "semantics": semantics}, path)
+    assert track().run
+    client = connect(tracking_uri(None))
+    (parent,), runs = parents(client)
+    run = next(r for r in runs if r.info.run_name == "pgd")
+    assert run.data.params == {
+        "family": "attacks", "library": "torchattacks", "algorithm": "PGD", "norm": "Linf",
+        "samples.n": "20", "samples.of": "60", "samples.selection": "first",
+        "budget.steps": "7", "params.random_start": "True", "restarts": "2", "batch_size": "64",
+        "call.eps": "0.1", "call.alpha": "0.01", "call.random_start": "True",
+        "seed": "3", "device": "cpu", "dataset_digest": "d" * 64, "model_digest": "0" * 64,
+    }  # fmt: skip
+    inputs = [client.get_run(one.info.run_id).inputs for one in (parent, *runs)]
+    assert {tuple(d.dataset.digest for d in one.dataset_inputs) for one in inputs} == {("d" * 36,)}
+    models = {tuple(m.model_id for m in one.model_inputs) for one in inputs}
+    assert len(models) == 1
+    assert len(models.pop()) == 1
+
+
 def test_a_named_budget_is_spelt_out(project):
     text = Path("params.yaml").read_text().replace("budget: {norm: Linf, epsilon: 1/10}", "budget: tight")
     Path("params.yaml").write_text(text + "budgets: {tight: {norm: L2, epsilon: 3/10}}\n")

@@ -8,18 +8,18 @@ import os
 import subprocess
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.boundary.data.record import DatasetRecord, read_record
 from windtunnel.boundary.models.record import ModelRecord, read_model
 from windtunnel.boundary.params import load_params
-from windtunnel.boundary.params_file import flat_params
+from windtunnel.boundary.params_file import flat_params, flat_texts
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_block
+from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block
 from windtunnel.core.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.core.gate import read_gate
 from windtunnel.core.layout import HERE, Layout
@@ -44,6 +44,7 @@ class ChildState:
     """One assessment as a nested run: its digest decides whether it was logged before.
 
     run_times: what the seconds come to that its samples took on the machine that computed it, where that is known.
+    entry: its keys in params.yaml, dotted and as written.
     """
 
     name: str
@@ -52,6 +53,27 @@ class ChildState:
     digest: str
     stage: StageState | None = None
     run_times: Mapping[str, float] = field(default_factory=dict)
+    entry: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Every parameter that decided its result, as text.
+
+        Keys of the entry are as in params.yaml, options of ours have their names in metadata.json, and `call.` stands before
+        what the library was called with. Samples, seed, device, data set and model follow.
+        """
+        metadata, origin = self.metadata, self.metadata.provenance
+        call = {key: value for key, value in metadata.call_kwargs.items() if not is_tensor_summary(value)}
+        origin_facts = origin.model_dump(mode="json", exclude={"python", "packages", "threads_deterministic"})
+        facts = {
+            **{"family": metadata.family, "library": metadata.library, "algorithm": metadata.algorithm},
+            **metadata.semantics.perturbation.model_dump(mode="json"),
+            "samples": metadata.semantics.sample_selection,
+            **{key: value for key, value in origin_facts.items() if isinstance(value, str | int)},
+        }
+        options = {**metadata.kwargs.extra, **({"call": call} if call else {})}
+        present = {key: value for key, value in facts.items() if value not in (None, {})}
+        return {**dict(flat_texts(options)), **self.entry, **dict(flat_texts(present))}
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -135,10 +157,14 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
     stages = [stage for stage in read_stages(layout.lock) if stage.name != "track"]
     names = ["clean", *(name for _, name, _ in entries(params))]
     checks = read_findings(layout.sanity)
+    written = flat_params(layout.params)
     children, problems = [], []
     for name in names:
         try:
-            children.append(_child(layout, name, stages, checks, tensors=tensors))
+            child = _child(layout, name, stages, checks, tensors=tensors)
+            block = ".".join(filter(None, (child.metadata.family, name))) + "."
+            keys = {key.removeprefix(block): text for key, text in written.items() if key.startswith(block)}
+            children.append(replace(child, entry=keys))
         except UserError as error:  # the others are worth logging; the run says that one is missing
             problems.append(f"{name} is not logged: {error}")
     summary = read_metadata(layout.summary)
@@ -174,7 +200,7 @@ def read_state(layout: Layout = HERE, *, tensors: bool = True) -> State:
         layout=layout,
         digest=digest,
         experiment=params.tracking.experiment,
-        params=_with_budget(flat_params(layout.params), params),
+        params=_with_budget(written, params),
         # A number to plot against: the parameter may be written as a fraction. The name sorts after `certified` and
         # `clean`, since MLflow's comparison page draws the alphabetically first metric.
         metrics={**metrics, "epsilon": params.budget.epsilon},

@@ -48,9 +48,9 @@ def deliver(state: State, uri: str, origin: Mapping[str, str]) -> str:
             return found
         tags = {**state.tags, **origin, "windtunnel.role": "parent", "mlflow.source.name": "dvc repro"}
         parent = found or _create(client, experiment, _run_name(state), tags)
-        _log_parent(client, parent, state)
+        model = _log_parent(client, parent, state)
         for child in state.children:
-            _deliver_child(client, experiment, parent, child, state)
+            _deliver_child(client, experiment, parent, child, state, model)
         _complete(client, parent)
         return parent
 
@@ -134,7 +134,8 @@ def _run_name(state: State) -> str:
     return " ".join([*filter(None, budget), state.digest[:8]])
 
 
-def _log_parent(client: MlflowClient, run: str, state: State) -> None:
+def _log_parent(client: MlflowClient, run: str, state: State) -> str:
+    """Log the state itself; return the id of its model."""
     client.set_tag(run, "mlflow.note.content", state.description.replace("{run}", run))
     _log_params(client, run, state.params)
     # With its model and its data set, a metric ranks models: search_logged_models, and the columns of the Models page.
@@ -145,6 +146,7 @@ def _log_parent(client: MlflowClient, run: str, state: State) -> None:
         in_reports = path.is_relative_to(state.layout.reports)
         below = path.parent.relative_to(state.layout.reports).as_posix() if in_reports else "."
         _log_file(client, run, path, None if below == "." else below, secrets)
+    return origin["model_id"]
 
 
 def _log_file(client: MlflowClient, run: str, path: Path, below: str | None, secrets: set[str]) -> None:
@@ -159,7 +161,9 @@ def _log_file(client: MlflowClient, run: str, path: Path, below: str | None, sec
         client.log_artifact(run, str(Path(folder) / path.name), artifact_path=below)
 
 
-def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State) -> None:
+def _deliver_child(
+    client: MlflowClient, experiment: str, parent: str, child: ChildState, state: State, model: str
+) -> None:
     same = f"tags.`windtunnel.digest` = '{child.digest}'"
     # The name too: two assessments may find the same, and are two runs all the same.
     query = f"{same} and tags.`mlflow.parentRunId` = '{parent}' and attributes.run_name = '{child.name}'"
@@ -173,9 +177,9 @@ def _deliver_child(client: MlflowClient, experiment: str, parent: str, child: Ch
         run = _create(
             client, experiment, child.name, {**_child_tags(child, state.layout), **link, "mlflow.parentRunId": parent}
         )
-    region = child.metadata.semantics.perturbation.model_dump(mode="json")
-    facts = {"library": child.metadata.library, "algorithm": child.metadata.algorithm, **region}
-    _log_params(client, run, {key: str(value) for key, value in facts.items()})
+    _log_params(client, run, child.params)
+    # Its metrics are not tied to the model: `accuracy` of two assessments would be one column of the Models page.
+    _log_inputs(client, run, state, model)
     _log_metrics(client, run, {**{k: [(0, v)] for k, v in child.metrics.items()}, **child.curves})
     secrets = secrets_of(read_params(state.layout.params))
     for path in child.files:
@@ -206,7 +210,8 @@ def _log_params(client: MlflowClient, run: str, params: Mapping[str, str]) -> No
     from mlflow.entities import Param
 
     known = client.get_run(run).data.params
-    rows = [Param(key, value[:6000]) for name, value in params.items() if (key := _name(name)) not in known]
+    values = {_name(name): value for name, value in params.items()}
+    rows = [Param(key, value[:6000]) for key, value in values.items() if key not in known]
     for start in range(0, len(rows), _PARAMS_AT_ONCE):
         client.log_batch(run, params=rows[start : start + _PARAMS_AT_ONCE])
 
@@ -227,10 +232,22 @@ def _log_metrics(
 
 
 def _log_subject(client: MlflowClient, run: str, state: State) -> dict[str, str]:
-    """Tell the run its data set and its model; model_id, dataset_name and dataset_digest, as metrics name them."""
+    """Link a parent run to its data set and model; return model_id, dataset_name and dataset_digest, as metrics name them."""
+    from mlflow.entities import LoggedModelOutput
+
+    model = logged_model(client, run, state)
+    name, digest = _log_inputs(client, run, state, model)
+    # The pipeline made it; any other model it was given. Once: MLflow refuses an output that a cut-off delivery has told.
+    if state.model.source == "train" and not client.get_run(run).outputs.model_outputs:
+        client.log_outputs(run, [LoggedModelOutput(model, 0)])
+    return {"model_id": model, "dataset_name": name, "dataset_digest": digest}
+
+
+def _log_inputs(client: MlflowClient, run: str, state: State, model: str) -> tuple[str, str]:
+    """Link a run to its data set and to the logged model of this id; return the name and the digest of the data set."""
     import json
 
-    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput
+    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
 
     facts = state.dataset.model_dump(mode="json", include={"n", "shape", "class_names"})
     dataset = Dataset(
@@ -240,13 +257,9 @@ def _log_subject(client: MlflowClient, run: str, state: State) -> dict[str, str]
         source=json.dumps({"source": state.dataset.source}),
         profile=json.dumps(facts)[:16000],
     )
-    client.log_inputs(run, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])])
-    model = logged_model(client, run, state)
-    client.log_inputs(run, models=[LoggedModelInput(model)])
-    # The pipeline made it; any other model it was given. Once: MLflow refuses an output that a cut-off delivery has told.
-    if state.model.source == "train" and not client.get_run(run).outputs.model_outputs:
-        client.log_outputs(run, [LoggedModelOutput(model, 0)])
-    return {"model_id": model, "dataset_name": dataset.name, "dataset_digest": dataset.digest}
+    inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", "assessment")])]
+    client.log_inputs(run, datasets=inputs, models=[LoggedModelInput(model)])
+    return dataset.name, dataset.digest
 
 
 def logged_model(client: MlflowClient, run: str, state: State) -> str:
