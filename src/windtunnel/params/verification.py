@@ -55,6 +55,8 @@ class BranchAndBound(Block):
     )
 
 
+_OWN_STEP = {"Marabou": "marabou", "windtunnel": "branch-and-bound"}  # of the verifiers that are no cascade
+_WITHOUT_BOUNDS = frozenset({"quick-attack", "attack", "branch-and-bound", "marabou"})  # of the logits
 SOLVER_TIMEOUT = 20.0  # seconds: Marabou counts no work
 DOMAINS, UNLIMITED_DOMAINS = 20_000, 2**62  # subdomains of one sample, without and with a timeout
 
@@ -116,5 +118,8 @@ class VerificationEntry(Entry):
         """What there is to draw depends on what is asked for."""
         if self.algorithm == "smoothing":
             return ("VerdictSummaryVisualiser", "CertifiedCurveVisualiser")
+        steps = self.steps if self.algorithm == "cascade" else (_OWN_STEP.get(self.library, "bounds"),)
+        if _WITHOUT_BOUNDS.issuperset(steps) and not (self.output_bounds and "marabou" in steps):
+            of_family = tuple(name for name in of_family if not name.startswith("OutputBounds"))
         decided = ("DecidedByVisualiser",) if self.algorithm == "cascade" else ()
         return (*of_family, *decided, *(("CertifiedCurveVisualiser",) if self.radius else ()))

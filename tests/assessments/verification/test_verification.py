@@ -13,6 +13,7 @@ from windtunnel.assessments.verification.assess import assess, verification_metr
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.examples import read_examples
 from windtunnel.assessments.verification.falsifier import falsify
+from windtunnel.assessments.verification.family import FAMILY
 from windtunnel.assessments.verification.lirpa import Bounds, bound_batch, margin_matrix
 from windtunnel.assessments.verification.preflight import preflight
 from windtunnel.assessments.verification.rates import bounds_metrics
@@ -207,6 +208,25 @@ def test_metadata_records_the_options_that_the_steps_read_and_no_others(free_lin
     result = assess("v", recording, budget(0.02), first(free_linear, 2))
     assert {key for key in result.kwargs if key in OPTIONS} == recorded
     assert recorded >= READ & (OPTIONS - BY_ASSESS)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("linf-box", {}),
+        ("linf-box", {"output_bounds": True}),
+        ("branch-and-bound", {}),
+        ("cascade", {"steps": ["attack", "marabou"]}),
+        ("cascade", {"steps": ["attack", "ibp"]}),
+        ("crown", {}),
+    ],
+)
+def test_output_bounds_are_drawn_by_default_where_there_are_any(free_linear, name, keys):
+    drawn = entry(name, **keys).visualisers_by_default(FAMILY.visualisers)
+    bounds = assess("v", entry(name, **keys), budget(0.02), first(free_linear, 2)).data["output_bounds"]
+    has_bounds = bool(bounds["lower"].isfinite().any())
+    assert any(figure.startswith("OutputBounds") for figure in drawn) is has_bounds
+    assert "VerdictSummaryVisualiser" in drawn
 
 
 def test_a_key_that_a_verifier_does_not_read_is_named(free_linear):
