@@ -94,9 +94,9 @@ def test_a_python_predict_is_not_asked_to_tell_what_it_needs(subject):
 
 def test_one_batch_of_each_entry_is_run_and_told_for_all_samples(subject, monkeypatch):
     asked: list[int] = []
-    compute = trial.compute
+    result_of = trial.result_of
     monkeypatch.setattr(
-        trial, "compute", lambda family, task: asked.append(len(task.subject.dataset)) or compute(family, task)
+        trial, "result_of", lambda family, task: asked.append(len(task.subject.dataset)) or result_of(family, task)
     )
     found = {one.name: one for one in estimate.estimates(_params(), subject.classifier, subject.dataset, None, 2)}
     assert list(found) == ["attacks.fgsm", "sweeps.sweep", "verification.crown", "corruptions.suite"]

@@ -36,6 +36,7 @@ def onnxruntime_logits(path, x, optimised):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_exporter_is_read_as_onnxruntime_runs_it(tmp_path, name):
     path = tmp_path / "m.onnx"
