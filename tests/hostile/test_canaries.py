@@ -315,8 +315,8 @@ def reader(monkeypatch):
 
     whole = plugins.plugins
 
-    def with_it(group):
-        return {**whole(group), **({"reader": Reader()} if group == "windtunnel.models" else {})}
+    def with_it(group, ours=()):
+        return {**whole(group, ours), **({"reader": Reader()} if group == "windtunnel.models" else {})}
 
     for module, name in ((plugins, "plugins"), (loaders, "plugins")):
         monkeypatch.setattr(module, name, with_it)
@@ -474,10 +474,10 @@ def test_nothing_else_in_the_code_loads_what_can_run():
     """The doors are few and known: a new one is to be looked at, and to be given a canary."""
     doors = {
         "core/artifacts.py": "weights_only=True",
-        "inputs/generators/load.py": "weights_only=True",
-        "inputs/models/loaders.py": "weights_only",
-        "inputs/models/programs.py": "weights_only=True",
-        "operations/project/weights.py": "weights_only=True",
+        "boundary/generators/load.py": "weights_only=True",
+        "boundary/models/loaders.py": "weights_only",
+        "boundary/models/programs.py": "weights_only=True",
+        "boundary/discovery/weights.py": "weights_only=True",
         # What a worker of ours sent, over a pipe or a cluster that this process opened: never a file, never a stranger's.
         "core/executors/shipping.py": "what a worker is sent once",
         "core/executors/processes.py": "of our own worker",
@@ -492,7 +492,7 @@ def test_nothing_else_in_the_code_loads_what_can_run():
         for path in root.rglob("*.py")
         if loads.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {*doors, "inputs/data/sources.py"}
+    assert found == {*doors, "boundary/data/sources.py"}
     for name, word in doors.items():
         assert word in (root / name).read_text(encoding="utf-8")
-    assert "allow_pickle=False" in (root / "inputs/data/sources.py").read_text(encoding="utf-8")
+    assert "allow_pickle=False" in (root / "boundary/data/sources.py").read_text(encoding="utf-8")
