@@ -270,6 +270,12 @@ def _said(error: UserError) -> int:
     return INFRASTRUCTURE if isinstance(error, InfrastructureError) else USER_ERROR
 
 
+def users_place(error: BaseException) -> str:
+    """Return `file, line n: ` of the last line of the user's own code that an error passed; empty where it passed none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+
+
 def _last_place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if _is_users(frame.filename)] or frames

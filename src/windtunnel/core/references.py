@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 
+from windtunnel.core.endings import users_place
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.repository import code_folders
 from windtunnel.core.watched import limited
@@ -40,7 +41,7 @@ def users_code(what: str, seconds: float | None = None, key: str = "") -> Iterat
     except FOREIGN as error:
         if "can't allocate memory" in first_line(error):
             raise
-        raise UserError(f"{what} raised {type(error).__name__}: {first_line(error)}") from error
+        raise UserError(f"{what} raised {type(error).__name__}: {users_place(error)}{first_line(error)}") from error
 
 
 def find_own_modules() -> None:
