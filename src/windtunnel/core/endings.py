@@ -111,10 +111,9 @@ def as_user_error(error: Exception) -> UserError | None:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         line = str(error).partition("\n")[0][:200]
         return InfrastructureError(f"memory is short ({line}); fewer samples, or a smaller batch_size, need less")
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    if frames:
+    if place := users_place(error):
         line = (str(error).strip() or "no reason given").splitlines()[0][:200]
-        return UserError(f"{frames[-1].filename}, line {frames[-1].lineno}: {type(error).__name__}: {line}")
+        return UserError(f"{place}{type(error).__name__}: {line}")
     return None
 
 
