@@ -6,6 +6,7 @@ What passes is made of dictionaries, lists, text, numbers, booleans, dates and N
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from windtunnel.core.errors import UserError
 MAX_VALUES = 100_000  # once aliases and merge keys are written out
 MAX_DEPTH = 64
 MAX_DIGITS = 1000  # of one number
+_JSON_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)  # a text, or what opens or closes a list or map
 
 
 def read_yaml(path: Path, *, where: str = "", inside: Path | None = None, max_bytes: int = TEXT_BYTES) -> object:
@@ -72,9 +74,11 @@ def parse_json(text: str | bytes, where: str, *, max_bytes: int = TEXT_BYTES) ->
     if len(text) > max_bytes:
         raise UserError(f"{where}: has {len(text)} characters; {max_bytes} at most")
     try:
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text))
+        if _json_depth(text) > MAX_DEPTH:
+            raise UserError(f"{where}: is nested too deeply; {MAX_DEPTH} levels at most")
         content: Json = json.loads(text, parse_int=_integer)
-    except RecursionError as error:
-        raise UserError(f"{where}: is nested too deeply") from error
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError among them
         raise UserError(f"{where}: not JSON ({' '.join(str(error).split())[:200]})") from error
     return content
@@ -90,6 +94,18 @@ def read_json_map(
     if not isinstance(content, dict):
         raise UserError(f"{name}: must be a map of keys, got {type(content).__name__}")
     return content
+
+
+def _json_depth(text: str) -> int:
+    """Return the deepest nesting of lists and maps up to the first syntax error, without recursion.
+
+    The parser of `json` recurses in C: where a library has raised the recursion limit, deep nesting ends the process.
+    """
+    depth = deepest = 0
+    for token in _JSON_NESTING.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _integer(digits: str) -> int:

@@ -159,7 +159,7 @@ def test_a_function_of_the_users_gives_arrays_or_data_sets(tmp_path, monkeypatch
     assert train is not None
     assert (len(dataset), len(train)) == (6, 8)
     assert "returned a int" in the_line(Data(source="function", function="their_data:nothing"))
-    assert "ValueError: no network" in the_line(Data(source="function", function="their_data:fails"))
+    assert "line 5: no network" in the_line(Data(source="function", function="their_data:fails"))
     assert "Did you mean 'two'" in the_line(Data(source="function", function="their_data:twoo"))
     assert "cannot import" in the_line(Data(source="function", function="not_there:two"))
 

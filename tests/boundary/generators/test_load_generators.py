@@ -83,7 +83,7 @@ def test_weights_of_the_users_are_copied_and_loaded(digits, tmp_path):
         (own("Own", kwargs={"side": 6}), r"to shape \(40, 1, 6, 6\); the model takes 1x8x8"),
         (own("NoDecoder"), "without decode"),
         (own("Onw"), "Did you mean 'Own'"),
-        (own("fails"), "raised RuntimeError: no such checkpoint"),
+        (own("fails"), "raised RuntimeError: .*own.py, line 53: no such checkpoint"),
         (own("Own", path="nowhere.pt"), "generators.path: nowhere.pt: no such file"),
         (Generators(source="function"), "generators.function: is required"),
         (Generators(source="train"), "data.train_path"),

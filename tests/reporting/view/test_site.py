@@ -50,12 +50,10 @@ def test_the_core_holds_every_sample_and_its_status(original):
 def test_a_column_holds_what_an_assessment_found(original):
     files = site([run_in(original, "one")])
     name, (index, column) = said(files["column-1.js"]())
-    pair = read_artifacts(original / "robustness" / "pair")
+    pair = load_tensors(original / "robustness" / "pair" / "robustness_data.pt")
     assert (name, index) == ("column", 1)
-    assert numbers(column["verdict"], np.uint8).tolist() == pair.tensor("verdicts").tolist()
-    assert numbers(column["distance"], "<f4") == pytest.approx(
-        pair.tensor("perturbation_distance").numpy(), nan_ok=True
-    )
+    assert numbers(column["verdict"], np.uint8).tolist() == pair["verdicts"].tolist()
+    assert numbers(column["distance"], "<f4") == pytest.approx(pair["perturbation_distance"].numpy(), nan_ok=True)
 
 
 def test_a_sheet_holds_the_clean_images_pixel_by_pixel(original):

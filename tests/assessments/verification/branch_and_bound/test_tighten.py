@@ -82,11 +82,15 @@ def test_many_splits_in_little_memory_are_of_fewer_units_at_a_time_and_give_the_
 
 
 @pytest.mark.parametrize(
-    ("minimum_gain", "domains", "splits"), [(-1, 600, [4, 16]), (2, 600, [4]), (-1, 3000, [4, 16, 64])]
+    ("shallow", "minimum_gain", "domains", "splits"),
+    [(0, -1, 600, [4, 8]), (0, 2, 600, [4]), (0, -1, 3000, [4, 8, 16]), (3, -1, 600, [4]), (3, -1, 3000, [4, 8])],
 )
-def test_a_round_follows_where_the_last_one_gained_and_searches_may_be_long(minimum_gain, domains, splits, monkeypatch):
+def test_rounds_follow_while_bounds_gain_and_the_search_may_be_long(
+    shallow, minimum_gain, domains, splits, monkeypatch
+):
+    """A search of 100 subdomains precedes the first round, of 500 in a shallow network; each later one is five times as long."""
     rounds = []
-    monkeypatch.setattr(deciding, "_FIRST_SEARCH", 100)
+    monkeypatch.setattr(deciding, "_SHALLOW", shallow)
     monkeypatch.setattr(deciding, "_MIN_GAIN", minimum_gain)
     monkeypatch.setattr(deciding, "tighten", lambda *given: (rounds.append(given[2].splits), tighten(*given)))
     monkeypatch.setattr(deciding._Work, "_search", lambda *_: None)
