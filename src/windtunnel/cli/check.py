@@ -100,6 +100,9 @@ def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = Fa
     mistakes, seen, needs = check_compatibility(params, console, queries, estimate=estimate)
     if not mistakes:
         console.print("[green]✓[/green] every assessment fits the model and the data")
+    if seen and seen.proposal:
+        console.print("\nThe samples say that params.yaml should have:")
+        console.print("\n".join(seen.proposal), markup=False, highlight=False, soft_wrap=True)
     return mistakes, seen, needs
 
 
@@ -187,7 +190,7 @@ def check_model(
     findings = before_any_assessment(params, subject)
     if isinstance(module, PredictFunction):
         console.print(f"[green]✓[/green] model: got {module.queries_asked} queries in {module.calls_made} calls")
-    seen = show_what_it_sees(subject, console, wider)
+    seen = show_what_it_sees(subject, console, wider, params.model)
     flagged = [f for f in findings if f.status in (Status.FAIL, Status.WARN)]
     for finding in flagged:
         if finding.status is Status.WARN:

@@ -13,14 +13,17 @@ from torch import Tensor
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import UNTRAINED
 from windtunnel.boundary.models.of_libraries import RANDOM_WEIGHTS
+from windtunnel.boundary.models.preprocess import as_yaml, joined
 from windtunnel.cli.tables import Column, print_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.layout import REPORTS
+from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.seen.corrections import Suspicion, suspicion
+from windtunnel.evaluation.seen.corrections import Suspicion, invisible_channels, suspicion
 from windtunnel.evaluation.seen.first_layer import twice_normalised
 from windtunnel.evaluation.seen.look import MEASURED, chosen, picture, rows
+from windtunnel.params.model import Model
 from windtunnel.reporting.answers import SampleAnswer, SeenAnswer
 
 PICTURE = REPORTS / "check.png"
@@ -37,10 +40,13 @@ _COLUMNS = [
 ]
 
 
-def show_what_it_sees(subject: Subject, console: Console, wider: Wider | None = None) -> SeenAnswer:
+def show_what_it_sees(
+    subject: Subject, console: Console, wider: Wider | None = None, model: Model | None = None
+) -> SeenAnswer:
     """Print the table, the accuracy and a line per suspicion, write the picture, and return all of it.
 
-    wider: further samples, for where those of `subject` are few. Asks a `predict` function nothing.
+    wider: further samples, for where those of `subject` are few. model: as params.yaml has it, for lines to paste.
+    Asks a `predict` function nothing.
     """
     classifier, data = subject.classifier, subject.dataset
     trained = classifier.digest != UNTRAINED and RANDOM_WEIGHTS not in classifier.caveats
@@ -67,7 +73,10 @@ def show_what_it_sees(subject: Subject, console: Console, wider: Wider | None = 
     console.print(
         f"[green]✓[/green] clean accuracy {seen.clean_accuracy:.1%} on {len(few)} samples; inputs span {low:.3g} to {high:.3g}"
     )
-    seen.suspicions = [line for line in (_line(suspicion_of(subject, wider)), _twice(classifier)) if line]
+    found = suspicion_of(subject, wider)
+    lines = [_line(found), _twice(classifier), _channels(subject, found)]
+    seen.suspicions = [line for line in lines if line]
+    seen.proposal = _proposal(found, model, tuple(data.inputs.shape[1:])) if found and model else []
     for line in seen.suspicions:
         console.print(f"[yellow]![/yellow] {escape(line)}")
     return seen
@@ -92,6 +101,28 @@ def _on(subject: Subject, samples: Tensor, *, asked: bool) -> Suspicion | None:
     return suspicion(
         subject.classifier if asked else None, subject.dataset.subset(samples), subject.clean_logits[samples]
     )
+
+
+def _channels(subject: Subject, found: Suspicion | None) -> str:
+    if isinstance(subject.classifier.module, PredictFunction):
+        return ""
+    return invisible_channels(subject.classifier, subject.dataset.subset(chosen(subject.dataset)), found)
+
+
+def _proposal(found: Suspicion, model: Model, shape: tuple[int, ...]) -> list[str]:
+    """Return the lines of params.yaml that cure what was found; none where the source brings its own preprocessing."""
+    brings_its_own = model.source == "train" or (model.source in model_sources() and model_source(model.source).view)
+    if found.preprocess is None or brings_its_own:
+        return []
+    first, *others = (
+        as_yaml(joined(cure, model.preprocess, shape)) for cure in (found.preprocess, *(r for _, r in found.rivals))
+    )
+    names = [name for name, _ in found.rivals]
+    return [
+        "model:",
+        f"  preprocess: {first}",
+        *(f"  # or, as good but for chance ({name}): {other}" for name, other in zip(names, others, strict=True)),
+    ]
 
 
 def _line(found: Suspicion | None) -> str:

@@ -75,6 +75,9 @@ class SeenAnswer(BaseModel):
     measured_on: int = Field(description="so many samples")
     input_range: tuple[float, float]
     suspicions: list[str] = Field(description="a sentence each: normalisations, channels, scale, order of the classes")
+    proposal: list[str] = Field(
+        default_factory=list, description="lines of params.yaml that cure the first suspicion; empty where none do"
+    )
 
 
 class EstimateAnswer(BaseModel):

@@ -231,3 +231,34 @@ def test_the_traffic_sign_network_is_as_good_as_onnxruntime_says(shared, tmp_pat
     theirs = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: pixels})[0]).argmax(1)
     assert (found == theirs).float().mean() > 0.995
     assert (found == data.targets).float().mean() > 0.91
+
+
+def test_a_graph_with_a_flat_output_is_refused_in_one_line(tmp_path):
+    """A binary network with one probability per sample, (N,)."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1, 2, 3], keepdims=0),
+        helper.make_node("Sigmoid", ["mean"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 6, 5])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    onnx.save(model, tmp_path / "flat.onnx")
+    with pytest.raises(IncompatibleError, match=r"flat\.onnx.*logits of shape \(N, K\) are needed"):
+        preview_classifier(Model(source="onnx", path=str(tmp_path / "flat.onnx")), colour(), None, "cpu")
+
+
+class ChannelsLast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x).mean((1, 2))
+
+
+def test_a_module_that_takes_channels_last_is_told_the_key(tmp_path):
+    torch.save(ChannelsLast().state_dict(), tmp_path / "w.pt")
+    model = Model(source="state_dict", path=str(tmp_path / "w.pt"), factory=f"{__name__}:ChannelsLast")
+    with pytest.raises(IncompatibleError, match=r"model\.preprocess: \{layout: NHWC\}"):
+        preview_classifier(model, colour(), None, "cpu")

@@ -6,21 +6,23 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from ruamel.yaml import YAML
 from torch import Tensor, nn
 
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.of_libraries import Normalised
+from windtunnel.boundary.models.preprocess import Preprocessed, as_yaml, joined, steps_of
 from windtunnel.cli.seen import PICTURE, show_what_it_sees
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.seen.corrections import better, calibrated_losses, suspicion
+from windtunnel.evaluation.seen.corrections import better, calibrated_losses, invisible_channels, suspicion
 from windtunnel.evaluation.seen.first_layer import twice_normalised
 from windtunnel.evaluation.seen.look import MEASURED, chosen, rows
 from windtunnel.params.data import Data
-from windtunnel.params.model import Model
+from windtunnel.params.model import Model, Preprocess
 
 IMAGENET_GREY, HALF, MNIST = ((0.449,), (0.226,)), ((0.5,), (0.5,)), ((0.1307,), (0.3081,))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -214,6 +216,96 @@ def test_a_gain_by_chance_is_not_believed():
     lucky[40:43] = True
     assert not better(given, lucky, 25)
     assert better(given, torch.ones(50, dtype=torch.bool), 1)
+
+
+# --- lines to paste ---
+
+
+class Templates(nn.Module):
+    """Nearest of ten colour pictures, behind the inverse of a preprocessing; `flat`: of vectors in that layout."""
+
+    def __init__(self, templates: Tensor, expects: Preprocess, *, flat: bool = False) -> None:
+        super().__init__()
+        self.templates, self.steps, self.flat = templates, steps_of(expects, templates.shape[1:]), flat
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.flat:
+            x = x.flatten(1).view(-1, 6, 6, 3) if self.steps.channels_last else x.flatten(1).view(-1, 3, 6, 6)
+        x = x.permute(0, 3, 1, 2) if self.steps.channels_last else x
+        x = (x - torch.tensor(self.steps.shift).view(-1, 1, 1)) / torch.tensor(self.steps.scale).view(-1, 1, 1)
+        x = (x.flip(1) if self.steps.mixing else x).flatten(1)
+        t = self.templates.flatten(1)
+        return x @ t.T - t.square().sum(1) / 2
+
+
+def pictures(colourful: bool = True) -> tuple[Tensor, Dataset]:
+    generator = torch.Generator().manual_seed(0)
+    base = torch.rand(10, 3 if colourful else 1, 6, 6, generator=generator).expand(10, 3, 6, 6)
+    base = base * torch.linspace(0.3, 1, 10).view(-1, 1, 1, 1)
+    templates = (base + 0.002 * torch.rand(10, 3, 6, 6, generator=generator)).clamp(0, 1)
+    targets = torch.arange(200) % 10
+    noise = 0.2 * torch.randn(200, 3, 6, 6, generator=generator)
+    names = tuple(map(str, range(10)))
+    inputs = (templates[targets] + noise).clamp(0, 1)
+    return templates, Dataset(inputs, targets, tuple(f"p{i}" for i in range(200)), names)
+
+
+@pytest.mark.parametrize(
+    ("expects", "flat"),
+    [
+        ({"range": (0, 255)}, False),
+        ({"range": (-1, 1)}, False),
+        ({"mean": IMAGENET[0], "std": IMAGENET[1]}, False),
+        ({"range": (0, 255), "channels": "BGR"}, False),
+        ({"range": (0, 255), "mean": (103.939, 116.779, 123.68), "channels": "BGR"}, False),
+        ({"layout": "NHWC"}, True),
+        ({"layout": "NHWC", "range": (-1, 1)}, True),
+    ],
+)
+def test_the_lines_to_paste_bring_the_accuracy_back(expects, flat, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    templates, data = pictures()
+    module = Templates(templates, Preprocess(**expects), flat=flat).eval()
+    classifier = Classifier(module, 10, (3, 6, 6), frozenset(), "digest", "templates", torch.device("cpu"))
+    cure = suspicion(classifier, data, classifier.logits(data.inputs)).preprocess
+    steps = steps_of(cure, (3, 6, 6))
+    inner = Templates(templates, Preprocess()).eval()
+    prepared = (
+        Preprocessed(nn.Flatten(1), steps)(data.inputs) if flat else Preprocessed(nn.Identity(), steps)(data.inputs)
+    )
+    right, best = (m(x).argmax(1) == data.targets for m, x in ((module, prepared), (inner, data.inputs)))
+    assert float(right.float().mean()) >= float(best.float().mean()) - 0.02
+    seen = show_what_it_sees(subject_of(classifier, data), Console(quiet=True), model=Model(source="export"))
+    assert seen.proposal[:2] == ["model:", f"  preprocess: {as_yaml(cure)}"]
+    assert Preprocess(**YAML(typ="safe").load(as_yaml(cure))) == cure
+
+
+def test_constants_that_the_samples_cannot_tell_apart_are_named_together():
+    templates, data = pictures()
+    expects = Preprocess(mean=IMAGENET[0], std=IMAGENET[1])
+    module = Templates(templates, expects).eval()
+    classifier = Classifier(module, 10, (3, 6, 6), frozenset(), "digest", "templates", torch.device("cpu"))
+    few = data.subset(torch.arange(40))
+    found = suspicion(classifier, few, classifier.logits(few.inputs))
+    assert {found.preprocess.mean, *(p.mean for _, p in found.rivals)} >= {IMAGENET[0], (0.4914, 0.4822, 0.4465)}
+    assert "by more than chance" in found.line
+
+
+def test_an_order_of_channels_that_costs_nothing_is_said_to_be_invisible():
+    for colourful in (True, False):
+        templates, data = pictures(colourful)
+        module = Templates(templates, Preprocess()).eval()
+        classifier = Classifier(module, 10, (3, 6, 6), frozenset(), "digest", "templates", torch.device("cpu"))
+        assert ("as good as invisible" in invisible_channels(classifier, data, None)) is not colourful
+
+
+@pytest.mark.parametrize("second", [{"range": (-1, 1)}, {"channels": "BGR", "mean": (1, 2, 3), "std": (4, 5, 6)}])
+@pytest.mark.parametrize("first", [{"range": (0, 255)}, {"mean": (0.1, 0.2, 0.3), "channels": "BGR"}])
+def test_two_preprocessings_are_joined_into_one(first, second):
+    x = torch.rand(2, 3, 4, 4)
+    one, two = Preprocess(**first), Preprocess(**second)
+    apply = [Preprocessed(nn.Identity(), steps_of(p, (3, 4, 4))) for p in (one, two, joined(one, two, (3, 4, 4)))]
+    assert torch.allclose(apply[2](x), apply[1](apply[0](x)), atol=0.05, rtol=1e-3)
 
 
 # --- the table and the picture ---

@@ -321,7 +321,19 @@ def _tried(module: torch.nn.Module, inputs: Tensor, complaint: str, advice: str,
                 f"{trust.key}: the model called sys.exit({error.code!r}) in its forward pass"
             ) from error
         except Exception as error:  # whatever the user's model raises on inputs that do not fit it
+            if _takes_channels_last(module, inputs):
+                advice = f"it takes channels last: {trust.key}.preprocess: {{layout: NHWC}}"
             raise IncompatibleError(f"{complaint} ({first_line(error)}); {advice}") from error
+
+
+def _takes_channels_last(module: torch.nn.Module, inputs: Tensor) -> bool:
+    """Return True if the module gives logits for images (N, C, H, W) with channels last."""
+    if inputs.ndim != 4 or (isinstance(module, Preprocessed) and module.channels_last):
+        return False
+    try:
+        return isinstance(module(inputs.permute(0, 2, 3, 1)), Tensor)
+    except Exception:  # as above
+        return False
 
 
 def _differentiable(module: torch.nn.Module, sample: Tensor) -> bool:

@@ -54,6 +54,8 @@ def compare(path: Path, inputs: Tensor) -> Agreement:
     if samples == 1:
         inputs = inputs.repeat(2, *[1] * (inputs.ndim - 1))  # a graph of one sample must not pass for one of any number
     expected = graph(inputs).double()
+    if expected.ndim != 2:
+        return Agreement(reason=f"its output has shape {tuple(expected.shape)} for {len(inputs)} samples, not (N, K)")
     spread = float((expected.amax(1) - expected.amin(1)).max())
     reason, shape = "", tuple(inputs.shape[1:])
     # A graph of one size of batch often takes others, and is then many times faster.

@@ -56,6 +56,36 @@ def steps_of(given: Preprocess, shape: Sequence[int]) -> Steps:
     )
 
 
+def joined(first: Preprocess, second: Preprocess, shape: Sequence[int]) -> Preprocess:
+    """Return one preprocessing that does what `first` and then `second` do to inputs of `shape` (C, H, W)."""
+    if second == Preprocess() or not second.model_fields_set - {"layout"}:
+        return Preprocess.model_validate(
+            {**second.model_dump(exclude_unset=True), **first.model_dump(exclude_unset=True)}
+        )
+    a, b = steps_of(first, shape), steps_of(second, shape)
+    order = -1 if second.channels == "BGR" else 1
+    scale, shift = (np.array(values)[::order] for values in (a.scale, a.shift))
+    factor = np.array(b.scale) * scale
+    mean = -(np.array(b.scale) * shift + np.array(b.shift)) / factor
+    channels = second.channels if second.channels == "gray" else "RGB" if first.channels == second.channels else "BGR"
+    values = {key: [float(f"{v:.4g}") for v in array] for key, array in (("mean", mean), ("std", 1 / factor))}
+    layout = first.layout or second.layout
+    return Preprocess.model_validate(
+        {**values, **({"layout": layout} if layout else {}), **({"channels": channels} if channels != "RGB" else {})}
+    )
+
+
+def as_yaml(given: Preprocess) -> str:
+    """Return the keys that are set, as a line of params.yaml."""
+
+    def text(value: object) -> str:
+        if isinstance(value, tuple | list):
+            return f"[{', '.join(map(text, value))}]"
+        return "1/255" if value == 1 / 255 else f"{value:g}" if isinstance(value, int | float) else str(value)
+
+    return f"{{{', '.join(f'{key}: {text(value)}' for key, value in given.model_dump(exclude_unset=True).items())}}}"
+
+
 class Preprocessed(nn.Module):
     """A network behind `model.preprocess`: inputs (N, C, H, W) or (N, F) in [0, 1], logits (N, K)."""
 

@@ -12,16 +12,18 @@ by far (at 1 %, divided by the number of corrections tried), in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from scipy.stats import binom, ttest_rel
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from windtunnel.boundary.models.preprocess import Preprocessed, steps_of
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.dataset import Dataset
+from windtunnel.params.model import Preprocess
 
 Table = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
 # name: (mean, std) of each channel, for inputs in [0, 1].
@@ -44,14 +46,26 @@ ENOUGH_SAMPLES = 100  # for the loss: a few samples have too few errors to weigh
 _TEMPERATURES = torch.logspace(-2, 1, 31)  # of logits whose deviation is 1
 # A correction within so much of the best one is as good: the first of the list, which is the commonest, is named.
 ALIKE = 0.02
+CHANCE = 0.05  # level at which one of two corrections is named alone
+_RIVALS, _SWAPPED = 3, 3  # so many are named, and tried with channels swapped
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One plausible correction. words: what goes after "if", and the question that follows from it."""
+    """One plausible correction.
+
+    Attributes:
+        words: what goes after "if", and the question that follows from it.
+        inputs: (N, C, H, W) as given -> as corrected, in the same shape.
+        name: of its constants; empty where it has none.
+        preprocess: what cures it in params.yaml; None where no preprocessing does.
+
+    """
 
     words: str
     inputs: Callable[[Tensor], Tensor]
+    name: str = ""
+    preprocess: Preprocess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,7 @@ class Suspicion:
     """What the model seems to be given wrongly. given, corrected: accuracies, as fractions, on `samples` samples.
 
     losses: the calibrated cross-entropies, in nats, of what was believed by them; None for what was believed by its accuracy.
+    preprocess: what cures it; None where no preprocessing does. rivals: names and cures that are as good but for chance.
     """
 
     words: str
@@ -66,16 +81,21 @@ class Suspicion:
     corrected: float
     samples: int
     losses: tuple[float, float] | None = None
+    preprocess: Preprocess | None = None
+    rivals: tuple[tuple[str, Preprocess], ...] = ()
 
     @property
     def line(self) -> str:
         """The whole sentence."""
+        apart = (
+            f"; not told from {', '.join(name for name, _ in self.rivals)} by more than chance" if self.rivals else ""
+        )
         if self.losses is None:
-            return f"accuracy {self.given:.0%} as given, {self.corrected:.0%} if {self.words} ({self.samples} samples)"
+            return f"accuracy {self.given:.0%} as given, {self.corrected:.0%} if {self.words} ({self.samples} samples{apart})"
         given, corrected = self.losses
         return (
             f"accuracy {self.given:.1%} and cross-entropy {given:.3g} as given, {self.corrected:.1%} and {corrected:.3g} if "
-            f"{self.words} ({self.samples} samples)"
+            f"{self.words} ({self.samples} samples{apart})"
         )
 
 
@@ -86,6 +106,11 @@ class _Tried:
     words: str
     right: Tensor
     losses: Tensor | None = None
+    correction: Correction | None = None
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        return self.correction.preprocess if self.correction else None
 
 
 def normalisations(channels: int) -> dict[str, tuple[Tensor, Tensor]]:
@@ -95,67 +120,160 @@ def normalisations(channels: int) -> dict[str, tuple[Tensor, Tensor]]:
     return {name: (_column(mean), _column(std)) for name, (mean, std) in named.items()}
 
 
-def corrections(data: Dataset) -> Iterator[Correction]:
-    """What may be wrong with inputs like these, the commonest first."""
+def expectations(shape: Sequence[int]) -> Iterator[Correction]:
+    """Yield what a model may expect of the values of images (C, H, W), the commonest first."""
+    for name, (mean, std) in normalisations(shape[0]).items():
+        values: dict[str, object] = {"mean": _rounded(mean), "std": _rounded(std)}
+        if not name.endswith("'s") and "grey" not in name:
+            values = {"range": (-1, 1)}
+        words = f"inputs were normalised with {_of(name)}: is normalisation missing inside the model?"
+        yield _expecting(words, name, shape, values)
+    words = "inputs spanned 0 to 255: does the model expect values up to 255?"
+    yield _expecting(words, "values of 0 to 255", shape, {"range": (0, 255)})
+    if shape[0] == 3:
+        words = "inputs spanned 0 to 255 less ImageNet's mean, as in Caffe: is that missing inside the model?"
+        yield _expecting(words, "Caffe's", shape, {"range": (0, 255), "mean": (123.68, 116.779, 103.939)})
+    words = "inputs were divided by 255: does the model, or data.value_range, scale them again?"
+    yield _expecting(words, "values of 0 to 1/255", shape, {"range": (0, 1 / 255)})
+
+
+def _expecting(words: str, name: str, shape: Sequence[int], values: Mapping[str, object]) -> Correction:
+    preprocess = Preprocess.model_validate(values)
+    module = Preprocessed(nn.Identity(), steps_of(preprocess, shape))
+    return Correction(words, lambda x: module.prepared(x).reshape(x.shape), name, preprocess)
+
+
+def with_channels_swapped(correction: Correction, shape: Sequence[int]) -> Correction:
+    """Return the correction for a model whose channels are the other way round."""
+    assert correction.preprocess is not None
+    values = correction.preprocess.model_dump(exclude_unset=True)
+    values.update({key: values[key][::-1] for key in ("mean", "std") if key in values}, channels="BGR")
+    condition, _, question = correction.words.partition(":")
+    return _expecting(
+        f"{condition}, channels the other way round (BGR):{question}", f"{correction.name} in BGR", shape, values
+    )
+
+
+def corrections(data: Dataset, *, is_flat: bool = False) -> Iterator[Correction]:
+    """Yield what may be wrong with inputs like these; what a model may expect first, the commonest first.
+
+    is_flat: the model takes vectors, so that a layout with channels last fits too.
+    """
     if not data.is_image:
         return
-    for name, (mean, std) in normalisations(data.inputs.shape[1]).items():
-        yield Correction(
-            f"inputs were normalised with {_of(name)}: is normalisation missing inside the model?",
-            _normalised(mean, std),
-        )
-    if data.inputs.shape[1] == 3:
-        yield Correction(
-            "the channels were the other way round: are they BGR in the data, or in the model?", lambda x: x.flip(1)
-        )
-    for name, (mean, std) in normalisations(data.inputs.shape[1]).items():
+    shape = tuple(data.inputs.shape[1:])
+    yield from expectations(shape)
+    if shape[0] == 3:
+        words = "the channels were the other way round: are they BGR in the data, or in the model?"
+        yield _expecting(words, "BGR", shape, {"channels": "BGR"})
+        if is_flat:
+            words = "channels came last: does the model expect NHWC?"
+            yield _expecting(words, "NHWC", shape, {"layout": "NHWC"})
+            for one in expectations(shape):
+                assert one.preprocess is not None
+                values = {**one.preprocess.model_dump(exclude_unset=True), "layout": "NHWC"}
+                condition, _, question = one.words.partition(":")
+                yield _expecting(f"{condition}, channels last (NHWC):{question}", f"{one.name} in NHWC", shape, values)
+    for name, (mean, std) in normalisations(shape[0]).items():
         yield Correction(
             f"a normalisation with {_of(name)} were undone: are the inputs normalised twice, in the data and in the model?",
             _undone(mean, std),
         )
-    yield Correction("inputs spanned 0 to 255: does the model expect values up to 255?", lambda x: 255 * x)
-    yield Correction(
-        "inputs were divided by 255: does the model, or data.value_range, scale them again?", lambda x: x / 255
-    )
-    if data.inputs.shape[1] == 3:
-        mean, std = normalisations(3)["ImageNet's"]
-        yield Correction(
-            "inputs were normalised with ImageNet's mean and deviation, channels the other way round: are both missing inside "
-            "the model?",
-            lambda x: (x.flip(1) - mean) / std,
-        )
     yield Correction(
         "black and white changed places: is ink dark in the data, and bright in training?", lambda x: 1 - x
     )
-    if data.inputs.shape[2] == data.inputs.shape[3]:
+    if shape[1] == shape[2]:
         yield Correction("rows and columns changed places: are images stored transposed?", lambda x: x.transpose(2, 3))
 
 
 def suspicion(classifier: Classifier | None, data: Dataset, logits: Tensor) -> Suspicion | None:
-    """The correction that brings back most, where one does; `logits` (N, K) are those of the inputs as they are.
+    """Return the correction that brings back most, where one does; `logits` (N, K) are those of the inputs as they are.
 
     Asks the model about every sample of `data` a few dozen times; without one only orders of the classes are tried.
     """
     given = _tried("", logits, data.targets)
-    tried = [_Tried(words, right) for words, right in orders(data.class_names, logits, data.targets)]
-    if classifier is not None:
-        asked = [
-            _tried(c.words, classifier.logits(c.inputs(data.inputs).contiguous()), data.targets)
-            for c in corrections(data)
-        ]
-        tried = [*asked, *tried]
+    asked = _asked(classifier, data) if classifier else []
+    orders_tried = [_Tried(words, right) for words, right in orders(data.class_names, logits, data.targets)]
+    tried = [*asked, *orders_tried]
     by_accuracy = [one for one in tried if better(given.right, one.right, len(tried))]
     believed = by_accuracy or [one for one in tried if _surer(given, one, len(tried))]
     if not believed:
         return None
     best = max(_mean(one.right) for one in believed)
-    found = next(one for one in believed if _mean(one.right) >= best - ALIKE)
+    alike = [one for one in believed if _mean(one.right) >= best - ALIKE]
+    surest = min(alike, key=lambda one: 0.0 if one.losses is None else _mean(one.losses))
+    found = next(one for one in alike if not _beats(surest, one))
+    rivals = tuple(
+        (one.correction.name, one.preprocess)
+        for one in (alike if found.preprocess else [])
+        if one is not found and one.correction and one.preprocess and not _beats(found, one)
+    )
     losses = None if by_accuracy else (_mean(given.losses), _mean(found.losses))
-    return Suspicion(found.words, _mean(given.right), _mean(found.right), len(data), losses)
+    return Suspicion(
+        found.words, _mean(given.right), _mean(found.right), len(data), losses, found.preprocess, rivals[:_RIVALS]
+    )
 
 
-def _tried(words: str, logits: Tensor, targets: Tensor) -> _Tried:
-    return _Tried(words, argmax_or_invalid(logits) == targets, calibrated_losses(logits, targets))
+def _asked(classifier: Classifier, data: Dataset) -> list[_Tried]:
+    """Return what the model makes of every correction, and of the likeliest expectations with channels swapped."""
+
+    def tried(correction: Correction) -> _Tried:
+        logits = classifier.logits(correction.inputs(data.inputs).contiguous())
+        return _tried(correction.words, logits, data.targets, correction)
+
+    asked = [tried(c) for c in corrections(data, is_flat=_takes_vectors(classifier, data))]
+    if not data.is_image or data.inputs.shape[1] != 3:
+        return asked
+    shape = tuple(data.inputs.shape[1:])
+    values = [one for one in asked if one.preprocess and one.preprocess.channels == "RGB" and not one.preprocess.layout]
+    likeliest = sorted(values, key=lambda one: (-_mean(one.right), _mean(one.losses)))[:_SWAPPED]
+    swapped = [tried(with_channels_swapped(one.correction, shape)) for one in likeliest if one.correction]
+    return [*asked, *swapped]
+
+
+def _takes_vectors(classifier: Classifier, data: Dataset) -> bool:
+    """Return True if the model gives the same logits for a sample as a flat vector: it never sees its shape."""
+    sample = data.inputs[:2].to(classifier.device)
+    try:
+        with torch.no_grad():
+            return bool(torch.equal(classifier.module(sample.flatten(1)), classifier.module(sample)))
+    except Exception:  # whatever a model raises on inputs of another shape
+        return False
+
+
+def invisible_channels(classifier: Classifier, data: Dataset, found: Suspicion | None) -> str:
+    """Return a sentence where RGB and BGR do equally well but for chance; empty where one is better, or no colour is there."""
+    if not data.is_image or data.inputs.shape[1] != 3 or torch.equal(data.inputs, data.inputs.flip(1)):
+        return ""
+    shape = tuple(data.inputs.shape[1:])
+    as_found = _expecting(
+        "", "", shape, found.preprocess.model_dump(exclude_unset=True) if found and found.preprocess else {}
+    )
+    given, swapped = (
+        _tried("", classifier.logits(as_found.inputs(inputs).contiguous()), data.targets)
+        for inputs in (data.inputs, data.inputs.flip(1))
+    )
+    if _beats(given, swapped) or _beats(swapped, given):
+        return ""
+    return (
+        f"the order of the channels is as good as invisible to accuracy: {_mean(given.right):.0%}, and "
+        f"{_mean(swapped.right):.0%} with red and blue swapped ({len(data)} samples); take model.preprocess.channels "
+        f"(RGB or BGR) from where the model comes"
+    )
+
+
+def _beats(one: _Tried, other: _Tried) -> bool:
+    """Return True if the first does better than the second by more than chance, in accuracy or in loss."""
+    gained, lost = int((one.right & ~other.right).sum()), int((other.right & ~one.right).sum())
+    if gained > lost and float(binom.sf(gained - 1, gained + lost, 0.5)) < CHANCE:
+        return True
+    if one.losses is None or other.losses is None or gained < lost or torch.equal(one.losses, other.losses):
+        return False
+    return float(ttest_rel(other.losses.numpy(), one.losses.numpy(), alternative="greater").pvalue) < CHANCE
+
+
+def _tried(words: str, logits: Tensor, targets: Tensor, correction: Correction | None = None) -> _Tried:
+    return _Tried(words, argmax_or_invalid(logits) == targets, calibrated_losses(logits, targets), correction)
 
 
 def _mean(values: Tensor | None) -> float:
@@ -232,8 +350,8 @@ def _of(name: str) -> str:
     return name if name.startswith("a mean") else f"{name} mean and deviation"
 
 
-def _normalised(mean: Tensor, std: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: (x - mean) / std
+def _rounded(values: Tensor) -> tuple[float, ...]:
+    return tuple(round(value, 4) for value in values.flatten().tolist())
 
 
 def _undone(mean: Tensor, std: Tensor) -> Callable[[Tensor], Tensor]:
