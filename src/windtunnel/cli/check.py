@@ -235,12 +235,15 @@ def _generator_mistakes(params: Params, assessed: Dataset, train: Dataset | None
     mistakes = []
     if params.generators.source == "none":
         mistakes.append("generators.source: none, but latent has entries; set train, or bring a function")
+    generators = None
     try:
-        check_generators(params.generators, train, params.device, assessed)
+        generators = check_generators(params.generators, train, params.device, assessed)
     except UserError as error:
         mistakes.append(str(error))
     for name, entry in params.latent.items():
         try:
+            if generators:
+                generators.require_length_matters(f"latent.{name}")
             load_models(f"latent.{name}", entry, assessed, params.device, params.tracking.uri)
         except UserError as error:
             mistakes.append(str(error))

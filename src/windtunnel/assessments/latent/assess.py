@@ -35,7 +35,7 @@ from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier, argmax_or_invalid
 from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import within
-from windtunnel.core.errors import IncompatibleError, UserError
+from windtunnel.core.errors import UserError
 from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
@@ -109,7 +109,7 @@ def assess(
             f"latent.{name}: there are no generative models; set generators.source: train, or bring a function"
         )
     generators = generators.to(subject.classifier.device)
-    _require_length(name, generators, subject)
+    generators.require_length_matters(f"latent.{name}")
     # With no samples to encode, classes and clean accuracy are still those of the data.
     known = subject if len(subject.dataset) or everyone is None else everyone
     codes = _codes(name, entry, subject, known, generators)
@@ -154,20 +154,6 @@ def _values(entry: LatentEntry) -> dict[str, Json]:
         **({"decay_epsilons": [*epsilons]} if len(epsilons) > 1 else {}),
         **({"rhos": [*rhos]} if len(rhos) > 1 else {}),
     }
-
-
-def _require_length(name: str, generators: Generators, subject: Subject) -> None:
-    """Raise IncompatibleError where the decoder normalises codes: a decayed code, which is shorter, is the code itself there."""
-    codes = generators.draw(8, torch.Generator().manual_seed(subject.seed))
-    device, classes = subject.classifier.device, torch.arange(8) % generators.num_classes
-    with torch.no_grad():
-        image, of_half = (generators.decode(scale * codes.to(device), classes.to(device)) for scale in (1.0, 0.5))
-    if torch.allclose(image, of_half, atol=1e-5):
-        raise IncompatibleError(
-            f"latent.{name}: the generative model decodes a code of half the length to the same image, so it knows directions "
-            f"alone; a decayed image would be its reconstruction, and LARS and LAGS would fall by construction. Use "
-            f"generators.train.algorithm: vae or wgan-gp, or a function whose decoder uses the length"
-        )
 
 
 def _codes(name: str, entry: LatentEntry, subject: Subject, known: Subject, generators: Generators) -> Codes:

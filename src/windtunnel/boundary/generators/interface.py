@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.watched import limited
 
 TIME_LIMIT = "generators.time_limit"
@@ -71,6 +72,21 @@ class Generators:
         encoder: Callable[[Tensor, Tensor], Tensor] = self.model.encode  # type: ignore[attr-defined]  # optional
         with self.asked():
             return encoder(_moved(inputs, self.inputs_span, self.span), classes)
+
+    @torch.no_grad()
+    def require_length_matters(self, where: str) -> None:
+        """Raise IncompatibleError where the decoder normalises codes: decaying a code then leaves its image unchanged."""
+        codes = torch.randn(8, self.latent_dim, generator=torch.Generator().manual_seed(0))
+        classes = torch.arange(8) % self.num_classes
+        if isinstance(self.model, nn.Module):
+            device = next((tensor.device for tensor in self.model.state_dict().values()), codes.device)
+            codes, classes = codes.to(device), classes.to(device)
+        if torch.allclose(self.decode(codes, classes), self.decode(codes / 2, classes), atol=1e-5):
+            raise IncompatibleError(
+                f"{where}: the generative model ({self.source}) decodes a code of half the length to the same image, so it uses "
+                f"directions alone; a decayed image would be its reconstruction, and LARS and LAGS would fall by construction. "
+                f"Use generators.train.algorithm: vae or wgan-gp, or a function whose decoder uses the length"
+            )
 
     def asked(self) -> AbstractContextManager[None]:
         """While the model is asked: an answer that never comes ends `check` or the stage, by one line."""

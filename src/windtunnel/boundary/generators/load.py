@@ -93,19 +93,28 @@ def load_generators(
     return replace(_own(block, weights, record.value_range, device, dataset), decay=record.decay)
 
 
-def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str, dataset: Dataset) -> None:
-    """Raise UserError, in one line, for a block that cannot be made or does not fit the data. For `windtunnel check`."""
+def check_generators(block: GeneratorsBlock, train: Dataset | None, device: str, dataset: Dataset) -> Generators | None:
+    """Return the generative models as `windtunnel check` can have them: untrained where the run trains them, None for none.
+
+    Raises UserError, in one line, for a block that cannot be made or does not fit the data.
+    """
     if block.source == "train":
         split = labelled(train)
         if split.inputs.shape[1:] != dataset.inputs.shape[1:]:
             raise IncompatibleError(
                 f"generators.source: train images are {_x(split.inputs.shape[1:])}, the data {_x(dataset.inputs.shape[1:])}"
             )
-    elif block.source == "function":
+        recipe = block.train
+        model = BUILTIN[recipe.algorithm](
+            split.num_classes, recipe.latent_dim, tuple(split.inputs.shape[1:]), recipe.width
+        )
+        return fit(model, f"{recipe.algorithm} per class", None, pick_device(device), dataset)
+    if block.source == "function":
         path = Path(block.path) if block.path else None
         if path and not path.is_file():
             raise UserError(f"generators.path: {path}: no such file")
-        _own(block, path, block.value_range, pick_device(device), dataset)
+        return _own(block, path, block.value_range, pick_device(device), dataset)
+    return None
 
 
 def labelled(train: Dataset | None) -> Dataset:
