@@ -57,7 +57,7 @@ class Family:
 
     name: the key of params.yaml. stage: the DVC stage (`python -m windtunnel stage <stage> <entry>`). order: place in lists
     and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
-    preflight: (where, entry, budget, classifier, dataset) -> None, raises UserError for what cannot run.
+    preflight: (where, entry, budget, classifier, dataset) -> lines that `check` prints, or None; raises UserError for what cannot run.
     run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
     finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
     depends: assessments.depends.Depends, what its entries depend on beside what the stage imports; None for the usual.
@@ -78,7 +78,7 @@ class Family:
     order: int
     entry: Lazy[Any]
     algorithms: Lazy[Sequence[Any]]
-    preflight: Lazy[Callable[..., None]]
+    preflight: Lazy[Callable[..., Iterable[str] | None]]
     run: Lazy[Callable[[Any], Any]]
     figures: str
     visualisers: tuple[str, ...]

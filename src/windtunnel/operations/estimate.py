@@ -10,6 +10,7 @@ from math import ceil
 
 import torch
 
+from windtunnel.assessments.attacks.preflight import seconds_a_sample
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
@@ -91,7 +92,9 @@ def _measured(
     size: Size,
     workers: int,
 ) -> Estimate:
-    few = min(size.samples, entry.batch_size, _ALONE if entry.takes_minutes_a_sample else entry.batch_size)
+    few = min(size.samples, entry.batch_size)
+    if entry.takes_minutes_a_sample or (family == "attacks" and seconds_a_sample(entry, assessed) > 1):
+        few = min(few, _ALONE)
     several = few == entry.batch_size < size.samples and not entry.batch_size_unused
 
     other = ceil(few / _PART) if few >= _PART else min(few * _PART, size.samples)

@@ -21,9 +21,10 @@ from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import nearest, shown
 from windtunnel.params.numbers import Number
 
-# A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255).
+# A free value inside `params:` or a visualiser's options; numbers may be written as text (8/255). A list may hold names with
+# parameters of their own: [FGSM, {PGD: {steps: 20}}].
 Scalar = bool | int | float | str | None
-Value = Scalar | list[Scalar] | dict[str, Scalar]
+Value = Scalar | list[Scalar | dict[str, dict[str, Scalar]]] | dict[str, Scalar]
 MAX_INTEGER = 2**63 - 1
 
 

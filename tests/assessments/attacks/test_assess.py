@@ -354,3 +354,20 @@ def test_an_invoker_of_the_users_own_builds_and_calls_the_attack(
         assess("it", entry_of(invoker="my_invokers:wrong"), LINF, few)
     with pytest.raises(UserError, match=r"attacks\.it\.invoker: 'twise' is not a function of my_invokers.*'twice'"):
         assess("it", entry_of(invoker="my_invokers:twise"), LINF, few)
+
+
+def test_members_of_multi_attack_take_parameters_of_their_own(digits_subject: Subject, monkeypatch) -> None:
+    wrapped = []
+
+    class Recorded(torchattacks.MultiAttack):
+        def __init__(self, attacks):
+            wrapped.extend(attacks)
+            super().__init__(attacks)
+
+    monkeypatch.setattr(torchattacks, "MultiAttack", Recorded)
+    members = ["FGSM", {"PGD": {"steps": 3, "alpha": "1/255", "random_start": False}}]
+    result = assess("it", entry_of(algorithm="MultiAttack", params={"attacks": members}), LINF, digits_subject)
+    assert [type(attack).__name__ for attack in wrapped[:2]] == ["FGSM", "PGD"]
+    assert (wrapped[1].steps, wrapped[1].alpha, wrapped[1].random_start) == (3, 1 / 255, False)
+    assert {attack.eps for attack in wrapped} == {LINF.epsilon}
+    assert result.call_kwargs["attacks"] == members

@@ -1,5 +1,6 @@
 """What is refused before anything is computed: one clear line each, naming the key."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,10 +42,36 @@ REFUSED = [
     ({"library": "foolbox", "algorithm": "GenAttack"}, r"target_classes: GenAttack can only aim"),
     ({"algorithm": "MultiAttack", "params": {"attacks": ["PGD", "CW"]}}, r"params\.attacks: 'CW' is not an attack it"),
     ({"algorithm": "MultiAttack", "params": {"attacks": ["PGD"]}}, r"name at least two attacks"),
+    (
+        {"algorithm": "MultiAttack", "params": {"attacks": ["FGSM", {"PGD": {"step": 3}}]}},
+        r"attacks\.it\.params\.attacks\.PGD: 'step' is not a parameter of PGD\. Did you mean 'steps'\?",
+    ),
+    ({"algorithm": "MultiAttack", "params": {"attacks": ["FGSM", {"PGD": {"eps": 0.1}}]}}, r"budget\.epsilon"),
     ({"library": "windtunnel", "algorithm": "standard", "params": {"steps": 3}}, r"has no parameters"),
     ({"library": "windtunnel", "algorithm": "standard", "budget": {"norm": "L1", "epsilon": 1}}, r"under Linf or L2"),
     ({"target_classes": "next", "on": {"survivors_of": ["a"]}}, r"attacks\.it\.on: survivors"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "n", "said"),
+    [
+        ("torchattacks JSMA", None, [r"attacks\.it: JSMA is slow: roughly \d+ minutes .* for 200 samples of 3x16x16"]),
+        ("foolbox LinfinityBrendelBethgeAttack", None, ["is slow: roughly 46 minutes on one processor"]),
+        ("windtunnel exhaustive", None, ["exhaustive is slow: roughly 100 minutes"]),
+        ("torchattacks JSMA", 2, []),
+        ("torchattacks PGD", None, []),
+    ],
+)
+def test_an_attack_that_takes_long_is_announced_with_its_estimate(algorithm, n, said, digits_subject):
+    library, name = algorithm.split()
+    data = digits_subject.dataset
+    large = replace(data, inputs=torch.zeros(200, 3, 16, 16))
+    entry = AttackEntry(library=library, algorithm=name, samples={"n": n})
+    budget = Budget(norm="L0", epsilon=20) if name == "JSMA" else LINF
+    lines = preflight("attacks.it", entry, budget, digits_subject.classifier, large)
+    assert len(lines) == len(said)
+    assert all(re.search(pattern, line) for pattern, line in zip(said, lines, strict=True))
 
 
 @pytest.mark.parametrize(("keys", "line"), REFUSED, ids=lambda v: str(v)[:60])

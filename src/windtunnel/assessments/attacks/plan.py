@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
-from windtunnel.assessments.attacks.settings import Settings, settle
+from windtunnel.assessments.attacks.settings import Settings, members_of, settle
 from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
@@ -55,9 +55,12 @@ def _check_attacks(where: str, row: AttackRow, run: Run) -> None:
         if r.algorithm.library == row.algorithm.library and r.epsilon and r.algorithm.norm is row.algorithm.norm
         and r.invoker in (Invoker.PLAIN, Invoker.ANY_DISTANCE) and not r.three_channels
     ]  # fmt: skip
-    names = run.settings.effective["attacks"]
-    if not isinstance(names, list | tuple) or len(names) < 2:
-        raise UserError(f"{where}.params.attacks: name at least two attacks, for example [FGSM, PGD]")
-    for name in names:
+    members = members_of(run.settings.effective["attacks"])
+    if len(members) < 2:
+        raise UserError(
+            f"{where}.params.attacks: name at least two attacks, for example [FGSM, PGD] or [FGSM, {{PGD: {{steps: 20}}}}]"
+        )
+    for name, params in members:
         if name not in fitting:
-            raise UserError(unknown_word(f"{where}.params.attacks", str(name), fitting, what="an attack it can wrap"))
+            raise UserError(unknown_word(f"{where}.params.attacks", name, fitting, what="an attack it can wrap"))
+        settle(where, ROWS[row.algorithm.library, name], params, run.settings.budget, f"params.attacks.{name}")

@@ -19,7 +19,9 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.plugins import library_of
 from windtunnel.core.references import resolve
 from windtunnel.params.attacks import AttackEntry
-from windtunnel.params.entry import Budget
+from windtunnel.params.entry import Budget, Entry
+
+_MEASURED_INPUTS = 3 * 32 * 32  # of the images for which `AttackRow.seconds` was measured
 
 
 def check_data(where: str, what: str, dataset: Dataset) -> None:
@@ -30,8 +32,11 @@ def check_data(where: str, what: str, dataset: Dataset) -> None:
         raise IncompatibleError(f"{where}: the data has one class; there is no wrong one to reach")
 
 
-def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> None:
-    """Raise UserError or IncompatibleError, in one line, for an attack that cannot run or would mean nothing."""
+def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classifier, dataset: Dataset) -> list[str]:
+    """Return a line for an attack that takes long.
+
+    Raises UserError or IncompatibleError, in one line, for an attack that cannot run or would mean nothing.
+    """
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
     row = row_of(algorithm)
     for library in _libraries(row):
@@ -50,6 +55,22 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     _check_gradients(where, entry, algorithm, classifier)
     _check_data(where, row, dataset)
     _check_objective(where, entry, row, dataset)
+    samples = min(entry.samples.n or len(dataset), len(dataset))
+    minutes = seconds_a_sample(entry, dataset) * samples / 60
+    if minutes < 1:
+        return []
+    time = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    return [
+        f"{where}: {row.algorithm.name} is slow: roughly {time} on one processor for {samples} samples of "
+        f"{'x'.join(map(str, dataset.inputs.shape[1:]))}; {where}.samples: {{n: ...}} attacks fewer, `check --estimate` measures it"
+    ]
+
+
+def seconds_a_sample(entry: Entry, dataset: Dataset) -> float:
+    """Return roughly how long an attack takes for a sample of this size on one processor; 0 for an attack that is not slow."""
+    row = row_of(find_algorithm(entry.library, entry.algorithm, "attacks", "attacks"))
+    seconds = row.seconds * (dataset.inputs[0].numel() / _MEASURED_INPUTS) ** row.growth
+    return seconds * (entry.restarts if isinstance(entry, AttackEntry) else 1)
 
 
 def _check_function(where: str, entry: AttackEntry) -> None:

@@ -48,8 +48,19 @@ def parameters_of(row: AttackRow) -> dict[str, object]:
     return {name: default for name, default in known.items() if name not in row.managed}
 
 
-def settle(where: str, row: AttackRow, params: Mapping[str, object], budget: PerturbationBudget) -> Settings:
-    """The arguments of an attack under `budget`.
+def members_of(attacks: object) -> list[tuple[str, Mapping[str, object]]]:
+    """(name, parameters) of each attack that MultiAttack wraps: `PGD` or `{PGD: {steps: 20}}`; none of what is no list of these."""
+    members: list[tuple[str, Mapping[str, object]]] = []
+    for member in attacks if isinstance(attacks, list | tuple) else ():
+        name, params = next(iter(member.items())) if isinstance(member, Mapping) and len(member) == 1 else (member, {})
+        members.append((str(name), params if isinstance(params, Mapping) else {}))
+    return members
+
+
+def settle(
+    where: str, row: AttackRow, params: Mapping[str, object], budget: PerturbationBudget, key: str = "params"
+) -> Settings:
+    """The arguments of an attack under `budget`; `key` below `where` is where `params` are given.
 
     Raises UserError, in one line, for a parameter the library does not have, one that belongs into `budget`, a value
     of the wrong type, and a step size or steps in the budget of an attack that has none.
@@ -57,7 +68,7 @@ def settle(where: str, row: AttackRow, params: Mapping[str, object], budget: Per
     known = parameters_of(row)
     given: dict[str, object] = {}
     for name, value in params.items():
-        given[name] = _value(where, row, known, name, value)
+        given[name] = _value(where, key, row, known, name, value)
     for key, parameter, wanted in (("step_size", row.step, budget.step_size), ("steps", row.steps, budget.steps)):
         if wanted is None or row.invoker is Invoker.FUNCTION:  # which is handed the whole budget
             continue
@@ -72,34 +83,34 @@ def settle(where: str, row: AttackRow, params: Mapping[str, object], budget: Per
     return Settings(given, effective, _search(row, effective, budget))
 
 
-def _value(where: str, row: AttackRow, known: Mapping[str, object], name: str, value: object) -> object:
+def _value(where: str, key: str, row: AttackRow, known: Mapping[str, object], name: str, value: object) -> object:
     if name in row.managed or name in _EPSILON_WORDS:
         if name == row.norm_key:
-            raise UserError(f"{where}.params.{name}: the budget says the norm; set {where}.budget.norm instead")
+            raise UserError(f"{where}.{key}.{name}: the budget says the norm; set {where}.budget.norm instead")
         if name == row.classes:
-            raise UserError(f"{where}.params.{name}: the model says how many classes there are; remove it")
+            raise UserError(f"{where}.{key}.{name}: the model says how many classes there are; remove it")
         if row.epsilon is None and name not in known:
             raise UserError(
-                f"{where}.params.{name}: {row.algorithm.name} takes no epsilon; it finds its own distance, and "
+                f"{where}.{key}.{name}: {row.algorithm.name} takes no epsilon; it finds its own distance, and "
                 f"{where}.budget.epsilon says what counts as success"
             )
         if name not in known:
-            raise UserError(f"{where}.params.{name}: epsilon belongs into the budget: set {where}.budget.epsilon")
+            raise UserError(f"{where}.{key}.{name}: epsilon belongs into the budget: set {where}.budget.epsilon")
     if name not in known:
-        raise UserError(unknown_word(f"{where}.params", name, known, what=f"a parameter of {row.algorithm.name}"))
+        raise UserError(unknown_word(f"{where}.{key}", name, known, what=f"a parameter of {row.algorithm.name}"))
     default = known[name]
     if isinstance(value, str) and not isinstance(default, str):
         with suppress(ValueError):  # a word: evaluated by type below
             value = parse_number(value)
     numeric = isinstance(default, int | float) and not isinstance(default, bool)
     if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise UserError(f"{where}.params.{name}: {value!r} is not a number (the default is {default})")
+        raise UserError(f"{where}.{key}.{name}: {value!r} is not a number (the default is {default})")
     if isinstance(default, bool) and not isinstance(value, bool):
-        raise UserError(f"{where}.params.{name}: {value!r} is neither true nor false (the default is {default})")
+        raise UserError(f"{where}.{key}.{name}: {value!r} is neither true nor false (the default is {default})")
     if isinstance(default, str) and not isinstance(value, str):
-        raise UserError(f"{where}.params.{name}: {value!r} is not a word (the default is {default})")
+        raise UserError(f"{where}.{key}.{name}: {value!r} is not a word (the default is {default})")
     if isinstance(default, int) and isinstance(value, float) and not value.is_integer():
-        raise UserError(f"{where}.params.{name}: {value} is not a whole number (the default is {default})")
+        raise UserError(f"{where}.{key}.{name}: {value} is not a whole number (the default is {default})")
     if isinstance(default, int) and isinstance(value, float):
         return int(value)
     return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value

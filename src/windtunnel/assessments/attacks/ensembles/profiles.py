@@ -99,6 +99,7 @@ ROWS: tuple[AttackRow, ...] = tuple(
         invoker=Invoker.ENSEMBLE,
         min_classes=4,
         keeps_clean=True,
+        seconds=120 if name == "exhaustive" else 0,
     )
     for name, by_norm in PROFILES.items()
 )

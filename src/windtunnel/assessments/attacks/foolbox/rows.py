@@ -64,12 +64,20 @@ def _minimal(
     norm_key: str | None = None,
     norms: tuple[Norm, ...] = (),
     summary: str = "",
+    seconds: float = 0.0,
 ) -> AttackRow:
     """An attack that looks for the smallest perturbation and takes no epsilon."""
     row = algorithm("foolbox", name, threat, norm, categories, randomness, minimum_norm=True, summary=summary)
     return AttackRow(
-        row, step=step, steps=steps, targeting=targeting, invoker=invoker, norm_key=norm_key, norms=norms
-    )  # fmt: skip
+        row,
+        step=step,
+        steps=steps,
+        targeting=targeting,
+        invoker=invoker,
+        norm_key=norm_key,
+        norms=norms,
+        seconds=seconds,
+    )
 
 
 def _any_norm(
@@ -120,11 +128,14 @@ ROWS: tuple[AttackRow, ...] = (
     _minimal("L1FMNAttack", WHITE, L1, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("L2FMNAttack", WHITE, L2, "minimum_norm optimization", FIXED, step="max_stepsize"),
     _minimal("LInfFMNAttack", WHITE, LINF, "minimum_norm optimization", FIXED, step="max_stepsize"),
-    _minimal("L0BrendelBethgeAttack", WHITE, L0, "minimum_norm optimization", GLOBAL, step="lr", invoker=START),
-    _minimal("L1BrendelBethgeAttack", WHITE, L1, "minimum_norm optimization", GLOBAL, step="lr", invoker=START),
-    _minimal("L2BrendelBethgeAttack", WHITE, L2, "minimum_norm optimization", GLOBAL, step="lr", invoker=START),
-    _minimal(
-        "LinfinityBrendelBethgeAttack", WHITE, LINF, "minimum_norm optimization", GLOBAL, step="lr", invoker=START
+    *(
+        _minimal(name, WHITE, norm, "minimum_norm optimization", GLOBAL, step="lr", invoker=START, seconds=55)
+        for name, norm in (
+            ("L0BrendelBethgeAttack", L0),
+            ("L1BrendelBethgeAttack", L1),
+            ("L2BrendelBethgeAttack", L2),
+            ("LinfinityBrendelBethgeAttack", LINF),
+        )
     ),
     _noise("L2AdditiveGaussianNoiseAttack", L2),
     _noise("L2AdditiveUniformNoiseAttack", L2),

@@ -14,7 +14,14 @@ from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.nearest_fab import NearestFAB
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
-from windtunnel.assessments.attacks.settings import epsilon_argument, library_class, norm_argument
+from windtunnel.assessments.attacks.settings import (
+    epsilon_argument,
+    library_class,
+    members_of,
+    norm_argument,
+    parameters_of,
+    settle,
+)
 
 SURROGATE_BATCH = 32
 
@@ -66,10 +73,12 @@ def _construct(request: Request, call: LibraryCall, model: nn.Module) -> torchat
 def _many_attacks(request: Request, call: LibraryCall, model: nn.Module) -> torchattacks.attack.Attack:
     from windtunnel.assessments.attacks.table import ROWS
 
-    names = request.arguments.get("attacks", ["FGSM", "PGD"])
-    assert isinstance(names, list | tuple)
-    rows = [ROWS[request.row.algorithm.library, str(name)] for name in names]
-    return torchattacks.MultiAttack([library_class(row)(model, **_arguments(request, row)) for row in rows])
+    attacks = []
+    for name, params in members_of(request.arguments.get("attacks", parameters_of(request.row)["attacks"])):
+        row = ROWS[request.row.algorithm.library, name]
+        member = settle("attacks", row, params, request.budget, f"params.attacks.{name}").arguments
+        attacks.append(library_class(row)(model, **_arguments(request, row), **member))
+    return torchattacks.MultiAttack(attacks)
 
 
 def _surrogates(request: Request, call: LibraryCall, model: nn.Module) -> torchattacks.attack.Attack:

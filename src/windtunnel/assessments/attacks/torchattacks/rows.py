@@ -47,10 +47,12 @@ def _own_distance(
     minimum_norm: bool = True,
     targeting: Targeting = Targeting.YES,
     invoker: Invoker = Invoker.PLAIN,
+    seconds: float = 0.0,
+    growth: int = 1,
 ) -> AttackRow:
     """An attack that takes no epsilon."""
     row = algorithm("torchattacks", name, threat, norm, categories, randomness, minimum_norm=minimum_norm)
-    return AttackRow(row, step=step, steps=steps, targeting=targeting, invoker=invoker)
+    return AttackRow(row, step=step, steps=steps, targeting=targeting, invoker=invoker, seconds=seconds, growth=growth)
 
 
 def _auto(
@@ -133,7 +135,10 @@ ROWS: tuple[AttackRow, ...] = (
             summary="Gaussian noise of a given std; it never asks the model",
         )
     ),
-    _own_distance("JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS),
+    # Its saliency map compares all pairs of inputs.
+    _own_distance(
+        "JSMA", WHITE, L0, "saliency", FIXED, None, minimum_norm=False, invoker=Invoker.NEXT_CLASS, seconds=42, growth=2
+    ),
     _iterative("Jitter", LINF, ITERATIVE, GLOBAL, fixed_by=(*NO_START, ("std", 0))),
     _iterative("NIFGSM", LINF, TRANSFER, FIXED),
     _iterative("PGDRS", LINF, f"{ITERATIVE} randomized_smoothing", GLOBAL),
@@ -181,7 +186,7 @@ ROWS: tuple[AttackRow, ...] = (
     AttackRow(
         algorithm(
             "torchattacks", "MultiAttack", WHITE, LINF, "ensemble", OWN,
-            summary="params.attacks: two or more Linf attacks of torchattacks, each on what is left",
+            summary="params.attacks: two or more Linf attacks of torchattacks, each on what is left: [FGSM, {PGD: {steps: 20}}]",
         ),
         "eps",
         invoker=Invoker.MANY_ATTACKS,
