@@ -50,24 +50,6 @@ def fgsm(**keys: object) -> dict[str, object]:
     return {"attacks": {"fgsm": {**BASE["attacks"]["fgsm"], **keys}}}  # type: ignore[index]
 
 
-def rows() -> list[Row]:
-    """All of them."""
-    found = [
-        *schema(),
-        *yaml_text(),
-        *names(),
-        *data_files(),
-        *data_functions(),
-        *models(),
-        *assessments(),
-        *commands(),
-    ]
-    assert len({row.name for row in found}) == len(found), [
-        n for n in (r.name for r in found) if [r.name for r in found].count(n) > 1
-    ]
-    return found
-
-
 # --- params: every key with values of another kind ---
 
 _NUMBERS: list[object] = ["abc", "1/0", "", "nan", "inf", "1e999", True, None, [1], {"a": 1}, -1, 0, "8//255", "0x10"]

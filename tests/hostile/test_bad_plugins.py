@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.harness import MEMORY, SECONDS, _forked, params, write_params
+from tests.hostile.selection import selected
 from windtunnel.cli.main import main
 from windtunnel.core import plugins
 from windtunnel.params import schema
@@ -133,7 +134,7 @@ def run(project: Path, folder: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", selected(WRONG, "plugins", str))
 def test_a_wrong_record_is_one_line(tmp_path, project, name):
     group, code, words = WRONG[name]
     base = {LIB: LIBRARY, FAM: FAMILY}.get(group, "")
