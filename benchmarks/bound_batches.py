@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from verification_models import ResidualCNN, dense, untrained
 
+from windtunnel.assessments.verification.bound_propagation.lirpa import bound_batch
+from windtunnel.assessments.verification.bound_propagation.memory import samples_that_suit
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.lirpa import bound_batch
-from windtunnel.assessments.verification.memory import samples_that_suit
 from windtunnel.boundary.models.architectures import cnn
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm

@@ -18,8 +18,8 @@ import torch
 from verification import SHARED, mnist
 from verification_methods import classifier
 
-from windtunnel.assessments.verification import search_session
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.branch_and_bound import session as search_session
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.params.entry import Budget

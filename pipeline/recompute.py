@@ -17,7 +17,7 @@ from windtunnel.assessments.latent.assess import metrics_from as latent_metrics
 from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.sweeps.curve import Sweep, sweep_metrics
 from windtunnel.assessments.verification.assess import verification_metrics
-from windtunnel.assessments.verification.smoothing import smoothing_metrics
+from windtunnel.assessments.verification.smoothing.randomised import smoothing_metrics
 from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from windtunnel.assessments.figures.plots import Bar, Series, bars, lines
     from windtunnel.assessments.figures.scene import Scene
     from windtunnel.assessments.reported import Column, Question, Reported
+    from windtunnel.assessments.verification.cascade.step import Step
     from windtunnel.assessments.verification.rows import VerifierRow
-    from windtunnel.assessments.verification.step import Step
     from windtunnel.boundary.models.loaders import Loaded
     from windtunnel.core.artifacts import Artifacts, AssessmentResult, base_data, base_kwargs
     from windtunnel.core.binomial import binomial_rate
@@ -47,7 +47,7 @@ _HOME = {
     "assessments.figures.scene": ("Scene",),
     "assessments.reported": ("Column", "Question", "Reported"),
     "assessments.verification.rows": ("VerifierRow",),
-    "assessments.verification.step": ("Step",),
+    "assessments.verification.cascade.step": ("Step",),
     "core.artifacts": ("Artifacts", "AssessmentResult", "base_data", "base_kwargs"),
     "core.binomial": ("binomial_rate",),
     "core.contracts": (

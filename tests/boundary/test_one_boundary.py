@@ -51,14 +51,14 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
     "assessments/figures/registry.py": ({"importlib.import_module"}, "modules of ours, by the records of families"),
     "assessments/run.py": ({"importlib.import_module"}, "figures by the registry, which knows them"),
     "assessments/verification/assess.py": ({".open"}, "radii that are still searched, no file"),
-    "assessments/verification/search_radii.py": ({".open"}, "radii that are still searched, no file"),
-    "assessments/verification/marabou.py": ({".read_bytes"}, "a graph that it has just exported"),
-    "assessments/verification/memory.py": ({".read_text"}, "/sys of the system"),
-    "assessments/verification/onnx_graph.py": (
+    "assessments/verification/cascade/search_radii.py": ({".open"}, "radii that are still searched, no file"),
+    "assessments/verification/marabou/queries.py": ({".read_bytes"}, "a graph that it has just exported"),
+    "assessments/verification/bound_propagation/memory.py": ({".read_text"}, "/sys of the system"),
+    "assessments/verification/marabou/onnx_graph.py": (
         {"onnx.load", "onnxruntime.InferenceSession"},
         "the graph `train` copied after checking",
     ),
-    "assessments/verification/spread.py": ({".model_validate_json"}, "notes of our own workers"),
+    "assessments/verification/bound_propagation/distributed.py": ({".model_validate_json"}, "notes of our own workers"),
     "assessments/verification/vnnlib/specification.py": (
         {"vnnlib.parse_query_string"},
         "parses text that boundary has read",

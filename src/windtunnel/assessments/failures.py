@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
 from windtunnel.assessments.catalogue import find_algorithm
+from windtunnel.assessments.task import Task
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import LOST_SAMPLES, out_of_memory
 from windtunnel.core.binomial import binomial_rate
@@ -21,10 +21,7 @@ from windtunnel.core.narration import say
 from windtunnel.core.plugins import libraries
 from windtunnel.core.run_times import RUN_TIMES
 from windtunnel.core.subject import Subject
-
-if TYPE_CHECKING:
-    from windtunnel.assessments.run import Task
-    from windtunnel.params.entry import Entry
+from windtunnel.params.entry import Entry
 
 # An OSError that every run repeats; others (a connection, a time-out, a pipe) may not come again.
 _EVERY_TIME = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)

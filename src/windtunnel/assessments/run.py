@@ -6,14 +6,14 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Generic, TypeVar
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.failures import failed_result, failure_of, may_run_again
 from windtunnel.assessments.kept import take_back
+from windtunnel.assessments.task import Task
 from windtunnel.boundary.params_file import configured_time_limit
 from windtunnel.core.any_distance import require_inside
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
@@ -30,26 +30,6 @@ from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved
-
-E = TypeVar("E", bound=Entry)
-
-
-@dataclass(frozen=True, slots=True)
-class Task(Generic[E]):
-    """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
-
-    subject: the model beside the samples that the entry asks for; everyone: beside all assessed samples. place: where the
-    run keeps what it makes.
-    """
-
-    where: str
-    name: str
-    entry: E
-    budget: Budget
-    subject: Subject
-    everyone: Subject
-    resolved: Resolved
-    place: Layout = HERE
 
 
 def run_entry(family: Family, resolved: Resolved) -> Artifacts:

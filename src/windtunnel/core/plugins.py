@@ -111,7 +111,7 @@ class Library:
     call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
     its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
     functions of the user's, the registry row of one by its reference `module:function`, without importing it. steps: for
-    verification, what its algorithms and cascades are made of, by name (assessments.verification.step.Step).
+    verification, what its algorithms and cascades are made of, by name (assessments.verification.cascade.step.Step).
     uses: other libraries of the family that its steps may ask. imports: the modules by which Python has it, itself first, as far as
     no other library of the family asks for them; none for what is built in. install: how `windtunnel doctor` gets it; None where it
     is not asked to.

@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from windtunnel.assessments.run import result_of, task_on
-from windtunnel.assessments.verification.memory import counts_its_own
+from windtunnel.assessments.verification.bound_propagation.memory import counts_its_own
 from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset

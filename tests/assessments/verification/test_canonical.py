@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
 from windtunnel.assessments.verification.canonical.trace import UntraceableError
-from windtunnel.assessments.verification.marabou import check_equivalence
-from windtunnel.assessments.verification.onnx_graph import check_scale, rescaled
+from windtunnel.assessments.verification.marabou.onnx_graph import check_scale, rescaled
+from windtunnel.assessments.verification.marabou.queries import check_equivalence
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from windtunnel.assessments.verification.convolution import QuickTransposes, conv2d, pair
+from windtunnel.assessments.verification.bound_propagation.convolution import QuickTransposes, conv2d, pair
 
 SIZES = [
     ((9, 7), (3, 3), {}),

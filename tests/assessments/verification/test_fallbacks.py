@@ -10,9 +10,10 @@ import torch
 from balls import budget, entry, first, subject_with
 from torch import nn
 
-from windtunnel.assessments.verification import bounding, lirpa, memory
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.bound_propagation import bounder as bounding
+from windtunnel.assessments.verification.bound_propagation import lirpa, memory
+from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.preflight import preflight
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
@@ -112,7 +113,9 @@ def test_the_batch_follows_the_network_and_never_the_memory_that_is_free(digits_
     subject = first(digits_subject, 9)
     sizes = []
     for free in (80_000_000_000, 800_000_000):
-        monkeypatch.setattr("windtunnel.assessments.verification.memory.free_memory", lambda device, free=free: free)
+        monkeypatch.setattr(
+            "windtunnel.assessments.verification.bound_propagation.memory.free_memory", lambda device, free=free: free
+        )
         bounder = Bounder(subject, budget(0.01).norm, 4)
         sizes.append([len(part) for part, _, _ in bounder.bound("crown", torch.arange(9), torch.full((9,), 0.01))])
         assert not bounder.caveats()
@@ -161,7 +164,7 @@ def test_a_search_that_memory_does_not_hold_gives_way_to_alpha_crown_and_says_so
     def too_much(*_, **__):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 TB")
 
-    monkeypatch.setattr("windtunnel.assessments.verification.search_session.decide", too_much)
+    monkeypatch.setattr("windtunnel.assessments.verification.branch_and_bound.session.decide", too_much)
     result = assess("v", entry("branch-and-bound"), budget(0.01), first(digits_subject, 4))
     assert "alpha-crown was used instead of branch-and-bound: out of memory" in caveat(result, "weaker_method").text
     assert result.metrics["decided_by"]["alpha-crown"] > 0
@@ -182,7 +185,7 @@ def test_a_search_is_bounded_in_memory_and_its_time_ends_inside_a_bound_too(digi
     def endless(*_, **__):
         raise OutOfTimeError  # as the limit does between two operations
 
-    monkeypatch.setattr("windtunnel.assessments.verification.search_session.memory_limit", noted)
+    monkeypatch.setattr("windtunnel.assessments.verification.branch_and_bound.session.memory_limit", noted)
     monkeypatch.setattr(decide, "bound_network", endless)
     subject = first(digits_subject, 3)
     result = assess("v", entry("branch-and-bound", timeout=1000), budget(0.01), subject)

@@ -9,7 +9,7 @@ from torch import nn
 from zoo import ZOO
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.memory import samples_that_suit
+from windtunnel.assessments.verification.bound_propagation.memory import samples_that_suit
 from windtunnel.core.batches import out_of_memory
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.limits import OutOfTimeError, memory_limit, time_limit
@@ -64,7 +64,9 @@ def test_a_method_that_does_not_fit_gives_way_to_a_weaker_one_with_a_caveat(monk
     make, shape = ZOO["2 million"]
     torch.manual_seed(0)
     subject = subject_with(make(), torch.rand(1, *shape), 5)
-    monkeypatch.setattr("windtunnel.assessments.verification.bounding.memory_to_use", lambda device: 2**26)
+    monkeypatch.setattr(
+        "windtunnel.assessments.verification.bound_propagation.bounder.memory_to_use", lambda device: 2**26
+    )
     result = assess("v", entry("crown"), budget(0.004), subject)
     (caveat,) = [caveat for caveat in result.caveats if caveat.code == "weaker_method" and " crown:" in caveat.text]
     assert "out of memory on one sample" in caveat.text

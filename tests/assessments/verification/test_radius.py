@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windtunnel.assessments.figures.base import draw_figures
-from windtunnel.assessments.verification import steps
 from windtunnel.assessments.verification.assess import assess, verification_metrics
-from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
-from windtunnel.assessments.verification.radius import (
+from windtunnel.assessments.verification.cascade import steps
+from windtunnel.assessments.verification.cascade.radius import (
     Known,
     accuracy_curve,
     broken_radius,
@@ -18,6 +17,7 @@ from windtunnel.assessments.verification.radius import (
     empirical_curve,
     raise_radius,
 )
+from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
 from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm, Verdict
 

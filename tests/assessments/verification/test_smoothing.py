@@ -8,9 +8,14 @@ from balls import budget, entry, first, subject_with
 from scipy.stats import norm
 from torch import nn
 
-from windtunnel.assessments.verification import smoothing
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.smoothing import certify, lower_confidence_bound, radius_of, smoothing_metrics
+from windtunnel.assessments.verification.smoothing import randomised as smoothing
+from windtunnel.assessments.verification.smoothing.randomised import (
+    certify,
+    lower_confidence_bound,
+    radius_of,
+    smoothing_metrics,
+)
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.params.verification import Smoothing
 

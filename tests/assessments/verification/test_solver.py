@@ -17,10 +17,10 @@ from balls import budget, entry, first, subject_with
 from onnx import helper
 from torch import nn
 
-from windtunnel.assessments.verification import marabou
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.marabou import check_equivalence, queries_of, replay, solve_all
-from windtunnel.assessments.verification.onnx_graph import readable_by_marabou
+from windtunnel.assessments.verification.marabou import queries as marabou
+from windtunnel.assessments.verification.marabou.onnx_graph import readable_by_marabou
+from windtunnel.assessments.verification.marabou.queries import check_equivalence, queries_of, replay, solve_all
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError

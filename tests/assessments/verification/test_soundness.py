@@ -14,9 +14,9 @@ from random_networks import least_margins, random_inputs, random_network
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
 

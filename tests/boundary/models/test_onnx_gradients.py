@@ -13,7 +13,7 @@ from torch import nn
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.solver_step import graph_for_marabou
+from windtunnel.assessments.verification.cascade.solver_step import graph_for_marabou
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models import onnx_gradients
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier

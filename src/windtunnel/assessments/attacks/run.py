@@ -12,7 +12,7 @@ from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.resolved import read_resolved
 
 if TYPE_CHECKING:
-    from windtunnel.assessments.run import Task
+    from windtunnel.assessments.task import Task
     from windtunnel.core.artifacts import AssessmentResult
 
 

@@ -11,7 +11,7 @@ from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.storage import keep_images
 
 if TYPE_CHECKING:
-    from windtunnel.assessments.run import Task
+    from windtunnel.assessments.task import Task
     from windtunnel.core.artifacts import Artifacts, AssessmentResult
     from windtunnel.core.layout import Layout
     from windtunnel.params.corruptions import CorruptionEntry

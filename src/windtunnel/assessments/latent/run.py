@@ -12,7 +12,7 @@ from windtunnel.boundary.params_file import configured_server
 from windtunnel.params.latent import LatentEntry
 
 if TYPE_CHECKING:
-    from windtunnel.assessments.run import Task
+    from windtunnel.assessments.task import Task
     from windtunnel.core.artifacts import AssessmentResult
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.queries.assess import assess
 
 if TYPE_CHECKING:
-    from windtunnel.assessments.run import Task
+    from windtunnel.assessments.task import Task
     from windtunnel.core.artifacts import AssessmentResult
     from windtunnel.params.queries import QueryEntry
 

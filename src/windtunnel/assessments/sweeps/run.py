@@ -9,7 +9,7 @@ from windtunnel.assessments.sweeps.report import print_report
 from windtunnel.assessments.sweeps.series import write_curve_series
 
 if TYPE_CHECKING:
-    from windtunnel.assessments.run import Task
+    from windtunnel.assessments.task import Task
     from windtunnel.core.artifacts import Artifacts, AssessmentResult
     from windtunnel.core.layout import Layout
     from windtunnel.params.sweeps import SweepEntry

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical, canonical_subject
-from windtunnel.assessments.verification.examples import known_examples, without_images
-from windtunnel.assessments.verification.ledger import Ledger
-from windtunnel.assessments.verification.radius import Known, broken_radius, certified_radius, curve_metrics
-from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
-from windtunnel.assessments.verification.step import step_of
-from windtunnel.assessments.verification.steps import (
+from windtunnel.assessments.verification.cascade.ledger import Ledger
+from windtunnel.assessments.verification.cascade.radius import Known, broken_radius, certified_radius, curve_metrics
+from windtunnel.assessments.verification.cascade.step import step_of
+from windtunnel.assessments.verification.cascade.steps import (
     breaks,
     called_with,
     load_steps,
@@ -27,8 +25,10 @@ from windtunnel.assessments.verification.steps import (
     run_steps,
     steps_of,
 )
+from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.falsification.examples import known_examples, without_images
+from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
-from windtunnel.assessments.verification.task import Task
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import (
     Artifacts,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from windtunnel.assessments.depends import Depends
-from windtunnel.assessments.verification.step import library_of_step
+from windtunnel.assessments.verification.cascade.step import library_of_step
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.params.verification import VerificationEntry
 

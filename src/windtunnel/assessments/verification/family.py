@@ -25,6 +25,6 @@ FAMILY = Family(
         "average_certified_radius",
         "average_certified_radius_at_least",
     ),
-    unknown_words=Lazy("windtunnel.assessments.verification.step:unknown_steps"),
-    asks_libraries=("windtunnel.assessments.verification.step",),
+    unknown_words=Lazy("windtunnel.assessments.verification.cascade.step:unknown_steps"),
+    asks_libraries=("windtunnel.assessments.verification.cascade.step",),
 )

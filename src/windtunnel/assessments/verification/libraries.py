@@ -8,8 +8,8 @@ from windtunnel.core.libraries import Install
 from windtunnel.core.plugins import Lazy, Library
 
 _HERE = "windtunnel.assessments.verification"
-_BOUND: Lazy[Any] = Lazy(f"{_HERE}.bound_step:BOUND")
-_CHEAP: Lazy[Any] = Lazy(f"{_HERE}.bound_step:CHEAP")
+_BOUND: Lazy[Any] = Lazy(f"{_HERE}.cascade.bound_step:BOUND")
+_CHEAP: Lazy[Any] = Lazy(f"{_HERE}.cascade.bound_step:CHEAP")
 
 LIBRARIES = (
     Library(
@@ -43,7 +43,7 @@ LIBRARIES = (
             "the complete solver, and the last step of a cascade",
         ),
         rows=Lazy(f"{_HERE}.rows:MARABOU"),
-        steps={"marabou": Lazy(f"{_HERE}.solver_step:MARABOU")},
+        steps={"marabou": Lazy(f"{_HERE}.cascade.solver_step:MARABOU")},
     ),
     Library(
         name="windtunnel",
@@ -52,9 +52,9 @@ LIBRARIES = (
         uses=("auto-LiRPA",),  # branch and bound gives way to it
         rows=Lazy(f"{_HERE}.rows:OWN"),
         steps={
-            "quick-attack": Lazy(f"{_HERE}.attack_step:ATTACK"),
-            "attack": Lazy(f"{_HERE}.attack_step:ATTACK"),
-            "branch-and-bound": Lazy(f"{_HERE}.search_step:SEARCH"),
+            "quick-attack": Lazy(f"{_HERE}.cascade.attack_step:ATTACK"),
+            "attack": Lazy(f"{_HERE}.cascade.attack_step:ATTACK"),
+            "branch-and-bound": Lazy(f"{_HERE}.cascade.search_step:SEARCH"),
         },
     ),
 )

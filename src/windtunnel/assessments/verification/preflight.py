@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from windtunnel.assessments.catalogue import find_algorithm
-from windtunnel.assessments.verification.bounding import Bounder
+from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
-from windtunnel.assessments.verification.step import Trial, library_of_step, step_of
-from windtunnel.assessments.verification.steps import options_read, radius_steps, steps_of
+from windtunnel.assessments.verification.cascade.step import Trial, library_of_step, step_of
+from windtunnel.assessments.verification.cascade.steps import options_read, radius_steps, steps_of
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget

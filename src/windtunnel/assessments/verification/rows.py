@@ -110,6 +110,6 @@ OWN: tuple[VerifierRow, ...] = (
     VerifierRow(
         SMOOTHING,
         params=Smoothing,
-        assess=Lazy("windtunnel.assessments.verification.smoothing:assess_smoothing"),
+        assess=Lazy("windtunnel.assessments.verification.smoothing.randomised:assess_smoothing"),
     ),
 )  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.examples import read_examples
+from windtunnel.assessments.verification.falsification.examples import read_examples
 
 if TYPE_CHECKING:
-    from windtunnel.assessments.run import Task
+    from windtunnel.assessments.task import Task
     from windtunnel.core.artifacts import AssessmentResult
     from windtunnel.params.verification import VerificationEntry
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.assessments.verification.step import asks_exported_graph
+from windtunnel.assessments.verification.cascade.step import asks_exported_graph
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.regions import Region
 
 
 class Choice(nn.Module):

@@ -9,8 +9,8 @@ from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import IncompatibleError
 

@@ -10,16 +10,16 @@ from balls import budget, entry, subject_with
 from exact import NETWORKS, exact_margin, network
 from torch import nn
 
-from windtunnel.assessments.verification import search_step, solver_step
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.session import network_of
 from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
 from windtunnel.assessments.verification.canonical.subject import canonical_subject
+from windtunnel.assessments.verification.cascade import search_step, solver_step
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.assessments.verification.marabou import queries_of
-from windtunnel.assessments.verification.search_session import network_of
-from windtunnel.assessments.verification.solver_process import Solve, _Solver
+from windtunnel.assessments.verification.marabou.queries import queries_of
+from windtunnel.assessments.verification.marabou.worker import Solve, _Solver
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm, Verdict
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from torch import nn
 
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")

@@ -4,11 +4,11 @@ import pytest
 import torch
 from exact import improved, network
 
-from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
+from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")

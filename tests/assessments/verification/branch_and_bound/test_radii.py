@@ -6,11 +6,12 @@ from balls import budget, entry, first, subject_with
 from exact import NETWORKS, exact_margin, network
 from torch import nn
 
-from windtunnel.assessments.verification import search_radii, search_session
 from windtunnel.assessments.verification.assess import assess
+from windtunnel.assessments.verification.branch_and_bound import session as search_session
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.cascade import search_radii
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ from windtunnel.assessments.verification.branch_and_bound import tighten as tigh
 from windtunnel.assessments.verification.branch_and_bound.decide import decide
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
 from windtunnel.assessments.verification.branch_and_bound.search import Limits
 from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.contracts import Norm
 
 CPU = torch.device("cpu")

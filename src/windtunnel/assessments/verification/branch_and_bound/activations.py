@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from windtunnel.assessments.verification.convolution import pair
+from windtunnel.assessments.verification.bound_propagation.convolution import pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ Activation = Kink | Smooth | Observed
 Apply = Callable[[Activation, Tensor], Tensor]
 
 RELU = Kink(torch.zeros((), dtype=torch.float64))
-# Of windows of four, see `windows`: ReLUs that decide between the winners of their pairs, and the differences across pairs. Where a ReLU
+# Of windows of four, see `maxpool_bounds`: ReLUs that decide between the winners of their pairs, and the differences across pairs.
+# Where a ReLU
 # of the largest number follows, that ReLU, and the numbers themselves.
 LAST_OF_WINDOW, ACROSS_PAIRS = Kink(torch.zeros((), dtype=torch.float64)), Observed()
 OF_LARGEST, NUMBERS = Kink(torch.zeros((), dtype=torch.float64)), Observed()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.propagation import Back, Bounded, Relaxation, Rows
+from windtunnel.assessments.verification.branch_and_bound.propagation import Back, Bounded, Relaxation
+from windtunnel.assessments.verification.branch_and_bound.specs import Rows
 
 # Of dense networks and of others: steps of a trial; candidates by each score over all layers, beside the best of every layer. Measured:
 # without steps a dense network's search needs twice the subdomains, a CNN's or a residual network's half the time.

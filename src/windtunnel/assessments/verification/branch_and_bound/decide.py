@@ -10,15 +10,16 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
-from windtunnel.assessments.verification.branch_and_bound.influence import influential
+from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.intermediate import bound_network, improve_network
 from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.neuron_scores import influential
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
 from windtunnel.assessments.verification.branch_and_bound.search import Limits, Search
+from windtunnel.assessments.verification.branch_and_bound.specs import Rows
 from windtunnel.assessments.verification.branch_and_bound.tighten import Effort, tighten
+from windtunnel.assessments.verification.regions import Region
 from windtunnel.core.limits import OutOfTimeError
 
 # Iterations: of the margins at first, of the margins later, of the planes.

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.activations import Observed, Smooth
+from windtunnel.assessments.verification.branch_and_bound.grouped_crown import bound_together
+from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import largest, winners_apart
 from windtunnel.assessments.verification.branch_and_bound.network import Network
 from windtunnel.assessments.verification.branch_and_bound.optimise import improved
 from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
-from windtunnel.assessments.verification.branch_and_bound.receptive import groups_of
-from windtunnel.assessments.verification.branch_and_bound.regions import Region
-from windtunnel.assessments.verification.branch_and_bound.together import bound_together
-from windtunnel.assessments.verification.branch_and_bound.windows import largest, winners_apart
+from windtunnel.assessments.verification.branch_and_bound.receptive_fields import groups_of
+from windtunnel.assessments.verification.regions import Region
 
 
 def bound_network(network: Network, region: Region, rows: int, known: Sequence[tuple[Tensor, Tensor]] = ()) -> Bounded:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from windtunnel.assessments.verification.bound_propagation.convolution import conv2d
 from windtunnel.assessments.verification.branch_and_bound.activations import (
     LAST_OF_WINDOW,
     OF_LARGEST,
@@ -26,8 +27,13 @@ from windtunnel.assessments.verification.branch_and_bound.activations import (
     Smooth,
     relu_of_largest,
 )
-from windtunnel.assessments.verification.branch_and_bound.joined import NOTHING, SKIPPED, Joined, joined, name_of
-from windtunnel.assessments.verification.convolution import conv2d
+from windtunnel.assessments.verification.branch_and_bound.relu_maxpool_fusion import (
+    NOTHING,
+    SKIPPED,
+    Joined,
+    joined,
+    name_of,
+)
 from windtunnel.core.errors import IncompatibleError
 
 _KEPT = 2 * 8 * 256  # rows that are kept recorded, times the bytes of a number
@@ -100,7 +106,7 @@ class _Replacing(TorchFunctionMode):
 
     varies: for each call of such a function in turn, whether it depends on the input; found out by the first run, in
     which it is empty, and then known to the others, which record no gradients. joined: ReLUs that are left to the max pooling before
-    or after them, and these poolings, see `joined`.
+    or after them, and these poolings, see `relu_maxpool_fusion`.
     """
 
     def __init__(
@@ -188,7 +194,7 @@ class Network:
 
     @property
     def has_windows(self) -> bool:
-        """Whether windows of four are bounded as one somewhere, see `windows`."""
+        """Whether windows of four are bounded as one somewhere, see `maxpool_bounds`."""
         return any(layer.decides_windows for layer in self.layers)
 
     def tape(self, rows: int, dtype: torch.dtype) -> Tape:

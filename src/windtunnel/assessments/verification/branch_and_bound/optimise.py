@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.adam import Adam
-from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.specs import Rows
 
 _RATE, _DECAY = 0.1, 0.97
 # Of multipliers, in units of the mean coefficient: a split that matters wants one many times as large. Measured on 25 subdomains of an

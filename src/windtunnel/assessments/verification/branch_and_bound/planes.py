@@ -1,21 +1,17 @@
 """Upper bounds of activations as planes over the whole input of the network, where a chord is one over the weighted sum alone.
 
-How they are found is in `planes_of_relus` and `planes_of_windows`; here is what they are, and how they are carried.
+How they are found is in `relu_planes` and `maxpool_planes`; here is what they are, and how they are carried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.adam import Adam
-
-if TYPE_CHECKING:
-    from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
 
 _NARROW = 1e-3  # of the mean side of a box: the least that is counted
 BLUR = 0.005  # of a unit's range: offsets so near to each other count as equal in the gradient, which would jump between them
@@ -121,7 +117,7 @@ class Fitted:
         """start: the weights (Q, K, P), and what else is improved. seen: bool, (Q, K, P) or (K, P), of which inputs the unit depends.
 
         What a unit does not see has no say in its plane: any weight there were valid, but of units that are carried together
-        (`together.py`) it would count for another one, which sees it.
+        (`grouped_crown.py`) it would count for another one, which sees it.
         """
         self._now = start
         self._best = tuple(t.clone() for t in start)
@@ -138,7 +134,6 @@ class Fitted:
             best[better] = now[better]
 
 
-def box_of(bounded: Bounded, rows: Rows) -> tuple[Tensor, Tensor]:
-    """(middle, radius) of what the input can be. A wider box is valid too, and weights that are measured in it stay of one size."""
-    middle, radius = bounded.box(0, rows.sample)
+def widened_box(middle: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    """Widen the narrowest sides of an input box, so that weights measured in units of it stay of one size."""
     return middle, radius.maximum(_NARROW * radius.mean(1, keepdim=True))

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.branching import children, choose, scores, slope_gain
-from windtunnel.assessments.verification.branch_and_bound.leaves import leaf_bound
+from windtunnel.assessments.verification.branch_and_bound.leaf_lp import leaf_bound
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.specs import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.branch_and_bound.activations import Smooth
 from windtunnel.assessments.verification.branch_and_bound.branching import children, slope_gain
-from windtunnel.assessments.verification.branch_and_bound.fit import with_planes
+from windtunnel.assessments.verification.branch_and_bound.fit_planes import with_planes
 from windtunnel.assessments.verification.branch_and_bound.intermediate import improve_layer, unit_rows
+from windtunnel.assessments.verification.branch_and_bound.maxpool_bounds import winners_apart
 from windtunnel.assessments.verification.branch_and_bound.optimise import optimise
-from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded, Rows
-from windtunnel.assessments.verification.branch_and_bound.windows import winners_apart
+from windtunnel.assessments.verification.branch_and_bound.propagation import Bounded
+from windtunnel.assessments.verification.branch_and_bound.specs import Rows
 
 # Of the slopes: of each unit, and of each half of a split one. All bounds of a residual network with 8 splits, 1 and 2 steps of the
 # halves: a margin of -2.45 becomes -0.28 and -0.24 in 31 and 38 s; with 4 splits and 5 steps -0.65 in 46 s. On a CNN 1 step loses a third.

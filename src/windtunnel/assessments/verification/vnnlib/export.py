@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from windtunnel.assessments.verification.marabou import check_equivalence
+from windtunnel.assessments.verification.marabou.queries import check_equivalence
 from windtunnel.assessments.verification.vnnlib.specification import robustness
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Norm

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windtunnel.assessments.verification.assess import assess
-from windtunnel.assessments.verification.steps import load_steps
+from windtunnel.assessments.verification.cascade.steps import load_steps
 from windtunnel.assessments.verification.vnnlib.specification import (
     Specification,
     counter_example,

@@ -1,0 +1,31 @@
+"""One entry of params.yaml with what it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from windtunnel.core.layout import HERE, Layout
+from windtunnel.core.subject import Subject
+from windtunnel.params.entry import Budget, Entry
+from windtunnel.params.resolved import Resolved
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[E]):
+    """One entry of params.yaml as it is run. budget: the norm and epsilon it runs under.
+
+    subject: the model beside the samples that the entry asks for; everyone: beside all assessed samples. place: where the
+    run keeps what it makes.
+    """
+
+    where: str
+    name: str
+    entry: E
+    budget: Budget
+    subject: Subject
+    everyone: Subject
+    resolved: Resolved
+    place: Layout = HERE

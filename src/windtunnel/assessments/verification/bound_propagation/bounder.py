@@ -1,0 +1,147 @@
+"""Bounds of any number of samples: in batches that fit, by the method asked for, or by the next weaker one, never silently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.bound_propagation.lirpa import Bounds, bound_batch
+from windtunnel.assessments.verification.bound_propagation.memory import memory_to_use, samples_that_suit
+from windtunnel.core.batches import Incidents, out_of_memory
+from windtunnel.core.contracts import Caveat, Norm
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import memory_limit, time_limit
+from windtunnel.core.subject import Subject
+
+# A method that cannot hold its memory, or has no bound for an operator, gives way to the next one down.
+WEAKER = {
+    "alpha-crown": "crown",
+    "forward+backward": "crown",
+    "forward": "crown-ibp",
+    "crown": "crown-ibp",
+    "crown-ibp": "ibp",
+}
+Part = tuple[Tensor, str, Bounds | None]
+
+
+@dataclass(slots=True)
+class Bounder:
+    """Bounds the samples of a subject under one norm; remembers what had to be halved, and what gave way to what.
+
+    batch_size: the most samples at a time. slack: how far rounding parts the subject's network from the user's, by which
+    all bounds are widened. deadline: time.monotonic() at which a bound is interrupted. together: how many samples suit the
+    size of the layers, never the memory that is free; a batch that does not fit is halved. halved: the smallest batch to which a
+    method came down. fallbacks: for (method, weaker one, reason) the samples it concerns, as keys, in order.
+    incidents: batches that were lost.
+    """
+
+    subject: Subject
+    norm: Norm
+    batch_size: int
+    slack: float = 0.0
+    deadline: float = float("inf")
+    fallbacks: dict[tuple[str, str, str], dict[int, None]] = field(default_factory=dict)
+    halved: dict[str, int] = field(default_factory=dict)
+    together: int = field(init=False)
+    unsupported: dict[str, str] = field(default_factory=dict)
+    incidents: Incidents = field(default_factory=Incidents)
+
+    def __post_init__(self) -> None:
+        classifier, inputs = self.subject.classifier, self.subject.dataset.inputs
+        sample = inputs[:1].to(classifier.device)
+        self.together = min(self.batch_size, samples_that_suit(classifier.module, sample)) if len(sample) else 1
+
+    def bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool = True) -> Iterator[Part]:
+        """(indices, the method that ran, bounds) for parts of `indices` (int64), `epsilons` (n,) one for each of them; in this process.
+
+        The bounds are None where even the weakest method runs out of memory on a single sample. Raises IncompatibleError
+        where no method has a bound for the model, OutOfTimeError at the deadline.
+        """
+        for members in self.units(indices, epsilons):
+            yield from self._bound(method, indices[members], epsilons[members], logits=logits)
+
+    def units(self, indices: Tensor, epsilons: Tensor) -> list[Tensor]:
+        """Places of `indices` that are bounded together."""
+        alike = [torch.arange(len(indices))] if self.norm is Norm.LINF else _alike(epsilons)
+        return [part for members in alike if len(members) for part in members.split(self.together)]
+
+    def gave_way(self, method: str, weaker: str, reason: str, indices: Iterable[int]) -> None:
+        """Remember that `weaker` answered for the samples at `indices`."""
+        self.fallbacks.setdefault((method, weaker, reason), {}).update(dict.fromkeys(indices))
+
+    def caveats(self) -> list[Caveat]:
+        """What was not done as asked."""
+        ids = self.subject.dataset.ids
+        found = [
+            Caveat("smaller_batch", f"{method} was run on {size} samples at a time, not {self.together}: memory.")
+            for method, size in sorted(self.halved.items())
+        ]
+        found += [
+            Caveat("weaker_method", f"{weaker} was used instead of {method}: {reason}.", tuple(ids[i] for i in indices))
+            for (method, weaker, reason), indices in self.fallbacks.items()
+        ]
+        return [*found, *self.incidents.caveats(ids)]
+
+    def _bound(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool) -> Iterator[Part]:
+        if method in self.unsupported:
+            yield from self._give_way(method, indices, epsilons, self.unsupported[method], logits=logits)
+            return
+        try:
+            bounds = self._bounded(method, indices, epsilons, logits=logits)
+        except IncompatibleError as error:
+            if method not in WEAKER:
+                raise
+            self.unsupported[method] = str(error)
+            yield from self._bound(method, indices, epsilons, logits=logits)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(indices) == 1:
+                yield from self._give_way(method, indices, epsilons, "out of memory on one sample", logits=logits)
+                return
+            half = (len(indices) + 1) // 2
+            self.halved[method] = min(self.halved.get(method, half), half)
+            for part, radii in zip(indices.split(half), epsilons.split(half), strict=True):
+                yield from self._bound(method, part, radii, logits=logits)
+        else:
+            yield indices, method, bounds
+
+    def _bounded(self, method: str, indices: Tensor, epsilons: Tensor, *, logits: bool) -> Bounds:
+        data, classifier = self.subject.dataset, self.subject.classifier
+        epsilon = epsilons if self.norm is Norm.LINF else float(epsilons[0])
+        with time_limit(self.deadline), memory_limit(memory_to_use(classifier.device), classifier.device):
+            bounds = bound_batch(
+                classifier, data.inputs[indices], data.targets[indices], self.norm, epsilon, method, logits=logits
+            )
+        self._check(method, indices, bounds)
+        return bounds.widened(self.slack)
+
+    def _check(self, method: str, indices: Tensor, bounds: Bounds) -> None:
+        """Raise IncompatibleError for bounds that exclude the clean sample, a point of every ball: they are wrong."""
+        clean = self.subject.clean_logits[indices]
+        own = clean.gather(1, self.subject.dataset.targets[indices, None])
+        other_classes = clean.scatter(1, self.subject.dataset.targets[indices, None], -torch.inf).amax(1, keepdim=True)
+        slack = 1e-3 * clean.abs().amax(1, keepdim=True).clamp(min=1)
+        wrong = bounds.worst_margin[:, None] > own - other_classes + slack
+        wrong = wrong | (bounds.lower > clean + slack).any(1, True) | (bounds.upper < clean - slack).any(1, True)
+        if wrong.any():
+            sample = self.subject.dataset.ids[int(indices[int(wrong.flatten().nonzero()[0])])]
+            raise IncompatibleError(
+                f"auto-LiRPA {method} gives bounds that exclude the clean sample {sample}: they are wrong"
+            )
+
+    def _give_way(self, method: str, indices: Tensor, epsilons: Tensor, reason: str, *, logits: bool) -> Iterator[Part]:
+        weaker = WEAKER.get(method)
+        if weaker is None:
+            yield indices, method, None
+            return
+        self.gave_way(method, weaker, reason, indices.tolist())
+        yield from self._bound(weaker, indices, epsilons, logits=logits)
+
+
+def _alike(epsilons: Tensor) -> list[Tensor]:
+    """Indices of equal epsilons: under L2 and L1 auto-LiRPA takes one for all."""
+    return [(epsilons == value).nonzero().flatten() for value in epsilons.unique()]

@@ -1,0 +1,264 @@
+"""auto-LiRPA: lower bounds of the margins of a batch of samples, and bounds of its logits."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.assessments.verification.bound_propagation.convolution import QuickTransposes
+from windtunnel.assessments.verification.bound_propagation.shims import shim_auto_lirpa
+from windtunnel.assessments.verification.canonical.culprit import culprit
+from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
+from windtunnel.assessments.verification.rows import LIRPA_METHOD
+from windtunnel.core.batches import out_of_memory
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Norm
+from windtunnel.core.errors import IncompatibleError
+
+_P = {Norm.LINF: float("inf"), Norm.L2: 2.0, Norm.L1: 1.0}
+# With these off, 0.3's alpha-CROWN indexes the wrong shapes; for CROWN the sparse bounds are the faster ones.
+_DENSE = {"sparse_intermediate_bounds": False, "sparse_features_alpha": False, "sparse_spec_alpha": False}
+# Where nearly all units are unstable it would bound all, and not look at intervals: of a sample that depends on the others of its batch.
+_SPARSE = {"minimum_sparsity": 1.0}
+# What this adapter calls, all the versions it was written for have it: 0.3 to 0.7.
+_NEEDS = {"x", "C", "method", "bound_upper"}
+# What auto-LiRPA raises for an operator it has no bound for, depending on the operator and on the version.
+_UNSUPPORTED = (NotImplementedError, KeyError, AttributeError, ValueError, IndexError, TypeError, AssertionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of one batch over its region.
+
+    margins: float32 (n, K-1), lower bounds of logit(target) - logit(other class), other classes in class order.
+    lower, upper: float32 (n, K), bounds of the logits themselves, for the figures.
+    """
+
+    margins: Tensor
+    lower: Tensor
+    upper: Tensor
+
+    def widened(self, slack: float) -> Bounds:
+        """Bounds of every network whose logits are within `slack` of these."""
+        return Bounds(self.margins - 2 * slack, self.lower - slack, self.upper + slack)
+
+    @property
+    def worst_margin(self) -> Tensor:
+        """(n,) the smallest margin bound."""
+        return self.margins.amin(1)
+
+    @property
+    def verified(self) -> Tensor:
+        """(n,) bool: every other class is excluded, by more than float32 can lose."""
+        return self.worst_margin > ROUNDING
+
+
+def margin_matrix(targets: Tensor, num_classes: int) -> Tensor:
+    """(n, K-1, K): row r of sample i is e_target - e_other, so that C @ logits are the margins over all other classes."""
+    eye = torch.eye(num_classes)
+    full = eye[targets][:, None, :] - eye[None]
+    other_class = torch.ones(len(targets), num_classes, dtype=torch.bool).scatter(1, targets[:, None], value=False)
+    return full[other_class].view(len(targets), num_classes - 1, num_classes)
+
+
+def bound_batch(
+    classifier: Classifier,
+    inputs: Tensor,
+    targets: Tensor,
+    norm: Norm,
+    epsilon: float | Tensor,
+    method: str,
+    *,
+    logits: bool = True,
+) -> Bounds:
+    """Bound the margins of `inputs` (n, C, H, W) over the ball of `epsilon`, for Linf cut off at the image domain [0, 1].
+
+    epsilon: one for all, or for Linf one a sample (n,). The margins are bounded themselves, by a specification matrix:
+    the difference of two bounds would be far looser. The logits' own bounds are further rows of the same matrix, so
+    that the layers inside are bounded once; `logits` false skips them (NaN).
+    Raises IncompatibleError for an operator without a bound, and for a version that lacks what is called here.
+    """
+    lirpa = load_lirpa()
+    device, k = classifier.device, classifier.num_classes
+    x = inputs.to(device)
+    margins = margin_matrix(targets, k)
+    # alpha-CROWN optimises the sum over its rows: only the margins are to profit.
+    optimised = method == "alpha-crown"
+    rows = margins if optimised or not logits else _with_logits(margins)
+    with _quiet(), _parameters_as_they_were(classifier.module), torch.set_grad_enabled(optimised):
+        try:
+            # A fresh module a batch: 0.3 keeps the intermediate bounds of the last batch.
+            module = lirpa.BoundedModule(
+                classifier.module, x[:1], bound_opts=_DENSE if optimised else _SPARSE, device=str(device), verbose=False
+            )
+            _refuse_unsound(module, method, norm)
+            _bound_stable_units_too(module)
+            ball = lirpa.BoundedTensor(x, _region(lirpa, x, norm, epsilon))
+            name = LIRPA_METHOD[method]
+            with QuickTransposes():
+                found, _ = module.compute_bounds(x=(ball,), C=rows.to(device), method=name, bound_upper=False)
+        except (*_UNSUPPORTED, RuntimeError) as error:
+            if out_of_memory(error):
+                raise
+            raise IncompatibleError(_explained(classifier, x, norm, method, error)) from error
+    found = found.detach().float().cpu()
+    if optimised and logits:
+        own = bound_batch(classifier, inputs, targets, norm, epsilon, "crown")
+        return Bounds(found, own.lower, own.upper)
+    if not logits:
+        nothing = torch.full((len(x), k), torch.nan)
+        return Bounds(found, nothing, nothing)
+    margin_bounds, lower, minus_upper = found.split((k - 1, k, k), 1)
+    return Bounds(margin_bounds, lower, -minus_upper)
+
+
+@cache
+def load_lirpa() -> ModuleType:
+    """auto-LiRPA, whatever version is installed. Raises IncompatibleError where it lacks what is called here."""
+    # auto-LiRPA 0.3 compiles with torch.jit.script at import, which torch 2.13 calls deprecated, and what it imports puts a
+    # filter of its own before ours: so what is said at import is kept here, and not shown.
+    with warnings.catch_warnings(record=True):
+        try:
+            shim_auto_lirpa()
+            import auto_LiRPA
+        except ImportError as error:
+            raise IncompatibleError(f"auto-LiRPA is installed and cannot be imported: {error}") from error
+    missing = _NEEDS - set(inspect.signature(auto_LiRPA.BoundedModule.compute_bounds).parameters)
+    if missing:
+        raise IncompatibleError(
+            f"auto-LiRPA {auto_LiRPA.__version__}: compute_bounds has no {', '.join(sorted(missing))}, which windtunnel "
+            f"needs; versions 0.3 to 0.7 have it"
+        )
+    module: ModuleType = auto_LiRPA
+    return module
+
+
+def _refuse_unsound(module: nn.Module, method: str, norm: Norm) -> None:
+    """Raise NotImplementedError for what auto-LiRPA 0.3 bounds wrongly and without a word, found by random points."""
+    nodes = list(vars(module)["_modules"].values())
+    # Of an L2 or L1 ball only these know the radius; any other operator takes the ball for its centre.
+    inside = {id(node) for node in nodes if type(node).__name__ == "BoundInput"}
+    for node in nodes:
+        kind = type(node).__name__
+        if any(id(given) in inside for given in node.inputs):
+            if kind in {"BoundFlatten", "BoundReshape"}:
+                inside.add(id(node))
+            elif norm is not Norm.LINF and kind not in {"BoundConv", "BoundLinear"}:
+                raise NotImplementedError(
+                    f"{kind.removeprefix('Bound')} at the input, which it bounds wrongly under {norm}"
+                )
+        if kind not in {"BoundAveragePool", "BoundMaxPool"}:
+            continue
+        if node.attr.get("ceil_mode"):
+            raise NotImplementedError("pooling with ceil_mode, which it ignores")
+        overlapping = list(node.kernel_size) != list(node.stride)
+        if kind == "BoundAveragePool" and method != "ibp" and (overlapping or any(node.padding)):
+            raise NotImplementedError("average pooling of overlapping or padded windows, whose linear bounds are wrong")
+        if kind == "BoundMaxPool" and method.startswith("forward") and overlapping:
+            raise NotImplementedError("max pooling of overlapping windows, whose forward bounds are wrong")
+
+
+def _bound_stable_units_too(module: nn.Module) -> None:
+    """Where something takes the values of ReLUs that is neither linear nor a ReLU: max pooling, above all.
+
+    Units that intervals show to be stable keep their intervals otherwise, which costs a ReLU nothing. Max pooling loses by it, and less
+    where another sample of the batch has the unit bounded: bounds of a sample would depend on the others.
+    """
+    nodes = vars(module)["_modules"].values()
+    if any(hasattr(node, "bound_relax") and type(node).__name__ != "BoundRelu" for node in nodes):
+        vars(module)["bound_opts"]["sparse_intermediate_bounds"] = False
+
+
+def _with_logits(margins: Tensor) -> Tensor:
+    n, _, k = margins.shape
+    eye = torch.eye(k).expand(n, k, k)
+    return torch.cat([margins, eye, -eye], 1)
+
+
+def _region(lirpa: ModuleType, x: Tensor, norm: Norm, epsilon: float | Tensor) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the dual of L1 is a division by zero, and it means it
+        return lirpa.PerturbationLpNorm(**_ball(x, norm, epsilon))
+
+
+def _ball(x: Tensor, norm: Norm, epsilon: float | Tensor) -> dict[str, object]:
+    if norm is Norm.LINF:
+        radius = epsilon.to(x).view(-1, *[1] * (x.ndim - 1)) if isinstance(epsilon, Tensor) else epsilon
+        low, high = (x - radius).clamp(0, 1), (x + radius).clamp(0, 1)
+        return {"norm": _P[norm], "eps": float((high - low).max()) / 2, "x_L": low, "x_U": high}
+    assert isinstance(epsilon, float)
+    return {"norm": _P[norm], "eps": epsilon}
+
+
+def call_of_bounds(
+    x: Tensor, targets: Tensor, num_classes: int, norm: Norm, epsilon: float, method: str
+) -> dict[str, object]:
+    """The arguments of PerturbationLpNorm, BoundedModule and compute_bounds for the samples `x`, as `bound_batch` gives them."""
+    optimised = method == "alpha-crown"
+    margins = margin_matrix(targets, num_classes)
+    return {
+        "x": x,
+        **_ball(x, norm, epsilon),
+        "eps": epsilon,
+        "C": margins if optimised else _with_logits(margins),
+        "method": LIRPA_METHOD[method],
+        "bound_upper": False,
+        "bound_opts": _DENSE if optimised else _SPARSE,
+    }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """auto-LiRPA logs the operators it lacks; we say it in one line, and where it matters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.ERROR)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _parameters_as_they_were(module: nn.Module) -> Iterator[None]:
+    """auto-LiRPA works on the model's own parameters, makes them require gradients, and leaves some behind."""
+    before = [(parameter, parameter.requires_grad, parameter.grad) for parameter in module.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, required, gradient in before:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
+
+
+def _explained(classifier: Classifier, x: Tensor, norm: Norm, method: str, error: Exception) -> str:
+    """One line: which operator has no bound, why, and what can be done."""
+
+    def fails(prefix: nn.Module) -> bool:
+        lirpa, name = load_lirpa(), LIRPA_METHOD[method]
+        try:
+            module = lirpa.BoundedModule(prefix, x[:1], bound_opts=_DENSE, device=str(classifier.device), verbose=False)
+            _refuse_unsound(module, method, norm)
+            ball = lirpa.BoundedTensor(x[:1], _region(lirpa, x[:1], norm, 1e-3))
+            row = torch.ones(1, 1, prefix(x[:1]).shape[1], device=x.device)
+            module.compute_bounds(x=(ball,), C=row, method=name, bound_upper=False)
+        except (*_UNSUPPORTED, RuntimeError):
+            return True
+        return False
+
+    operator = culprit(classifier.module, fails)
+    what = f"no bound for {operator} in {classifier.source}" if operator else f"no bound for {classifier.source}"
+    reason = " ".join(str(error).split(". Please help")[0].split())[:160] or type(error).__name__
+    return (
+        f"auto-LiRPA {method} has {what} ({reason}); use ReLU, tanh or sigmoid, convolutions, linear layers, batch "
+        f"normalisation and pooling without overlap there, or windtunnel's smoothing, which needs forward passes alone"
+    )

@@ -1,0 +1,123 @@
+"""Bounds of the inputs of all activations of a network, over the regions of n samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.activations import Kink, Observed, Smooth
+from windtunnel.assessments.verification.branch_and_bound.network import Network
+from windtunnel.assessments.verification.branch_and_bound.relaxations import Lines, smooth_lines
+from windtunnel.assessments.verification.regions import Region
+
+
+class LayerBounds:
+    """A network over the regions of n samples, with what is known of the inputs of its activations.
+
+    low, up: for each layer that is bounded so far, float64 (n, size). The units that can be split, those that are unstable
+    in at least one sample, are its C columns, in the order of layers. units: of each layer, int64 indices. slices: of each
+    layer, its columns.
+    """
+
+    def __init__(self, network: Network, region: Region) -> None:
+        self.network, self.region = network, region
+        self.low: list[Tensor] = []
+        self.up: list[Tensor] = []
+        self.units: list[Tensor] = []
+        self.slices: list[slice] = []
+        self._at_columns: tuple[Tensor, Tensor, Tensor]
+        self._fixed: dict[tuple[int, torch.dtype], Tensor | Lines] = {}
+        self._refresh()
+
+    def add(self, low: Tensor, up: Tensor) -> None:
+        """Bounds of the next layer, in float64 and as they were computed."""
+        low, up = _with_room(low, up)
+        self.low.append(low)
+        self.up.append(up)
+        self._refresh()
+
+    def tighten(self, j: int, low: Tensor, up: Tensor) -> None:
+        """Other bounds of layer j, of which the tighter counts; given as `add` takes them. The columns are others afterwards."""
+        low, up = _with_room(low, up)
+        self.low[j] = torch.maximum(self.low[j], low)
+        self.up[j] = torch.minimum(self.up[j], up)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._fixed.clear()
+        self.units, self.slices, end = [], [], 0
+        nothing = torch.empty(0, dtype=torch.int64, device=self.network.device)
+        parts: list[list[Tensor]] = [[], [], []]
+        for layer, low, up in zip(self.network.layers, self.low, self.up, strict=False):
+            units = ((low < 0) & (up > 0)).any(0).nonzero().flatten() if layer.splits else nothing
+            self.units.append(units)
+            self.slices.append(slice(end, end := end + len(units)))
+            parts[0].append(low[:, units])
+            parts[1].append(up[:, units])
+            if isinstance(layer.activation, Kink):
+                slope = layer.activation.slope.to(low).expand(1, *layer.shape).reshape(-1)
+                parts[2].append(slope[units][None])
+        empty = torch.empty(len(self.region), 0, dtype=torch.float64, device=self.network.device)
+        low, up, least = (torch.cat(p, 1) if p else empty[: 1 if k == 2 else None] for k, p in enumerate(parts))
+        self._at_columns = (low, up, least)
+
+    def below(self, node: int) -> int:
+        """How many columns lie below `node`."""
+        return self.slices[node - 1].stop if node else 0
+
+    def columns(self, j: int) -> Tensor:
+        """int64 (size,): the columns of the units of layer j, -1 where a unit is none."""
+        found = torch.full((self.network.layers[j].size,), -1, device=self.network.device)
+        found[self.units[j]] = torch.arange(self.slices[j].start, self.slices[j].stop, device=found.device)
+        return found
+
+    def at_columns(self, j: int, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """(low, up) of layer j's columns, float64 (m, U), in the regions `sample` (m,)."""
+        units = self.units[j]
+        return self.low[j][sample][:, units], self.up[j][sample][:, units]
+
+    def box(self, leaf: int, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """(middle, radius), float64 (m, n), of what a leaf takes in the regions `sample` (m,): the input, or an activation."""
+        if leaf == 0:
+            low, high = self.region.low[sample], self.region.high[sample]
+        else:
+            low, high = self._taken(leaf - 1, sample)
+        return (low + high) / 2, (high - low) / 2 + 1e-12
+
+    def _taken(self, j: int, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """(low, high), float64 (m, n), of the outputs of layer j in the regions `sample` (m,)."""
+        activation, shape = self.network.layers[j].activation, (-1, *self.network.layers[j].shape)
+        low, up = self.low[j][sample], self.up[j][sample]
+        if isinstance(activation, Observed):
+            return low, up
+        if isinstance(activation, Kink):
+            # Convex: least at an end or at the kink, which a negative slope makes the bottom.
+            ends = [activation(z.view(shape)).flatten(1) for z in (low, up, low.clamp(min=0).minimum(up))]
+            return torch.stack(ends).amin(0), torch.maximum(ends[0], ends[1])
+        lines = self._linear(j, torch.float64)
+        assert isinstance(lines, Lines)
+        lines = lines.at(sample)
+        below, above = (
+            (slope * low + offset, slope * up + offset)
+            for slope, offset in ((lines.low, lines.low_offset), (lines.up, lines.up_offset))
+        )
+        return torch.minimum(*below), torch.maximum(*above)
+
+    def _linear(self, j: int, dtype: torch.dtype) -> Tensor | Lines:
+        """Of all n samples, remembered until bounds change."""
+        if (j, dtype) not in self._fixed:
+            activation, low, up = self.network.layers[j].activation, self.low[j], self.up[j]
+            if isinstance(activation, Observed):
+                self._fixed[j, dtype] = low.new_zeros(len(low), 1, dtype=dtype)
+            elif isinstance(activation, Smooth):
+                self._fixed[j, dtype] = smooth_lines(activation, low, up).to(dtype)
+            else:
+                slope = activation.slope.to(low).expand(1, *self.network.layers[j].shape).reshape(1, -1)
+                self._fixed[j, dtype] = torch.where(low >= 0, 1.0, slope).to(dtype)
+        return self._fixed[j, dtype]
+
+
+def _with_room(low: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds with a little room for the rounding that made them."""
+    slack = 1e-9 * (1 + torch.maximum(low.abs(), up.abs()))
+    return low - slack, up + slack

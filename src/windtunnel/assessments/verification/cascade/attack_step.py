@@ -1,0 +1,109 @@
+"""The steps that only break: projected gradient descent from several starts, briefly or long, also towards each class."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.cascade.ledger import Ledger
+from windtunnel.assessments.verification.cascade.step import Step
+from windtunnel.assessments.verification.cascade.steps import ATTACK_BATCH
+from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.deadline import Deadline
+from windtunnel.assessments.verification.falsification.falsifier import (
+    QUICK_RESTARTS,
+    QUICK_STEPS,
+    RESTARTS,
+    ROUNDING,
+    STEPS,
+    TARGETED_RESTARTS,
+    TARGETED_STEPS,
+    falsify,
+    falsify_targeted,
+)
+from windtunnel.core.batches import Batch, each_batch
+from windtunnel.core.contracts import Norm
+from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
+
+
+class _Round(NamedTuple):
+    """search: gives (found, examples). steps: of a search. restarts: from how many starts."""
+
+    search: Callable[..., tuple[Tensor, Tensor]]
+    steps: int
+    restarts: int
+
+
+# The searches of each step, one after the other on what is left.
+_ROUNDS = {
+    "quick-attack": (_Round(falsify, QUICK_STEPS, QUICK_RESTARTS),),
+    "attack": (_Round(falsify, STEPS, RESTARTS), _Round(falsify_targeted, TARGETED_STEPS, TARGETED_RESTARTS)),
+}
+
+
+def attack(step: str, ledger: Ledger, task: Task) -> None:
+    """Break what can be broken of the undecided samples."""
+    for number, one in enumerate(_ROUNDS[step]):
+        left = ledger.undecided
+        if not len(left):
+            return
+        work = _Search(task.subject, task.norm, task.epsilon, one, Deadline(task.deadline))
+        batches = [
+            Batch(i, part, derive_seed(task.subject.seed, task.name, step, int(part[0])))
+            for i, part in enumerate(left.split(ATTACK_BATCH))
+        ]
+        checkpoint = task.checkpoint(ledger, step, number, left.tolist())
+        for batch, found in each_batch(
+            batches, work, name=f"{task.name} {step}", checkpoint=checkpoint, without=work.nothing,
+            incidents=task.bounder.incidents,
+        ):  # fmt: skip
+            broken = found["found"]
+            ledger.falsify(batch.indices[broken], found["examples"][broken], step)
+            ledger.seconds[batch.indices] += found["seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A unit of work: one round of searches on a batch."""
+
+    subject: Subject
+    norm: Norm
+    epsilon: float
+    round: _Round
+    deadline: Deadline
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        started, data, indices = time.perf_counter(), self.subject.dataset, batch.indices
+        found, examples = self.round.search(
+            self.subject.classifier, data.inputs[indices], data.targets[indices], self.epsilon, batch.seed, self.norm,
+            steps=self.round.steps, restarts=self.round.restarts, deadline=self.deadline.here(),
+        )  # fmt: skip
+        seconds = torch.full((len(indices),), (time.perf_counter() - started) / len(indices))
+        return {"found": found, "examples": examples, "seconds": seconds}
+
+    def nothing(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost."""
+        n = len(batch.indices)
+        examples = self.subject.dataset.inputs[batch.indices]
+        return {"found": torch.zeros(n, dtype=torch.bool), "examples": examples, "seconds": torch.zeros(n)}
+
+
+def _call(step: str, task: Task) -> Mapping[str, object]:
+    data, (first, *more) = task.subject.dataset, _ROUNDS[step]
+    return {
+        "inputs": data.inputs,
+        "targets": data.targets,
+        "epsilon": task.epsilon,
+        "steps": first.steps,
+        "restarts": first.restarts,
+        **({"targeted": [more[0].steps, more[0].restarts]} if more else {}),
+    }
+
+
+ATTACK = Step(attack, _call, ROUNDING)

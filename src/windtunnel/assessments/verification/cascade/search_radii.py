@@ -1,0 +1,137 @@
+"""Certified radii by branch and bound: of each sample upwards from what is proved, below what is broken.
+
+What holds inside the network in a ball holds in every smaller one, and a counter-example breaks every larger one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.branch_and_bound.decide import Inner
+from windtunnel.assessments.verification.branch_and_bound.session import WEAKER, Searcher, Session, groups
+from windtunnel.assessments.verification.cascade.ledger import Ledger
+from windtunnel.assessments.verification.cascade.radius import Known, certified_radius, raise_radius
+from windtunnel.assessments.verification.cascade.steps import proves
+from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.deadline import Deadline
+from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
+from windtunnel.core.batches import Batch, each_batch
+from windtunnel.core.contracts import Caveat
+from windtunnel.core.distances import distance
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import OutOfTimeError, time_limit
+from windtunnel.params.verification import Radius
+
+
+def search_radii(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:
+    """Raise what is `known` to hold of the samples that are classified correctly; (N,) bool, whose search was not finished.
+
+    What has no bound for an operator here, or too little memory, gives way to the next method down, as where verdicts are sought.
+    """
+    right = task.subject.clean_correct
+    try:
+        unfinished, weaker = _search(step, known, ledger, task)
+    except IncompatibleError as error:
+        ledger.caveats.append(Caveat("weaker_method", f"{WEAKER} searched radii instead of {step}: {error}."))
+        unfinished, weaker = torch.zeros_like(right), right
+    radius = task.entry.radius
+    assert radius is not None
+    if weaker.any():
+        low = torch.where(weaker, known.holds, -1.0)
+        certified_radius(known.certified_by(proves(WEAKER, task)), low, radius.max, radius.tolerance)
+        unfinished |= weaker & (task.time_left <= 0)
+    return unfinished
+
+
+def _search(step: str, known: Known, ledger: Ledger, task: Task) -> tuple[Tensor, Tensor]:
+    """(whose search was not finished, for whom memory was too short), both (N,) bool."""
+    subject, entry, radius = task.subject, task.entry, task.entry.radius
+    assert radius is not None
+    params = entry.branch_and_bound
+    seconds = torch.full((len(subject.dataset),), float("inf") if entry.timeout is None else entry.timeout)
+    searcher = Searcher(subject, task.norm, task.lead(ROUNDING), params, seconds, Deadline(task.deadline))
+    open_ = subject.clean_correct & known.open(radius.max, radius.tolerance)
+    unfinished, short = torch.zeros_like(open_), torch.zeros_like(open_)
+    try:
+        with time_limit(task.deadline):
+            device = searcher.network().device
+    except OutOfTimeError:
+        return open_, short
+    work = _Radii(searcher, radius, known)
+    parts = groups(open_.nonzero().flatten(), device)
+    for batch, found in each_batch(
+        [Batch(number, part, 0) for number, part in enumerate(parts)], work,
+        name=f"{task.name} radius",
+        checkpoint=task.checkpoint(ledger, step, "radius", known.holds.tolist(), known.broken.tolist()),
+        without=work.nothing, incidents=task.bounder.incidents,
+    ):  # fmt: skip
+        members = batch.indices
+        known.holds[members], known.broken[members] = found["holds"], found["broken"]
+        unfinished[members], short[members] = found["unfinished"], found["short"]
+    left = (open_ & known.open(radius.max, radius.tolerance) & ~unfinished & ~short).nonzero().flatten().tolist()
+    if left:
+        text = (
+            f"{len(left)} samples: larger radii may hold: the certified one and the nearest counter-example known, if any, are "
+            f"further apart than the tolerance ({step} was limited to {params.domains} subdomains an epsilon)."
+        )
+        ledger.caveats.append(Caveat("radius_open", text, tuple(subject.dataset.ids[i] for i in left)))
+    if short.any():
+        task.bounder.gave_way(step, WEAKER, "out of memory on one sample", short.nonzero().flatten().tolist())
+    return unfinished, short
+
+
+@dataclass(frozen=True, slots=True)
+class _Radii:
+    """A unit of work: the radii of a group of samples, from what is `known` of all N."""
+
+    searcher: Searcher
+    radius: Radius
+    known: Known
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        known = Known(self.known.holds[batch.indices], self.known.broken[batch.indices])
+        session = self.searcher.session(batch.indices)
+        raise_radius(_Probe(session, known, {}), known, self.radius.max, self.radius.tolerance)
+        unfinished = known.open(self.radius.max, self.radius.tolerance) & session.late
+        short = torch.full((len(batch.indices),), session.short)
+        return {"holds": known.holds, "broken": known.broken, "unfinished": unfinished, "short": short}
+
+    def nothing(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a group whose workers were lost: what was known before."""
+        no = torch.zeros(len(batch.indices), dtype=torch.bool)
+        known = {"holds": self.known.holds[batch.indices], "broken": self.known.broken[batch.indices]}
+        return {**known, "unfinished": ~no, "short": no}
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Whether branch and bound verifies a group's samples at epsilons of their own; enters in `known` what it learns besides.
+
+    inside: what holds inside the network in the ball that was not verified last, by sample: the next are smaller.
+    """
+
+    session: Session
+    known: Known
+    inside: dict[int, Inner]
+
+    def __call__(self, at: Tensor, epsilons: Tensor) -> Tensor:
+        """As `radius.Decide`; `at` are places in the group."""
+        places = at.tolist()
+        if self.session.short or self.session.expired():
+            return torch.zeros(len(at), dtype=torch.bool)
+        larger = {k: self.inside[i] for k, i in enumerate(places) if i in self.inside}
+        region = self.session.region(at, epsilons)
+        decided = self.session.decide(at, region, larger)
+        if decided is None:
+            return torch.zeros(len(at), dtype=torch.bool)
+        for k, i in enumerate(places):
+            if not decided.verified[k] and k in decided.inner:
+                self.inside[i] = decided.inner[k]
+        for k, point in decided.examples.items():
+            norm, example = self.session.searcher.norm, point.float().cpu()[None]
+            away = distance(norm, example, region.centre[k].float().cpu()[None])
+            self.known.broken[places[k]] = self.known.broken[places[k]].minimum(away[0])
+        return decided.verified

@@ -1,0 +1,187 @@
+"""The step that asks Marabou: what it answers enters the ledger only after it was checked."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from windtunnel.assessments.verification.canonical.subject import MEASURED, Canonical
+from windtunnel.assessments.verification.cascade.ledger import Ledger
+from windtunnel.assessments.verification.cascade.step import Step, Trial
+from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.marabou.onnx_graph import (
+    check_layers,
+    check_operators,
+    check_scale,
+    readable_by_marabou,
+    rescaled,
+)
+from windtunnel.assessments.verification.marabou.queries import (
+    CLEAR_LEAD,
+    MARABOU_TOLERANCE,
+    box,
+    check_equivalence,
+    queries_of,
+    replay,
+    solve_all,
+)
+from windtunnel.assessments.verification.marabou.worker import Answer, Inner, Query
+from windtunnel.boundary.models.load import export_onnx
+from windtunnel.core.chunks import of_shape_for
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.contracts import Caveat, Verdict
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import OutOfTimeError, time_limit
+from windtunnel.core.subject import Subject
+
+LATE = frozenset({"time-out", "time budget"})
+
+_LEAST = 1.0  # seconds that are worth a query: Marabou counts whole ones
+
+
+def solve(step: str, ledger: Ledger, task: Task) -> None:
+    """Let Marabou decide the undecided samples until the task's deadline.
+
+    Raises IncompatibleError where the graph it is given is not the model, or has values that its tolerances cannot tell;
+    OutOfTimeError where no time is left for a query.
+    """
+    canonical, entry, subject = task.canonical, task.entry, task.subject
+    data = subject.dataset
+    indices, left = ledger.undecided, ledger.seconds_left(ledger.undecided, entry.timeout)
+    least = min(_LEAST, entry.solver_timeout)
+    late = left.clamp(max=task.time_left) < least
+    ledger.timed_out[indices[late]] = True
+    indices, left = indices[~late], left[~late]
+    if not len(indices):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        with time_limit(task.deadline):
+            onnx = graph_for_marabou(canonical, ledger.subject.classifier, Path(folder))
+        if task.time_left < least:
+            raise OutOfTimeError
+        asked = queries_of(
+            subject, task.epsilon, indices, one_by_one=entry.other_classes == "one_by_one", slack=canonical.slack
+        )
+        asked = [replace(query, seconds=seconds) for query, seconds in zip(asked, left.tolist(), strict=True)]
+        asked = [replace(q, inner=tuple(map(_with_room, ledger.inner.get(q.index, ())))) for q in asked]
+        if entry.output_bounds:
+            asked = [replace(query, bounds=True) for query in asked]
+        queries = {query.index: query for query in asked}
+        shape = tuple(data.inputs.shape[1:])
+
+        def ask(some: list[Query], what: str) -> list[Answer]:
+            kept = task.checkpoint(ledger, step, what)  # what is decided stands, whoever else is asked about
+            return solve_all(onnx, some, entry.solver_timeout, task.deadline, task.name, kept)
+
+        answers = ask(asked, "first")
+        ties = [a.index for a in answers if (example := a.counter_example) is not None
+                and replay(subject.classifier, onnx, queries[a.index], example, shape)]  # fmt: skip
+        if ties:
+            repeated = ask([replace(queries[i], margin=CLEAR_LEAD, bounds=False) for i in ties], "clear lead")
+            # Without a clear lead nothing is verified and nothing is broken: the sample stays undecided, at a tie.
+            clear = {a.index: a if a.verdict is Verdict.FALSIFIED else _tie(a) for a in repeated}
+            answers = [clear.get(a.index, a) for a in answers]
+        for answer in answers:
+            _enter(answer, step, ledger, subject, onnx, queries[answer.index])
+
+
+def _with_room(layer: torch.Tensor) -> Inner:
+    """What the ledger has of a layer (4, m), with room for the solver's tolerances and for what rounding parts its graph from ours.
+
+    So a unit whose sign is known by less than that is open to it.
+    """
+    low, up, *values = layer.double().numpy()
+    return Inner(low - MARABOU_TOLERANCE * (1 + abs(low)), up + MARABOU_TOLERANCE * (1 + abs(up)), np.stack(values))
+
+
+def _tie(answer: Answer) -> Answer:
+    if answer.verdict is not Verdict.VERIFIED:
+        return answer
+    return replace(answer, verdict=Verdict.UNKNOWN, reason=f"another class draws level within {CLEAR_LEAD:g}")
+
+
+def _enter(answer: Answer, step: str, ledger: Ledger, subject: Subject, onnx: Path, query: Query) -> None:
+    """Write one answer of the solver into the ledger; a counter-example only after both runtimes confirm it."""
+    sample, shape = (subject.dataset.ids[answer.index],), tuple(subject.dataset.inputs.shape[1:])
+    at = torch.tensor([answer.index])
+    ledger.seconds[answer.index] += answer.seconds
+    if answer.lower is not None and answer.upper is not None:
+        ledger.bound(at, torch.tensor([torch.nan]), torch.from_numpy(answer.lower), torch.from_numpy(answer.upper))
+    if answer.verdict is Verdict.VERIFIED:
+        ledger.verify(at, step)
+    elif answer.verdict is Verdict.FALSIFIED and answer.counter_example is not None:
+        wrong = replay(subject.classifier, onnx, query, answer.counter_example, shape)
+        if wrong:
+            ledger.fail(answer.index, step)
+            ledger.caveats.append(Caveat("false_counter_example", f"Marabou: {wrong}.", sample))
+        else:
+            example = torch.from_numpy(answer.counter_example).view(1, *shape).clamp(0, 1)
+            if not ledger.falsify(at, example, step):
+                text = "Marabou: another class leads at the counter-example, but for rounding in the model itself."
+                ledger.caveats.append(Caveat("undecided", text, sample))
+    elif answer.verdict is Verdict.ERROR:
+        ledger.fail(answer.index, step)
+        ledger.caveats.append(Caveat("solver_error", f"Marabou: {answer.reason}.", sample))
+    elif answer.reason in LATE:
+        ledger.timed_out[answer.index] = True
+    else:
+        ledger.caveats.append(Caveat("undecided", f"Marabou: {answer.reason}.", sample))
+
+
+def graph_for_marabou(canonical: Canonical, given: Classifier, folder: Path) -> Path:
+    """The graph for Marabou: exported from the canonical network, or the user's own ONNX at unit scale.
+
+    Raises IncompatibleError where it is not the model, or has operators or values that Marabou cannot deal with.
+    """
+    subject = canonical.subject
+    if given.onnx_path:
+        check_equivalence(given, given.onnx_path, subject.dataset.inputs)
+        exported = rescaled(given.onnx_path, folder / "model.onnx", canonical.unit, canonical.offset)
+    else:
+        check_layers(subject.classifier.module)
+        exported = _exported(subject, folder / "model.onnx")
+    onnx = readable_by_marabou(exported, folder / "readable.onnx")
+    check_equivalence(subject.classifier, onnx, subject.dataset.inputs)
+    check_operators(onnx, subject.classifier.module)
+    check_scale(onnx, subject.dataset.inputs[:MEASURED])
+    return onnx
+
+
+def _exported(subject: Subject, path: Path) -> Path:
+    torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph at an exception, which is one line here
+    try:
+        return export_onnx(subject.classifier, path)
+    except OutOfTimeError:
+        raise
+    except Exception as error:  # the exporter raises many kinds for what it cannot trace
+        raise IncompatibleError(
+            f"{subject.classifier.source} cannot be exported as ONNX ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _attempt(step: str, trial: Trial) -> None:
+    with tempfile.TemporaryDirectory() as folder, time_limit(trial.bounder.deadline):
+        graph_for_marabou(trial.canonical, trial.given, Path(folder))
+
+
+def _call(step: str, task: Task) -> Mapping[str, object]:
+    data = task.subject.dataset
+    lower, upper = box(data.inputs[:1], task.epsilon)
+    return {
+        "lower": of_shape_for(len(data), lower),
+        "upper": of_shape_for(len(data), upper),
+        "epsilon": task.epsilon,
+        "timeoutInSeconds": task.entry.solver_timeout,
+        "verbosity": 0,
+        "other_classes": task.entry.other_classes,
+        "output_bounds": task.entry.output_bounds,
+    }
+
+
+_OPTIONS = frozenset({"timeout", "other_classes", "output_bounds"})
+MARABOU = Step(solve, _call, MARABOU_TOLERANCE, _attempt, takes_inner=True, options=_OPTIONS)

@@ -1,0 +1,162 @@
+"""The steps a verification is made of, one after the other. A single verifier is a cascade of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from windtunnel.assessments.verification.bound_propagation.distributed import bound_all
+from windtunnel.assessments.verification.canonical.trace import load_tracer
+from windtunnel.assessments.verification.cascade.ledger import Ledger
+from windtunnel.assessments.verification.cascade.step import step_of
+from windtunnel.assessments.verification.cascade.task import Task
+from windtunnel.assessments.verification.deadline import Deadline
+from windtunnel.assessments.verification.falsification.falsifier import falsify
+from windtunnel.assessments.verification.rows import VerifierRow
+from windtunnel.core.batches import Batch, run_batches
+from windtunnel.core.contracts import Caveat, Norm
+from windtunnel.core.errors import IncompatibleError
+from windtunnel.core.limits import OutOfTimeError
+from windtunnel.core.seeds import derive_seed
+from windtunnel.core.subject import Subject
+from windtunnel.params.verification import Radius, VerificationEntry
+
+ATTACK_BATCH = 256
+
+
+def steps_of(row: VerifierRow, entry: VerificationEntry) -> tuple[str, ...]:
+    """The steps behind an algorithm: a single verifier is a cascade of one or two."""
+    return entry.steps if row.of_entry else row.steps
+
+
+def options_read(row: VerifierRow, steps: Sequence[str]) -> set[str]:
+    """Return the keys of an entry that decide how these steps run, beside `params`."""
+    of_steps = set[str]().union(*(step_of(step).options for step in steps))
+    return of_steps | {"time_budget", "radius"} | ({"steps"} if row.of_entry else set())
+
+
+def run_steps(steps: tuple[str, ...], ledger: Ledger, task: Task) -> None:
+    """Let one step after the other decide what it can of the samples that are undecided, while there is time.
+
+    A step that cannot run on the model is left out with a caveat, but where it is the only one: then IncompatibleError.
+    """
+    for step in steps:
+        if not len(ledger.undecided):
+            return
+        if task.time_left <= 0:
+            break
+        try:
+            step_of(step).decide(step, ledger, task)
+        except OutOfTimeError:
+            break
+        except IncompatibleError as error:
+            if len(steps) == 1:
+                raise
+            ledger.caveats.append(Caveat("step_skipped", f"{step} cannot run on this model and was left out: {error}."))
+    left = ledger.undecided
+    if task.time_left <= 0 and len(left):
+        ledger.timed_out[left] = True
+    late = tuple(task.subject.dataset.ids[i] for i in ledger.timed_out.nonzero().flatten().tolist())
+    if late:
+        text = f"{len(late)} samples were not decided in time; another machine may decide more or fewer."
+        ledger.caveats.append(Caveat("time_out", text, late))
+
+
+def load_steps(steps: Sequence[str]) -> None:
+    """Import what the steps import at their first use; what cannot be imported is said when its step comes."""
+    load_tracer()
+    for load in dict.fromkeys(step_of(step).load for step in steps):
+        if load is not None:
+            with suppress(IncompatibleError):
+                load()
+
+
+def called_with(steps: Sequence[str], task: Task) -> Mapping[str, object]:
+    """The arguments of every step by its name; of a single verifier the arguments themselves.
+
+    Tensors are those of all samples: a step cuts them into batches, and leaves out what is decided.
+    """
+    calls = {step: step_of(step).call(step, task) for step in steps}
+    return calls[steps[0]] if len(steps) == 1 else calls
+
+
+def radius_steps(radius: Radius, steps: Sequence[str]) -> tuple[str | None, str | None]:
+    """(the step whose bounds find certified radii first, the one that then searches sample by sample), None where there is none.
+
+    The last of `steps` that gives bounds, but not alpha-crown after another one: a search asks many times, and its slopes are
+    optimised again each time. What searches takes long: only where `radius` names it, or where nothing else can.
+    """
+    bounding = [step for step in steps if step_of(step).bounds]
+    if radius.method in bounding:
+        return radius.method, None
+    bounds = next((step for step in reversed(bounding) if step != "alpha-crown"), "alpha-crown" if bounding else None)
+    searching = [step for step in steps if step_of(step).radii and (bounds is None or step == radius.method)]
+    return bounds, searching[-1] if searching else None
+
+
+def proves(method: str, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """Whether `method` proves each of some samples at its own epsilon; when time is over it proves no more."""
+
+    def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
+        verified = torch.zeros(len(task.subject.dataset), dtype=torch.bool)
+        if task.time_left <= 0:
+            return verified[indices]
+        with suppress(OutOfTimeError):
+            for one in bound_all(task.bounder, method, indices, epsilons, name=f"{task.name} radius", logits=False):
+                if one.bounds is not None:
+                    verified[one.indices] = one.bounds.verified
+        return verified[indices]
+
+    return decide
+
+
+def breaks(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """Whether the falsifier breaks each of some samples at its own epsilon; when time is over it breaks no more."""
+    subject = task.subject
+
+    def decide(indices: Tensor, epsilons: Tensor) -> Tensor:
+        if task.time_left <= 0:
+            return torch.zeros(len(indices), dtype=torch.bool)
+        radii = torch.zeros(len(subject.dataset), dtype=epsilons.dtype)
+        radii[indices] = epsilons
+        work = _Break(subject, task.norm, radii, Deadline(task.deadline))
+        batches = [
+            Batch(i, part, derive_seed(subject.seed, task.name, "radius", int(part[0])))
+            for i, part in enumerate(indices.split(ATTACK_BATCH))
+        ]
+        return run_batches(
+            batches, work, name=f"{task.name} radius", without=work.nothing, incidents=task.bounder.incidents
+        )["found"]
+
+    return decide
+
+
+@dataclass(frozen=True, slots=True)
+class _Break:
+    """A unit of work: the falsifier on a batch, each sample at its own epsilon, epsilons (N,)."""
+
+    subject: Subject
+    norm: Norm
+    epsilons: Tensor
+    deadline: Deadline
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        data, indices = self.subject.dataset, batch.indices
+        found, _ = falsify(
+            self.subject.classifier,
+            data.inputs[indices],
+            data.targets[indices],
+            self.epsilons[indices],
+            batch.seed,
+            self.norm,
+            deadline=self.deadline.here(),
+        )
+        return {"found": found}
+
+    def nothing(self, batch: Batch) -> dict[str, Tensor]:
+        """What stands for a batch whose workers were lost."""
+        return {"found": torch.zeros(len(batch.indices), dtype=torch.bool)}
