@@ -29,7 +29,7 @@ $(STAMP): requirements.lock requirements-dev.lock requirements-nodeps.lock pypro
 repro: setup ## run the pipeline on params.yaml
 	$(BIN)/windtunnel repair
 	$(BIN)/windtunnel check
-	$(BIN)/dvc repro
+	$(BIN)/windtunnel repro
 	$(BIN)/windtunnel show
 
 test: setup lint ## lint, types, fast tests first, then the slow and the integration tests

@@ -1,10 +1,16 @@
 """The real pipeline in a clone of this repository: what runs, what is cached, and what MLflow holds afterwards."""
 
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
 import pytest
 
 from tests.integration.clone import Clone
 from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.files import file_digest
+from windtunnel.operations.dvc_lock import read_lock
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -40,6 +46,7 @@ def clone(tmp_path_factory):
     made = Small(tmp_path_factory.mktemp("clone"))
     made.params()
     made.ran_first = made.repro()
+    made.locked_first = read_lock(made.folder / "dvc.lock")
     return made
 
 
@@ -65,6 +72,39 @@ def test_everything_runs_once_and_nothing_twice(clone):
     _, parents, children = clone.parents()
     assert len(parents) == 1
     assert len(children) == 6
+
+
+def test_stages_at_once_give_equal_bytes_even_after_a_kill(clone, tmp_path):
+    other = Small(tmp_path)
+    other.params()
+    killed = other.start("windtunnel", "repro", "--jobs", "2", "gate", "report")
+    wait_until(lambda: "clean" in read_lock(tmp_path / "dvc.lock"))
+    killed.kill()
+    killed.communicate()
+    wait_until(lambda: not processes_in(tmp_path))
+    other.run("windtunnel", "repair")
+    other.run("windtunnel", "repro", "--jobs", "2", "gate", "report")
+    found = read_lock(tmp_path / "dvc.lock")
+    assert found == {label: stage for label, stage in clone.locked_first.items() if label != "track"}
+    assert other.repro() == ["track"]
+    (tmp_path / "reports" / "gate.json").unlink()
+    assert "gate: restored from the cache" in other.run("windtunnel", "repro", "gate")
+
+
+def wait_until(holds, seconds=300):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def processes_in(folder):
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if Path(process.cwd()) == folder:
+                found.append(process)
+    return found
 
 
 def test_the_run_in_mlflow_holds_every_number(clone):

@@ -20,6 +20,7 @@ COMMANDS = {
     "init": "set up an assessment in a folder of any git repository",
     "doctor": "what is installed, what is missing, what each would enable, and how to get it",
     "check": "validate params, data, model and every assessment before anything is computed",
+    "repro": "run what changed, as `dvc repro` does, several stages at once",
     "status": "what `dvc repro` would run, why, and how long that took before",
     "params": "the schema of params.yaml, or the effective values",
     "algorithms": "the catalogue of algorithms",

@@ -66,9 +66,9 @@ def retrain(ctx: click.Context, *, summary: Path | None, force: bool, allow_dirt
 
 
 def run_pipeline(stages: Sequence[str], *, force: bool = False) -> None:
-    """`dvc repro` of some stages and what they need, or of all; with `force` these alone, though nothing changed."""
-    options = ["--force", "--single-item"] if force else []
-    _run([sys.executable, "-m", "dvc", "repro", *options, *stages], Path())
+    """Bring some stages and what they need up to date, or all; with `force` run these alone, though nothing changed."""
+    command = ["dvc", "repro", "--force", "--single-item"] if force else ["windtunnel", "repro"]
+    _run([sys.executable, "-m", *command, *stages], Path())
 
 
 def run_stage(folder: Path, stage: Sequence[str]) -> None:

@@ -27,11 +27,17 @@ if TYPE_CHECKING:
 )
 @click.option("--set", "sets", multiple=True, metavar="KEY=V1,V2,...", help="Values of any other key of params.yaml.")
 @click.option("--name", default="sweep", show_default=True, help="What the names of the experiments begin with.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many run at once.")
+@click.option("--jobs", type=click.IntRange(1), help="How many run at once; by default as many as processors.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the comparison as Markdown.")
 @click.option("--html", type=OutputFile(".html", ".htm"), help="Also write it as HTML with pictures.")
 def sweep(
-    *, budgets: tuple[str, ...], sets: tuple[str, ...], name: str, jobs: int, as_markdown: bool, html: Path | None
+    *,
+    budgets: tuple[str, ...],
+    sets: tuple[str, ...],
+    name: str,
+    jobs: int | None,
+    as_markdown: bool,
+    html: Path | None,
 ) -> None:
     """Run params.yaml at every combination of values as DVC experiments, and compare them with the first.
 
@@ -47,6 +53,7 @@ def sweep(
     from windtunnel.cli.compare import show_comparison
     from windtunnel.operations.dvc_files import require_whole_files
     from windtunnel.operations.experiments import grid, run_experiments
+    from windtunnel.operations.parallel import usable_processors
     from windtunnel.operations.revisions import run_at
     from windtunnel.reporting.compare.comparison import compare_runs
 
@@ -55,7 +62,7 @@ def sweep(
         raise UserError("sweep: nothing to vary; for example --budget epsilon=2/255,4/255")
     require_whole_files()
     experiments = grid(name, axes)
-    failed = run_experiments(experiments, jobs)
+    failed = run_experiments(experiments, jobs or min(len(experiments), usable_processors()))
     names = [e.name for e in experiments if e.name not in failed]
     with tempfile.TemporaryDirectory() as scratch:
         runs = [run for i, done in enumerate(names) if (run := run_at(done, Path(scratch) / str(i)))]

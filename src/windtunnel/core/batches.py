@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -36,12 +37,14 @@ from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import InfrastructureError, UserError
 from windtunnel.core.executors import Lost, executor, is_inside_a_unit
 from windtunnel.core.narration import say
+from windtunnel.core.placement import PROGRESS_FILE
 from windtunnel.core.seeds import derive_seed
 
 T = TypeVar("T")
 CHECKPOINTS = Path(".cache/windtunnel/checkpoints")
 WORTH_KEEPING = 1.0  # seconds: what takes less in all is sooner done again than written
 TELL_EVERY = 60.0  # seconds between lines of progress where there is no terminal
+_WRITE_EVERY = 0.5  # seconds between writes of the progress file
 KEEP_AT_MOST = 4  # batches that wait in memory to be written
 KEPT_TEXT = "what is finished is kept, and the next dvc repro does only the rest"
 LOST_SAMPLES = "batch_failed"  # code of the caveat on samples whose workers died or hung
@@ -272,7 +275,7 @@ class _Told(Progress):
     """A bar on a terminal; elsewhere (a log, a scheduler) a line a minute, for work that takes long; none before a batch is done."""
 
     _began = _told = 0.0
-    _before = 0.0
+    _before = _written = 0.0
 
     def add_task(self, description: str, *, total: float, completed: float = 0) -> TaskID:  # type: ignore[override]
         """As rich's; the clock of the lines starts."""
@@ -284,6 +287,10 @@ class _Told(Progress):
         """As rich's, and the line where one is due."""
         super().advance(task_id, advance)
         now = time.perf_counter()
+        if (file := os.environ.get(PROGRESS_FILE)) and not is_inside_a_unit() and now - self._written > _WRITE_EVERY:
+            self._written, task = now, self._tasks[task_id]
+            rate = (task.completed - self._before) / (now - self._began)
+            Path(file).write_text(json.dumps({"completed": task.completed, "total": task.total, "rate": rate}))
         if not self.disable or is_inside_a_unit() or now - self._told < TELL_EVERY:
             return
         # By the clock and not by the last line, so that batches of 35 s do not make it a line every 70.

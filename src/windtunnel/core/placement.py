@@ -15,6 +15,7 @@ from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.repository import asking_project
 
 VARIABLE, LOCAL_FILE, KEY = "WINDTUNNEL_EXECUTOR", Path("windtunnel.local.yaml"), "executor"
+PROGRESS_FILE = "WINDTUNNEL_PROGRESS"  # a variable that names the file to which a stage writes how far it is
 LIMIT_VARIABLE, LIMIT_KEY = "WINDTUNNEL_BATCH_LIMIT", "batch_limit"
 # Seconds for a unit, after which its worker counts as hung: far beyond any sensible batch, so that none waits for ever.
 BATCH_LIMIT = 6 * 3600.0

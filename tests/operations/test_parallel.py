@@ -1,0 +1,74 @@
+"""What `windtunnel repro` decides before it starts a stage."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from windtunnel.core.errors import InfrastructureError, UserError
+from windtunnel.operations import parallel
+
+
+@pytest.mark.parametrize(("text", "expected"), [("max 100000", 8), ("150000 100000", 1), ("300000 100000", 3)])
+def test_the_limit_of_a_container_bounds_the_processors(tmp_path, monkeypatch, text, expected):
+    monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(parallel, "_CPU_LIMIT", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(text)
+    assert parallel.usable_processors() == expected
+
+
+def test_each_chosen_gpu_has_its_name(monkeypatch):
+    monkeypatch.setattr(parallel.shutil, "which", lambda _: "nvidia-smi")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert parallel.visible_gpus("auto") == ["2", "5"]
+    assert parallel.visible_gpus("cpu") == []
+
+
+def stage_that(command, tmp_path):
+    repo = SimpleNamespace(root_dir=str(tmp_path))
+    return SimpleNamespace(cmd=command, wdir=str(tmp_path), addressing="own", repo=repo)
+
+
+def test_a_command_of_the_users_own_runs_in_a_shell(tmp_path):
+    process = parallel._start(stage_that("echo $DVC_STAGE; exit 3", tmp_path), {}, tmp_path / "own.log")
+    assert process.wait(30) == 3
+    assert (tmp_path / "own.log").read_text() == "own\n"
+
+
+def running(tmp_path, code, memory=0):
+    log = tmp_path / f"{code}.log"
+    log.write_text("why\n")
+    one = parallel._Running(
+        "own", SimpleNamespace(), SimpleNamespace(exitcode=code, pid=0), log, 0.0, parallel.ExitStack()
+    )
+    one.memory = lambda: memory
+    one.most_memory = memory
+    return one
+
+
+@pytest.mark.parametrize(("code", "error"), [(2, UserError), (1, InfrastructureError), (-9, InfrastructureError)])
+def test_a_failed_stage_ends_the_run_when_the_others_have_ended(tmp_path, capsys, code, error):
+    repo = SimpleNamespace(lock=parallel.ExitStack(), state=SimpleNamespace(close=lambda: None))
+    reproduction = parallel._Reproduction(repo, 2, [], tmp_path, None, [running(tmp_path, code), running(tmp_path, 0)])
+    reproduction._save = lambda stage: None
+    with pytest.raises(error, match=f"own failed with exit code {code}"):
+        list(reproduction._finished())
+    assert not reproduction.running
+    assert capsys.readouterr().out == "why\nwhy\n"
+
+
+def test_a_stage_waits_for_memory_but_one_always_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(parallel, "free_memory", lambda: 2 * 2**30)
+    first = running(tmp_path, None, 2**30)
+    reproduction = parallel._Reproduction(None, 8, [], tmp_path, None, [first])
+    assert reproduction._has_room()
+    reproduction.running = [running(tmp_path, None, 3 * 2**30)]
+    assert not reproduction._has_room()
+    reproduction.running = []
+    assert reproduction._has_room()
+
+
+def test_the_view_says_the_share_done_and_the_time_left(tmp_path):
+    one = running(tmp_path, None)
+    one.log.with_suffix(".json").write_text('{"completed": 50, "total": 200, "rate": 10}')
+    assert one.words().startswith("own: 25%, ")
+    assert one.words().endswith(", 0:00:15 left")
