@@ -63,7 +63,7 @@ def test_the_weakest_class_and_the_gap_have_their_intervals(asked):
     (line,) = [line for line in asked("show").splitlines() if line.startswith("weakest of")]
     assert re.fullmatch(
         r"weakest of \d+ classes, worst case: '\d', \d+\.\d% \[.+%, .+%\] of \d+ samples; "
-        r"the best is \d+\.\d points \[\d+\.\d, \d+\.\d\](, which may be chance)? above it",
+        r"the best class is higher by \d+\.\d points \[\d+\.\d, \d+\.\d\](; the gap may be chance)?",
         line,
     ), line
     assert "Classes at the first budget\n" in asked("show", "summary")
@@ -88,7 +88,7 @@ def test_of_hundreds_of_classes_the_weakest_are_listed(run, tmp_path, monkeypatc
     assert "the 20 weakest of 300 (--json has all)" in text
     lines = CliRunner().invoke(cli, ["show"]).output
     assert "weakest of 300 classes, certified: 'class-000', 0.0% [0.0%, 100.0%] of 4 samples" in lines
-    assert "90.0 points [20.0, 100.0] above it" in lines
+    assert "the best class is higher by 90.0 points [20.0, 100.0]" in lines
 
 
 def test_json_holds_everything(asked):

@@ -252,7 +252,7 @@ ROWS = {
         edit("params.yaml", "budget: {norm: Linf, epsilon: 0.05}", "budget: wide"),
         {"attack@fgsm", "attack@rest", *VERIFY, *WHOLE},
     ),
-    "the same budget, written otherwise": (edit("params.yaml", "epsilon: 0.05}", "epsilon: 5/100}"), set()),
+    "the same budget, written differently": (edit("params.yaml", "epsilon: 0.05}", "epsilon: 5/100}"), set()),
     "an entry": (edit("params.yaml", "step_size: 0.02", "step_size: 0.01"), {"attack@pgd", *WHOLE}),
     "an entry that others build on": (
         edit("params.yaml", "algorithm: FGSM}", "algorithm: FGSM, batch_size: 4}"),

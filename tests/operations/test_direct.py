@@ -78,15 +78,15 @@ corruptions: {fog: {library: imagecorruptions, algorithm: fog, upsample: 32}}
 def test_what_a_notebook_shows(result):
     """The sentence, the sandwich as a picture, a row per sample, and every name."""
     assert list(result) == ["clean", "pgd", "crown", "fog", "summary"]
-    assert result.summary().startswith("Without any change the model is right on")
+    assert result.summary().startswith("Clean accuracy is")
     assert "data:image/png;base64," in result._repr_html_()
     frame = result.per_sample
     assert len(frame) == 40
     broken = frame["pgd"] == "attack_succeeded"
     assert 1 - float(result.metrics["worst_case/accuracy"]) == pytest.approx(
-        float((broken | (frame["target"] != frame["prediction"])).mean())
+        float((broken | (frame["label"] != frame["prediction"])).mean())
     )
-    assert (frame["status"] == "misclassified").equals(frame["target"] != frame["prediction"])
+    assert (frame["status"] == "misclassified").equals(frame["label"] != frame["prediction"])
     assert {*frame["status"]} <= {*SampleState}
     wrong = frame["status"].isin(["misclassified", "broken"])
     assert 1 - float(result.metrics["worst_case/accuracy"]) == pytest.approx(float(wrong.mean()))
@@ -95,7 +95,7 @@ def test_what_a_notebook_shows(result):
     examples = result.broken("pgd")
     assert {*examples.index} == {*frame.index[broken & (frame["status"] != "misclassified")]}
     assert (examples["distance"] > 0).all()
-    assert (examples["target"] != examples["answer"]).all()
+    assert (examples["label"] != examples["adversarial_prediction"]).all()
     assert len(result.broken("crown")) == int(
         (result["crown"].tensor("verdicts") == 4).sum() - (frame["status"] == "misclassified").sum()
     )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="How many queries (samples asked about) a Python predict (model.source: function) may get.",
+    help="Most queries (samples) to send to a Python predict (model.source: function).",
 )
 @click.option("--estimate", is_flag=True, help="Run one batch of every entry: time, memory and disk of the whole job.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; docs/json.md lists the fields.")
@@ -179,10 +179,10 @@ def check_model(
     if isinstance(module, PredictFunction):
         assessed = affordable(assessed, queries)
         most = queries_before_any_assessment(len(assessed))
-        console.print(f"[green]✓[/green] model: will get at most {most} queries ({len(assessed)} samples); "
+        console.print(f"[green]✓[/green] model: will receive at most {most} queries ({len(assessed)} samples); "
                       f"--queries sets another limit")  # fmt: skip
         if params.sanity.profile != "stored":
-            console.print(f"[green]✓[/green] sanity: the checks of the run will get at most {params.sanity.queries} queries more, "
+            console.print(f"[green]✓[/green] sanity: the checks of the run will use at most {params.sanity.queries} more queries, "
                           f"half of them for the witness; sanity.queries sets another limit")  # fmt: skip
         if not len(assessed):
             return [], None

@@ -27,21 +27,21 @@ COMMANDS = {
     "stage": "run one stage of the pipeline, without DVC",
     "show": "the results of the last run",
     "report": "build the PDF and the HTML from the artifacts",
-    "sanity": "should these numbers be believed?",
+    "sanity": "are these numbers valid?",
     "verify": "decide one VNN-LIB instance, or audit a verification of the last run",
     "vnnlib": "write every sample of a verification as a VNN-LIB instance",
-    "strengthen": "stronger attacks for what the sanity checks flagged, run on what the others left",
+    "strengthen": "stronger attacks for flagged sanity checks, run on the surviving samples",
     "gate": "the gate's decision as an exit code",
     "track": "log to MLflow what is not logged yet",
     "champion": "who is champion, challenger and previous in the model registry",
-    "promote": "make the model of the last run the champion, if the gate says so",
+    "promote": "make the model of the last run the champion, if it passes the gate",
     "rollback": "make the champion before this one champion again",
     "retrain": "run what changed and promote the model if it is not worse than the champion",
     "sweep": "the same assessment at several budgets, side by side",
     "view": "every sample of one run or several, in the browser",
-    "evidence": "the last run in one file, with digests, for an auditor",
-    "compare": "two runs or more: what differs, paired on the same samples, and what flipped",
-    "repair": "bring back what a kill has damaged of DVC's files",
+    "evidence": "the last run in one zip file, with digests, for an auditor",
+    "compare": "compare two runs or more: differences, paired on the same samples, and flipped samples",
+    "repair": "repair DVC's files after a kill",
     "ui": "open the MLflow UI on the right store",
 }
 
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="windtunnel")
 def cli() -> None:
-    """Robustness assessment of image classifiers: attacks, verification, corruptions, and whether to believe them.
+    """Robustness assessment of image classifiers: attacks, verification, corruptions, and checks of the results.
 
     \b
     Examples:

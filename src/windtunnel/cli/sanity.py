@@ -71,7 +71,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
     number = counts(recorded)
     console.print(f"[{_COLOUR[Status(overall(number))]}]{overall(number)}[/]: {in_words(number)}")
     asked = [f"{row.id} {row.status.replace('_', ' ')}" for row in now]
-    console.print(f"asked now, and not counted: {', '.join(asked)}")
+    console.print(f"checked now, and not counted: {', '.join(asked)}")
     console.print(escape(found.meaning))
 
 
@@ -82,8 +82,8 @@ def _asked_now(rows: Iterable[FindingRecord]) -> list[FindingRecord]:
 
 
 def _table(rows: Iterable[FindingRecord]) -> Table:
-    table = Table(header_style="bold", title="Sanity checks: should these numbers be believed?")
-    for column in ("id", "check", "", "value", "limit", "what was seen, and what to do"):
+    table = Table(header_style="bold", title="Sanity checks: are these numbers valid?")
+    for column in ("id", "check", "", "value", "limit", "observation, and what to do"):
         table.add_column(column, justify="right" if column in ("value", "limit") else "left", overflow="fold")
     last = ""
     for row in rows:

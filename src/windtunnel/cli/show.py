@@ -123,7 +123,7 @@ def _print_sandwich(summary: Metadata, rows: Mapping[str, Metadata], console: Co
         if layer.only_first:
             drawn = ", ".join(draw.key for draw in layer.draws)
             notes.append(f"{_budget(ball)}: {drawn} took the first samples, which is no unbiased estimate for all")
-    title = f"Robustness sandwich of {summary.metrics.get('n_samples', '?')} samples, {_text(clean)} right without any change"
+    title = f"Robustness sandwich of {summary.metrics.get('n_samples', '?')} samples, {_text(clean)} correct on clean inputs"
     print_table(console, _SANDWICH, [("", lines)], title)
     for note in notes:
         console.print(f"[yellow]{escape(note)}[/yellow]", soft_wrap=not console.is_terminal)
@@ -136,7 +136,7 @@ def _print_weakest_class(metrics: Metrics, console: Console) -> None:
         weakest = min(classes, key=lambda one: one.rates[i].value)
         console.print(
             f"weakest of {len(classes)} classes, {ENDS[end]}: [bold]'{escape(weakest.name)}'[/bold], "
-            f"{escape(str(weakest.rates[i]))} of {weakest.n} samples; the best is {escape(gap_words(metrics, end))} above it",
+            f"{escape(str(weakest.rates[i]))} of {weakest.n} samples; the best class is higher by {escape(gap_words(metrics, end))}",
             soft_wrap=not console.is_terminal,
         )
 
@@ -158,9 +158,7 @@ def _print_assessments(rows: Mapping[str, Metadata], console: Console) -> None:
         metrics, key = metadata.metrics, leading_metric(metadata)
         further = [k for k in leading(metadata.family) if k in metrics and k != key and name != "clean"]
         codes = sorted({caveat.code for caveat in metadata.caveats})
-        group = (
-            "without any change" if name == "clean" else _budget(metadata.semantics.perturbation) or _suite(metadata)
-        )
+        group = "clean inputs" if name == "clean" else _budget(metadata.semantics.perturbation) or _suite(metadata)
         groups.setdefault(group, []).append(
             (name, f"{metadata.library} {metadata.algorithm}", str(len(metadata.kwargs.sample_names)),
              _text(rate(metrics, key) if key else None), "failed: no result" if metadata.failure else leading_words(metadata),

@@ -29,7 +29,7 @@ def status(*, as_json: bool) -> None:
         click.echo(json.dumps([asdict(one) for one in pending], indent=2))
         return
     if not pending:
-        click.echo("Nothing to run: every result is of these params, files, versions and code.")
+        click.echo("Nothing to run: every result matches the present params, files, versions and code.")
         return
     table = Table.grid(padding=(0, 2))
     for one in (one for one in pending if one.why):

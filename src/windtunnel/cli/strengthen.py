@@ -36,7 +36,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
     entries = stronger(asked, params.attacks, params.budget)
     if not entries:
         console.print(
-            "strengthen: nothing to add: no attack answers a flagged check that is not in params.yaml already"
+            "strengthen: nothing to add: params.yaml already has every attack that would answer a flagged check"
         )
         return
     console.print(escape(lines_of(entries)), end="")
@@ -49,7 +49,7 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
             failed.append(name)
             console.print(f"[red]{escape(str(done))}[/red]", soft_wrap=True)
         else:
-            console.print(f"{name}: broke {done.broken} of {done.left} samples that the others had left")
+            console.print(f"{name}: broke {done.broken} of {done.left} surviving samples")
     console.print(
         f"{PARAMS_FILE}: {len(entries)} entries added; dvc repro takes them into the worst case and the report"
     )

@@ -14,14 +14,22 @@ from windtunnel.cli.output import OutputFile
 
 @click.command()
 @click.option("--vnnlib", "specification", type=click.Path(path_type=Path, dir_okay=False), help="The specification.")
-@click.option("--onnx", type=click.Path(path_type=Path, dir_okay=False), help="The graph that it is about.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds; without it work alone is limited."
+    "--onnx", type=click.Path(path_type=Path, dir_okay=False), help="The ONNX graph that the instance is about."
 )
-@click.option("--result", type=OutputFile(), help="Write the answer into this file too.")
-@click.option("--audit", metavar="NAME", help="Look again at the verdicts of a verification of the last run.")
 @click.option(
-    "--verdicts", type=click.IntRange(min=0), default=20, show_default=True, help="How many are asked of another tool."
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Time limit in seconds; without it only the search effort is limited.",
+)
+@click.option("--result", type=OutputFile(), help="Also write the result into this file.")
+@click.option("--audit", metavar="NAME", help="Check the verdicts of a verification of the last run again.")
+@click.option(
+    "--verdicts",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How many verdicts to check with another tool.",
 )
 def verify(
     *,
@@ -99,7 +107,7 @@ def _audit(name: str, verdicts: int) -> None:
     why = f" ({found.unasked})" if found.unasked else ""
     left = found.asked - found.agreed - len(found.contradicted)
     click.echo(
-        f"{name}: {found.asked} verdicts asked of another implementation{why}: {found.agreed} reached again, "
+        f"{name}: {found.asked} verdicts checked by another implementation{why}: {found.agreed} reached again, "
         f"{left} not decided by it, {len(found.contradicted)} contradicted"
     )
     if wrong := sorted({*found.broken, *found.contradicted}):

@@ -15,7 +15,7 @@ OF_KIND: Mapping[AssessmentKind, Mapping[str, str]] = {
     AssessmentKind.FORMAL_VERIFICATION: {"certified_accuracy": "certified"},
     AssessmentKind.STATISTICAL_SAMPLING: {"corrupted_accuracy": "right when corrupted"},
 }
-_CLEAN = {"clean_accuracy": "right without any change"}  # the clean evaluation is also the corruption "none"
+_CLEAN = {"clean_accuracy": "correct on clean inputs"}  # the clean evaluation is also the corruption "none"
 _NO_ENTRY = {key: words for of_kind in OF_KIND.values() for key, words in of_kind.items()} | _CLEAN
 
 

@@ -124,7 +124,7 @@ def _as_params(
         raise UserError(f"evaluator_config: {', '.join(given)}: mlflow.models.evaluate brings the model and the data")
     labels = dataset.labels_data
     if labels is None:
-        raise UserError("mlflow.models.evaluate: targets are needed: the robustness of wrong answers means nothing")
+        raise UserError("mlflow.models.evaluate: targets are needed: without labels robustness cannot be measured")
     rows = np.asarray(dataset.features_data, dtype=np.float32)
     shape = asked.shape or _signature_shape(model) or (rows.shape[1],)
     if int(np.prod(shape)) != rows.shape[1]:

@@ -26,7 +26,7 @@ def test_sound_certificates_pass(monkeypatch, evidence):
     run = audit(monkeypatch, evidence, "crown")
     assert run.exit_code == 0, run.output
     assert "certified samples attacked in float64, 0 broken" in run.output
-    assert "2 verdicts asked of another implementation" in run.output
+    assert "2 verdicts checked by another implementation" in run.output
 
 
 def test_wrong_certificates_end_it_with_code_1_and_their_names(monkeypatch, evidence):

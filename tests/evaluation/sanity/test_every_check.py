@@ -479,10 +479,10 @@ def allowing(times: float) -> Callable[[Evidence], Evidence]:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (FAULTS["E7"], "the bound is to blame, crown_wide verifies"),
-        (lambda e: without("pgd")(undecided(e)), "nothing on disk tells whether the bound or the model is to blame"),
-        (lambda e: changed(undecided(e), "pgd", all_broken), "the model is to blame, "),
-        (allowing(50), "lets logits move 50 times as much as they do; try alpha-crown or branch-and-bound"),
+        (FAULTS["E7"], "the bound is the cause: crown_wide verifies"),
+        (lambda e: without("pgd")(undecided(e)), "the cause is unknown, because no attack tried most of them"),
+        (lambda e: changed(undecided(e), "pgd", all_broken), "the model is the cause: "),
+        (allowing(50), "is 50 times as wide as the observed range of the logits; try alpha-crown or branch-and-bound"),
         (allowing(1.5), "its margins are small; try a smaller epsilon"),
     ],
 )  # fmt: skip

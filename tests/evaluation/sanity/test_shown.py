@@ -17,7 +17,7 @@ from windtunnel.core.layout import SANITY
 from windtunnel.evaluation.sanity.findings import caveats_of, with_caveats
 from windtunnel.operations import moment
 
-ROW = {"id": "B4", "title": "The attack did something", "tier": "T1", "severity": "HARD", "status": "fail", "value": 0.9,
+ROW = {"id": "B4", "title": "The attack changed its inputs", "tier": "T1", "severity": "HARD", "status": "fail", "value": 0.9,
        "threshold": 0.05, "assessments": ["pgd"], "samples": ["digit-1"], "reason": "unchanged inputs from pgd",
        "remedy": "Check its parameters.", "source": "ART#2256"}  # fmt: skip
 QUIET = {**ROW, "id": "B5", "status": "pass", "assessments": []}

@@ -40,7 +40,7 @@ def test_what_differs_is_listed_and_what_is_equal_is_counted(pair):
     assert comparison.equal_metrics == 1
     shown = text(comparison)
     assert "| pgd | 5 | 60.0% | 0.0% | -60.0" in shown
-    assert "pgd, holds only in narrow (3): s0, s1, s2" in shown
+    assert "pgd, correct only in narrow (3): s0, s1, s2" in shown
     assert "pgd was assessed with another epsilon." in shown
 
 

@@ -40,7 +40,7 @@ def test_it_has_metadata_bookmarks_and_links_to_every_section(pdf):
     assert reader.metadata.title == "Of two sweeps"
     assert reader.metadata.author == "windtunnel"
     titles = [item.title for item in reader.outline if not isinstance(item, list)]
-    assert titles[0].endswith("How good is it without any change?")
+    assert titles[0].endswith("How accurate is it on clean inputs?")
     assert titles[-1].endswith("Glossary")
     annotations = [a for page in reader.pages if "/Annots" in page for a in page["/Annots"]]  # contents may span pages
     links = [a for a in annotations if "/Dest" in a.get_object() or "/A" in a.get_object()]
@@ -59,7 +59,7 @@ def test_it_is_small_and_its_curves_are_vectors(pdf):
     assert pdf.stat().st_size < 5e6
     reader = pypdf.PdfReader(pdf)
     pages = [p.extract_text() for p in reader.pages]
-    curve = next(i for i, text in enumerate(pages) if "What is known against epsilon" in text)
+    curve = next(i for i, text in enumerate(pages) if "Robust accuracy against epsilon" in text)
     assert "pair, attacked" in pages[curve]  # the words of the chart are text, not pixels
 
 
@@ -96,7 +96,7 @@ def test_page_one_has_the_answer_and_a_box_to_sign(reports):
     render_pdf(build_report(reports), reports / "report.pdf")
     pages = [p.extract_text() for p in pypdf.PdfReader(reports / "report.pdf").pages]
     for words in (
-        "Without any change the model is right",
+        "Clean accuracy is",
         "Gate: passed",
         "Sanity:",
         "The adversary may change every pixel",

@@ -78,7 +78,7 @@ def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(reports):
     assert "Assessment pgd is missing" in texts
     assert "No sanity checks ran" in texts
     assert str(reports) not in texts
-    assert any(s.title.startswith("How good") for s in report.sections)
+    assert any(s.title.startswith("How accurate") for s in report.sections)
 
 
 def test_an_empty_folder_gives_a_report_that_says_so(tmp_path):
@@ -189,7 +189,7 @@ def test_the_facts_that_did_most_damage_are_few_and_bring_their_caveats(reports)
         ),
     )
     report = build_report(reports)
-    assert any("fgsm (FGSM): it turns 90.0%" in f.text for f in report.front.findings)
+    assert any("fgsm (FGSM): it breaks 90.0%" in f.text for f in report.front.findings)
     assert "fgsm: Only one step." in [f.text for f in report.front.caveats]
 
 
@@ -204,7 +204,7 @@ CHECKS = [
 def test_the_sanity_page_shows_value_threshold_and_remedy_by_group_and_what_was_not_run(reports):
     write_json({"kwargs": {"checks": CHECKS}}, reports / "sanity" / "metadata.json")
     report = build_report(reports)
-    section = next(s for s in report.sections if s.title.startswith("Should I believe"))
+    section = next(s for s in report.sections if s.title.startswith("Can I trust"))
     assert "necessary, not sufficient" in section.blocks[0].text
     flagged, left = section.blocks[1:]
     assert flagged.rows == (

@@ -82,7 +82,7 @@ def test_of_many_classes_the_table_has_the_weakest_and_names_that_recur_stay_apa
     edit(reports / "summary" / "metadata.json", change)
     _, table = table_of_classes(reports)
     assert [row[2].split()[0] for row in table.rows] == [f"{i}.0%" for i in range(20)]
-    assert "49.0 points [0.0, 90.0], which may be chance. The 20 weakest of 50 classes." in table.caption
+    assert "49.0 points [0.0, 90.0]; the gap may be chance. The 20 weakest of 50 classes." in table.caption
 
 
 def test_the_bounds_of_a_verifier_are_a_table_of_classes(reports):
@@ -114,7 +114,7 @@ def test_a_mean_distance_is_no_percentage():
 
 def test_a_sweep_is_a_line_against_epsilon_and_its_numbers_stand_in_its_table(reports):
     report = build_report(reports)
-    chart = next(c for c in blocks_of(report, Chart) if c.caption == "What is known against epsilon, Linf")
+    chart = next(c for c in blocks_of(report, Chart) if c.caption == "Robust accuracy against epsilon, Linf")
     tips = [mark.tip for mark in chart.scene.marks if isinstance(mark, Dot)]
     assert any(tip.startswith("pair, attacked: ") and " at 0.05" in tip for tip in tips)
     tables = [t for t in blocks_of(report, Table) if t.header[0] == "assessment" and "accuracy left" in t.header]

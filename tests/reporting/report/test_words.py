@@ -102,7 +102,7 @@ def test_every_curve_of_a_chart_has_a_colour_of_its_own():
 
 def test_the_clean_accuracy_of_the_verdict_is_that_of_metadata(reports):
     assert (
-        f"{metrics_of(reports / 'summary')['clean_accuracy']:.1%} of 20 samples"
+        f"{metrics_of(reports / 'summary')['clean_accuracy']:.1%} on 20 samples"
         in build_report(reports).front.statement
     )
 

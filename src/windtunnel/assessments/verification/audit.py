@@ -1,4 +1,4 @@
-"""A second opinion on verdicts: certified samples attacked in float64, and some verdicts asked of another implementation."""
+"""A second opinion on verdicts: certified samples attacked in float64, and some verdicts checked by another implementation."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def decide(
     """
     conditions = []
     if gate.no_hard_failures and (hard_failures or gate.is_set):
-        why, failures = "the numbers must not be believed" if hard_failures else "", float(len(hard_failures))
+        why, failures = "the numbers are not valid" if hard_failures else "", float(len(hard_failures))
         conditions.append(Condition("hard failures", failures, 0.0, None, not hard_failures, "at most", why))
     floors = [_floor(name, threshold, flatten(metrics), layer) for name, threshold in gate.minimum.items()]
     if gate.no_hard_failures and hard_failures:
@@ -91,13 +91,13 @@ def _no_estimate(name: str, layer: Layer | None) -> str:
     if group == "worst_case" and not layer.n_attacked:
         budget = f"{{norm: {layer.norm}, epsilon: {layer.epsilon:g}}}"
         return (
-            f"no attack searched {layer.budget}, so that there is no worst case. Add "
+            f"no attack ran at {layer.budget}, so there is no worst case. Add "
             f"attacks: {{pgd: {{library: torchattacks, algorithm: PGD, budget: {budget}}}}}"
         )
     if layer.only_first:
         line = "; ".join(f"{draw.key}.samples.selection: random" for draw in layer.draws)
         other = ", or use certified/accuracy_all" if group == "certified" else ""
-        return f"it is of the first {layer.n_attacked} of {layer.n} samples, which is no estimate for all. Add {line}{other}"
+        return f"it covers only the first {layer.n_attacked} of {layer.n} samples, which is no unbiased estimate. Add {line}{other}"
     return ""
 
 

@@ -10,10 +10,10 @@ SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}
 _WORDS = {
     Decision.PASSED: "passed: every condition holds",
     Decision.FAILED: "failed: a condition does not hold",
-    Decision.UNSOUND: "unsound: a hard failure, so that the numbers say nothing about the model",
+    Decision.UNSOUND: "unsound: a hard check failed, so the numbers are not valid",
 }
 NO_CONDITION = "no condition is set"
-_REFUSED = "unsound: the run has no estimate of a number that a condition is about"
+_REFUSED = "unsound: the run has no unbiased estimate of a metric that a condition uses"
 
 
 def rows(result: GateResult) -> list[tuple[str, ...]]:

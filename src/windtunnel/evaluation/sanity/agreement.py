@@ -197,7 +197,7 @@ def verdicts_monotone(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "E5", "Output bounds contain the outputs", Tier.PASSES, Severity.HARD, threshold=1e-4,
     source="soundness",
-    remedy="Bounds that a point of the ball leaves are no bounds: nothing that rests on them is verified.",
+    remedy="Bounds that a point of the ball violates are wrong: no verdict that uses them is valid.",
 )  # fmt: skip
 def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
     """A bound holds for every point of the ball, hence for those that we can try.
@@ -226,7 +226,7 @@ def bounds_contain(evidence: Evidence, limit: float) -> CheckResult:
             ids += [certificate.named(finite)[i] for i in (outside > limit * scale).nonzero().flatten().tolist()]
     if not seen:
         raise NotApplicable("no verification kept output bounds")
-    return listing(bad, "outputs leave the bounds of", value=worst, n=seen, samples=ids)
+    return listing(bad, "outputs violate the bounds of", value=worst, n=seen, samples=ids)
 
 
 def _points(
@@ -298,13 +298,13 @@ def verifiers_agree(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "E7", "The unknown band", Tier.STORED, Severity.INFO, threshold=0.95,
     source="alpha-beta-CROWN#7",
-    remedy="A verification that decides nothing says nothing: do what the reason names, a tighter method or a smaller epsilon.",
+    remedy="Few samples were decided. Use a tighter verifier or a smaller epsilon, as the reason says.",
 )  # fmt: skip
 def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
     """Between what is verified and what is broken lies what nobody knows.
 
     The widest share of samples that are right and neither; flags a verification that left (nearly) all of them (threshold),
-    and says from the attacks and the other verifications whether the bound or the model is to blame, and what to try.
+    and says from the attacks and the other verifications whether the bound or the model is the cause: and what to try.
     """
     bands, why = {}, {}
     certificates = balls(evidence)
@@ -327,7 +327,7 @@ def unknown_band(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "E8", "No method fell back or timed out", Tier.STORED, Severity.INFO,
     source="auto_LiRPA#86",
-    remedy="Give the solver more time, or read the rates as those of the method that really ran.",
+    remedy="Give the solver more time, or report the rates as those of the method that ran.",
 )  # fmt: skip
 def no_fallback(evidence: Evidence, limit: float) -> CheckResult:
     """A weaker method's answer must not stand under the stronger one's name. Time-outs and recorded fallbacks."""
@@ -386,7 +386,7 @@ def smoothing_plausible(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "E14", "Distances consistent", Tier.STORED, Severity.HARD, threshold=1e-4,
     source="logic",
-    remedy="A stored distance that the tensors do not give is of another norm or another image.",
+    remedy="A stored distance that differs from the tensors belongs to another norm or another image.",
 )  # fmt: skip
 def distances_consistent(evidence: Evidence, limit: float) -> CheckResult:
     """Distances can be measured again from the tensors, and norms bound each other.

@@ -102,9 +102,9 @@ def examples_are_images(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check(
-    "B3", "Success stands when asked again", Tier.PASSES, Severity.HARD, threshold=0.001,
+    "B3", "Success is reproduced by the model", Tier.PASSES, Severity.HARD, threshold=0.001,
     source="foolbox#674; RobustBench#7",
-    remedy="Take success from the stored tensor as the model sees it, never from the library or from an intermediate iterate.",
+    remedy="Compute success from the model's prediction on the stored tensor, never from the library or an intermediate iterate.",
 )  # fmt: skip
 def success_stands(evidence: Evidence, limit: float) -> CheckResult:
     """What a library calls a success may be another tensor than the one it returns.
@@ -127,7 +127,7 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
             bad.append(assessment.name)
             ids += assessment.named(differ)
     share = wrong_in_all / seen if seen else 0.0
-    return listing(bad, f"{len(ids)} verdicts do not stand in", value=share, n=seen, samples=ids)
+    return listing(bad, f"{len(ids)} verdicts are not reproduced in", value=share, n=seen, samples=ids)
 
 
 def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
@@ -143,7 +143,7 @@ def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor
 
 
 @check(
-    "B4", "The attack did something", Tier.PASSES, Severity.HARD, threshold=0.05,
+    "B4", "The attack changed its inputs", Tier.PASSES, Severity.HARD, threshold=0.05,
     source="ART#2256; auto-attack#64; AttackBench",
     remedy="The attack returned its input: check its parameters, and whether gradients reach the input (C1).",
 )  # fmt: skip
@@ -183,7 +183,7 @@ def attack_did_something(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "B5", "Misclassified samples kept apart", Tier.STORED, Severity.HARD, threshold=1e-9,
     source="foolbox#175",
-    remedy="Divide successes by the samples that were right and attacked; give the rate over all samples another name.",
+    remedy="Divide successes by the samples that were classified correctly and attacked; give the rate over all samples another name.",
 )  # fmt: skip
 def misclassified_apart(evidence: Evidence, limit: float) -> CheckResult:
     """Counting samples that were wrong to begin with as successes flatters the attack, and hides a bad model.
@@ -225,7 +225,7 @@ def epsilon_zero_control(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "B7", "Errors are not counted as robust", Tier.STORED, Severity.WARN, threshold=0.05,
     source="Marabou and VNN-COMP practice",
-    remedy="Run the failed samples again (more time, another method), or report the interval that they leave open.",
+    remedy="Run the failed samples again (more time, another method), or report the interval that remains.",
 )  # fmt: skip
 def errors_not_robust(evidence: Evidence, limit: float) -> CheckResult:
     """A sample on which the tool failed is neither robust nor broken.
@@ -302,7 +302,7 @@ def worst_case_per_sample(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "B10", "Success survives 8-bit rounding", Tier.PASSES, Severity.WARN, threshold=0.05,
     source="practice",
-    remedy="The examples live between grey levels: state that the threat is not one of image files, or attack after rounding.",
+    remedy="The examples need values between grey levels: state that the threat model is not image files, or attack after rounding.",
 )  # fmt: skip
 def survives_rounding(evidence: Evidence, limit: float) -> CheckResult:
     """An example that is undone by saving the image as a file is no threat to a system that reads files.

@@ -20,9 +20,9 @@ def audited(subject: Subject, verification: Assessment, ball: Region, certified:
 
 
 @check(
-    "E15", "Certificates stand a second look", Tier.ATTACKS, Severity.HARD,
+    "E15", "Certificates survive a second verification", Tier.ATTACKS, Severity.HARD,
     source="VNN-COMP penalties; Jia, Rinard 2021 (arXiv 2003.03021)",
-    remedy="One of the two implementations is unsound: report the samples named, and believe no certificate of the first.",
+    remedy="One of the two implementations is unsound: report the samples named, and discard the certificates of the first.",
 )  # fmt: skip
 def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
     """A certificate is worth what somebody else finds when looking for its fault.
@@ -45,5 +45,5 @@ def certificates_stand(evidence: Evidence, limit: float) -> CheckResult:
     return CheckResult(
         bool(bad), len(set(ids)), n=seen + asked, samples=sorted(set(ids)), assessments=bad,
         reason=f"{len(set(ids))} verdicts are contradicted",
-        note=f"{seen} certified samples attacked; {agreed} of {asked} verdicts reached again by another implementation",
+        note=f"{seen} certified samples attacked; {agreed} of {asked} verdicts confirmed by another implementation",
     )  # fmt: skip

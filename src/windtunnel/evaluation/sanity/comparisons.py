@@ -22,7 +22,7 @@ BLACK_BOX = (ThreatModel.BLACK_BOX_SCORE.value, ThreatModel.BLACK_BOX_DECISION.v
 @check(
     "C3", "Black-box attacks do not beat white-box ones", Tier.STORED, Severity.WARN, threshold=0.002,
     source="Athalye et al. 2018; Carlini et al. 2019; AutoAttack (square)",
-    remedy="The gradients mislead: use EOT, BPDA, another loss or more steps, and trust the worst case only.",
+    remedy="The gradients are uninformative: use EOT, BPDA, another loss or more steps, and report only the worst case.",
 )  # fmt: skip
 def black_box_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """An adversary who sees less cannot do better, unless what the other one sees is misleading.
@@ -110,7 +110,7 @@ def _compare(
 @check(
     "C7", "Hard-label attacks do not beat gradient attacks", Tier.STORED, Severity.WARN, threshold=0.01,
     source="Carlini et al. 2019",
-    remedy="An attack that sees only the class finds what gradients do not show: they are masked.",
+    remedy="A decision-based attack finds examples that gradient attacks miss: the gradients are masked.",
 )  # fmt: skip
 def hard_label_not_better(evidence: Evidence, limit: float) -> CheckResult:
     """Attacks that see only the predicted class must not break what attacks with gradients leave.

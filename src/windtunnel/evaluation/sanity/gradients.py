@@ -118,9 +118,9 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check(
-    "C24", "Gradients say how the output changes", Tier.PASSES, Severity.WARN, threshold=0.1,
+    "C24", "Gradients match numerical differences", Tier.PASSES, Severity.WARN, threshold=0.1,
     source="numerical differentiation (as torch.autograd.gradcheck); Athalye et al. 2018",
-    remedy="The backward pass is not that of the forward pass: attack black-box, by transfer or BPDA (windtunnel strengthen).",
+    remedy="The backward pass does not match the forward pass: attack black-box, by transfer or BPDA (windtunnel strengthen).",
 )  # fmt: skip
 def gradients_are_derivatives(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient with another sign or of another function sends every gradient attack the wrong way, at images of any size.

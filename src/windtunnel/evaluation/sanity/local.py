@@ -21,9 +21,9 @@ MOVED = 0.01  # of the median margin
 
 
 @check(
-    "A23", "Answers do not depend on what was asked before", Tier.PASSES, Severity.HARD,
+    "A23", "Predictions do not depend on earlier queries", Tier.PASSES, Severity.HARD,
     source="practice: stateful defences (Chen et al. 2019, arXiv 1907.05587)",
-    remedy="A model with a memory is no classifier: assess the function without its cache, or each query in a fresh process.",
+    remedy="The model keeps state between queries: assess it without its cache, or run each query in a new process.",
 )  # fmt: skip
 def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     """A model that remembers queries gives an attack the answer to another question.
@@ -49,14 +49,14 @@ def no_memory(evidence: Evidence, limit: float) -> CheckResult:
     apart = torch.stack([(a - b).abs().amax(1) for a, b in zip(first, second, strict=True)]).amax(0)
     scale = float(torch.cat(first).abs().amax().clamp(min=1e-12))
     differ = apart > 1e-4 * scale
-    reason = f"{int(differ.sum())} of {len(differ)} answers depend on what was asked before"
+    reason = f"{int(differ.sum())} of {len(differ)} predictions depend on earlier queries"
     return CheckResult(bool(differ.any()), float(apart.max()) / scale, n=len(differ), reason=reason)
 
 
 @check(
     "A24", "Continuous at the smallest scale", Tier.PASSES, Severity.WARN, threshold=0.05,
     source="Athalye et al. 2018 (shattered gradients); Xiao et al. 2020 (k-winners-take-all)",
-    remedy="The output jumps where nothing changed, so that gradients say nothing: attack black-box or a smooth stand-in (BPDA).",
+    remedy="The output is discontinuous, so gradients are uninformative: use a black-box attack or a smooth surrogate (BPDA).",
 )  # fmt: skip
 def continuous(evidence: Evidence, limit: float) -> CheckResult:
     """A network is continuous; a hash of the input, a grid or a switch in the forward pass is not.

@@ -51,7 +51,7 @@ def _survivors_at(evidence: Evidence, epsilon: float, samples: int, allowed: flo
     if not data.is_image:
         raise NotApplicable("tabular data has no grey")
     if not len(indices):
-        raise NotApplicable("the model gets no sample right")
+        raise NotApplicable("the model classifies no sample correctly")
     seed = derive_seed(evidence.subject.seed, "ceiling", str(epsilon))
     try:
         alive = torch.ones(len(indices), dtype=torch.bool)

@@ -323,7 +323,7 @@ def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     margins = -margin_loss(evidence.subject.clean_logits, evidence.subject.dataset.targets)
     narrow = margins < (median(margins.tolist()) or 0.0) / 4
     reason = (
-        f"all {n} samples are classified as labelled: selected by correctness, or labelled by the model, look like this"
+        f"all {n} samples are classified as labelled, as if they were selected by correctness or labelled by the model"
     )
     if int(narrow.sum()) < STEEP:
         return CheckResult(flagged=True, value=1.0, n=n, reason=reason, severity=Severity.INFO)
@@ -450,9 +450,9 @@ def onnx_equals_torch(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check(
-    "A16", "Positive control: the attacks break what they must", Tier.ATTACKS, Severity.HARD, threshold=0.01,
+    "A16", "Positive control: attacks break undefended models", Tier.ATTACKS, Severity.HARD, threshold=0.01,
     source="Carlini et al. 2019; RobustBench Standard",
-    remedy="The attack stack is broken: check library versions and the attack's parameters.",
+    remedy="The attack set-up is broken: check library versions and the attack's parameters.",
 )  # fmt: skip
 def positive_control(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that cannot break an undefended model says nothing about a defended one.
@@ -479,7 +479,7 @@ def positive_control(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "A17", "Threat model declared", Tier.STORED, Severity.HARD,
     source="Carlini et al. 2019, precise threat model",
-    remedy="Rerun the assessment with this version: its metadata lack what a claim needs.",
+    remedy="Rerun the assessment with this version: its metadata lack fields that a claim needs.",
 )  # fmt: skip
 def threat_model_declared(evidence: Evidence, limit: float) -> CheckResult:
     """A number without norm, size, objective and the adversary's knowledge is no claim.

@@ -184,7 +184,7 @@ def need_several_answers(evidence: Evidence) -> None:
         return bool((evidence.subject.classifier.predict(noise) == said[0]).all())
 
     if evidence.once("one answer", only_one):
-        raise NotApplicable("the model gives one answer to whatever it is asked: nothing to break, and nothing hidden")
+        raise NotApplicable("the model predicts one class for every input: nothing to break, and no masking")
 
 
 def onnx_logits(evidence: Evidence, inputs: Tensor) -> Tensor:

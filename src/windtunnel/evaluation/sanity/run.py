@@ -131,8 +131,8 @@ def before_any_assessment(params: Params, subject: Subject) -> list[Finding]:
     if (bad := subject.clean_logits.isnan().any(1)).any():  # what a predict function, too, was asked
         first = subject.dataset.ids[int(bad.nonzero()[0])]
         raise IncompatibleError(
-            f"model: {subject.classifier.source} gives NaN for sample {first}; no number can be computed for a model that "
-            f"answers nothing"
+            f"model: {subject.classifier.source} gives NaN for sample {first}; a model without finite outputs "
+            f"cannot be assessed"
         )
     asked = [*BEFORE_ANY_ASSESSMENT, *(["A8"] if params.model.source != "train" else [])]
     nothing = AssessmentResult("clean", Semantics(IDENTITY, PerturbationDistribution("identity", 0)), {}, {})
@@ -162,7 +162,7 @@ def run_check(row: Check, evidence: Evidence, settings: Sanity) -> Finding:
     except Exception as error:  # whatever a user's model or a damaged tensor raises: said, and never a pass
         return outcome_of(
             Status.NOT_RUN,
-            f"the check could not be made ({type(error).__name__}: {' '.join(str(error).split())[:200]})",
+            f"the check failed to run ({type(error).__name__}: {' '.join(str(error).split())[:200]})",
         )
     severity = (found.severity if found.flagged else None) or row.severity
     some = "; ".join(f"{name}: {words}, and looked at" for name, words in evidence.partial.items())

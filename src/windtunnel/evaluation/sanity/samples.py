@@ -136,7 +136,7 @@ def not_trained_on(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "A21", "Labels are right", Tier.STORED, Severity.WARN, threshold=0.05,
     source="Northcutt et al. 2021 (confident learning), doi:10.1613/jair.1.12125",
-    remedy="Look at the samples named: where model and neighbours agree on another class, the label is more often wrong than both.",
+    remedy="Inspect the samples named: where model and neighbours agree on another class, the label is usually wrong.",
 )  # fmt: skip
 def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
     """A wrong label counts as an error of the model, or as a success of it.
@@ -183,7 +183,7 @@ def labels_are_right(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "A22", "Not only these images", Tier.PASSES, Severity.WARN, threshold=0.02,
     source="Feldman, Zhang 2020 (memorisation); Recht et al. 2019",
-    remedy="The model knows these images and not their kind, or they were picked: assess it on fresh samples, drawn at random.",
+    remedy="The model has memorised these images, or they were selected: assess it on new samples, drawn at random.",
 )  # fmt: skip
 def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
     """A model that learned the assessed images by heart is right on them and nowhere else.
@@ -225,8 +225,8 @@ def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check(
-    "A25", "Every class is assessed and answered", Tier.STORED, Severity.WARN,
-    source="practice: numbers of a part of the task, or of a part of the model",
+    "A25", "Every class is assessed and predicted", Tier.STORED, Severity.WARN,
+    source="practice: results for part of the task, or part of the model",
     remedy="Assess samples of every class (selection: stratified), or state the classes that the numbers leave out.",
 )  # fmt: skip
 def every_class_is_assessed(evidence: Evidence, limit: float) -> CheckResult:

@@ -194,7 +194,7 @@ def no_best_of_many(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "F8", "Worst class", Tier.STORED, Severity.INFO, threshold=0.2,
     source="Tian et al. 2021, class-wise robustness",
-    remedy="Look at the class: an average hides a class without any robustness.",
+    remedy="Inspect the class: an average hides a class without any robustness.",
 )  # fmt: skip
 def worst_class(evidence: Evidence, limit: float) -> CheckResult:
     """Worst-case accuracy of the worst class at one budget, and how far it lies under the mean (threshold).

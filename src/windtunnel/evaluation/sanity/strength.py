@@ -76,7 +76,7 @@ def _stronger(
 @check(
     "D1", "Twice the steps break no more", Tier.ATTACKS, Severity.WARN, threshold=0.01,
     source="Carlini et al. 2019",
-    remedy="The attack had not converged: raise budget.steps until the number stands still.",
+    remedy="The attack had not converged: raise budget.steps until the rate no longer changes.",
 )  # fmt: skip
 def twice_the_steps(evidence: Evidence, limit: float) -> CheckResult:
     """An attack that is still gaining when it stops measures its own patience.
@@ -308,7 +308,7 @@ def seeds_agree(evidence: Evidence, limit: float) -> CheckResult:
 @check(
     "D8", "Query curve flat at the end", Tier.STORED, Severity.WARN, threshold=0.01,
     source="Carlini et al. 2019",
-    remedy="Give the attack more queries: it was still breaking samples when it had to stop.",
+    remedy="Give the attack more queries: it was still breaking samples when it stopped.",
 )  # fmt: skip
 def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
     """A query attack that is cut off while it still succeeds measures the budget of queries.
@@ -323,7 +323,7 @@ def query_curve_flat(evidence: Evidence, limit: float) -> CheckResult:
             shares[assessment.name] = int(late.sum()) / int(tried.sum())
     if not shares:
         return CheckResult(flagged=False, value=0.0, note="no sample was cut off")
-    return largest(shares, limit, "cut off while succeeding:")
+    return largest(shares, limit, "still succeeding when queries ran out:")
 
 
 @check(
@@ -426,9 +426,9 @@ def adaptive_evaluation(evidence: Evidence, limit: float) -> CheckResult:
 
 
 @check(
-    "D13", "No attack far from the strongest", Tier.STORED, Severity.WARN, threshold=0.1,
+    "D13", "No attack is far weaker than the strongest", Tier.STORED, Severity.WARN, threshold=0.1,
     source="Carlini et al. 2019; AttackBench",
-    remedy="More steps or another step size; where that does not help the method does not fit the data: leave it out.",
+    remedy="Use more steps or another step size; if that does not help, the method does not fit the data: remove it.",
 )  # fmt: skip
 def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult:
     """A gradient attack that leaves much more than another one at the same budget says little, and its row misleads.
@@ -452,7 +452,7 @@ def none_far_from_the_strongest(evidence: Evidence, limit: float) -> CheckResult
                 where = _where(assessment)
                 left = [1 - int(broken.sum()) / n for broken in (mine, theirs)]
                 each[assessment.name] = (
-                    f"{assessment.name} is far from the strongest attack at {where}: of {n} samples it leaves {left[0]:.1%} unbroken, "
+                    f"{assessment.name} is far weaker than the strongest one at {where}: of {n} samples it leaves {left[0]:.1%} unbroken, "
                     f"{other.name} {left[1]:.1%}"
                 )
     if not worst:

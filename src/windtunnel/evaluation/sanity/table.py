@@ -13,5 +13,5 @@ SANITY = Algorithm(
     categories=frozenset({"sanity"}),
     randomness=Randomness.DETERMINISTIC,
     requires=frozenset(),
-    summary="whether the numbers of the other assessments should be believed",
+    summary="checks that the numbers of the other assessments are valid",
 )

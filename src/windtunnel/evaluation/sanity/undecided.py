@@ -1,4 +1,4 @@
-"""Where a verification decides (nearly) nothing: is the bound to blame or the model, and what is worth a try?"""
+"""Diagnose a verification that decides (nearly) nothing: is the bound or the model the cause, and what to try next?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIGHT = 2.0  # bounds of a model whose logits truly move half as far as they all
 
 
 def blame(evidence: Evidence, certificate: Assessment, ball: Region, balls: Sequence[tuple[Assessment, Region]]) -> str:
-    """Who is to blame for what `certificate` left open in `ball`, what says so, and what to try.
+    """Return the cause of the samples that `certificate` left undecided in `ball`, the evidence, and what to try.
 
     From what is on disk alone: samples that another verification of `balls` proves in a ball as large are the bound's fault,
     samples broken inside the ball are the model's. Where neither is found, bounds that are far wider than the changes
@@ -35,31 +35,31 @@ def blame(evidence: Evidence, certificate: Assessment, ball: Region, balls: Sequ
     }
     best = max(proving, key=lambda name: proving[name], default=None)
     if best is not None and proving[best] > NEARLY_NONE * n:
-        return f"{opened}: the bound is to blame, {best} verifies {proving[best]} of them; use the method of {best}"
+        return f"{opened}: the bound is the cause: {best} verifies {proving[best]} of them; use the method of {best}"
     broken = int((_broken(evidence, ball) & undecided).sum())
     found = f"attacks at this epsilon break {broken} of them"
     attacks = _attacks(evidence, ball)
     tried = int((evidence.covered(attacks) & undecided).sum())
     if broken > n / 2:
         return (
-            f"{opened}: the model is to blame, {broken} of them are broken inside the ball; try a smaller epsilon, or "
+            f"{opened}: the model is the cause: {broken} of them are broken inside the ball; try a smaller epsilon, or "
             f"train the model for this one (model.train.recipe: adversarial)"
         )
     if tried <= n / 2:
         return (
-            f"{opened}: nothing on disk tells whether the bound or the model is to blame, no attack tried most of them "
+            f"{opened}: the cause is unknown, because no attack tried most of them "
             f"at this epsilon; add one (PGD, Linf or L2) on the same samples"
         )
     if broken > NEARLY_NONE * n:
-        return f"{opened}: the model is to blame for {broken} broken inside the ball, the bound for others; {_try(certificate)}"
+        return f"{opened}: the model is the cause for {broken} broken inside the ball, the bound for others; {_try(certificate)}"
     looseness = _looseness(evidence, certificate, ball, attacks, unknown)
     if looseness is not None and looseness <= TIGHT:
         return (
-            f"{opened}: the model is to blame, {found} but move its logits 1/{looseness:.1f} as much as the bound allows: its "
+            f"{opened}: the model is the cause: {found} and move its logits by 1/{looseness:.1f} of the bound's width: its "
             f"margins are small; try a smaller epsilon, or train the model for this one (model.train.recipe: adversarial)"
         )
-    wide = "" if looseness is None else f" and it lets logits move {looseness:.3g} times as much as they do"
-    return f"{opened}: the bound is to blame, {found}{wide}; {_try(certificate)}"
+    wide = "" if looseness is None else f" and it is {looseness:.3g} times as wide as the observed range of the logits"
+    return f"{opened}: the bound is the cause: {found}{wide}; {_try(certificate)}"
 
 
 def _try(certificate: Assessment) -> str:

@@ -217,7 +217,7 @@ def _surrogate(evidence: Evidence) -> Classifier:
 
 
 @check(
-    CHECK, "An independent witness finds nothing new", Tier.PASSES, Severity.WARN, threshold=0.02,
+    CHECK, "An independent attack finds nothing new", Tier.PASSES, Severity.WARN, threshold=0.02,
     source="Carlini et al. 2019; Athalye et al. 2018; Papernot et al. 2017; Andriushchenko et al. 2020",
     remedy="The run's attacks are weak or broken: more steps and restarts, another loss, or the profile `standard`.",
 )  # fmt: skip

@@ -34,10 +34,10 @@ def weakest_first(metrics: Mapping[str, Value]) -> tuple[list[str], list[OneClas
 
 
 def gap_words(metrics: Mapping[str, Value], end: str) -> str:
-    """`30.0 points [0.0, 61.2], which may be chance`."""
+    """`30.0 points [0.0, 61.2]; the gap may be chance`."""
     gap, ends = number(metrics, f"{end}_class_gap"), limits(metrics, f"{end}_class_gap")
     if ends is None:  # a summary of an older version
         return f"{100 * gap:.1f} points"
     low, high = ends
-    chance = ", which may be chance" if gap and not low else ""
+    chance = "; the gap may be chance" if gap and not low else ""
     return f"{100 * gap:.1f} points [{100 * low:.1f}, {100 * high:.1f}]{chance}"

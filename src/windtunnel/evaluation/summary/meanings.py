@@ -10,11 +10,11 @@ from windtunnel.core.plugins import families
 
 OF_THE_SUMMARY: Mapping[str, str] = {
     "worst_case_per_class": "share of each class's samples that no assessment broke, with its interval",
-    "worst_case_weakest_class_accuracy": "the lowest of these",
-    "worst_case_class_gap": "the highest of these minus the lowest; an interval that begins at 0 says that it may be chance",
+    "worst_case_weakest_class_accuracy": "the lowest of these shares",
+    "worst_case_class_gap": "the highest of these shares minus the lowest; if its interval begins at 0, the gap may be chance",
     "certified_per_class": "share of each class's samples that are verified, with its interval",
-    "certified_weakest_class_accuracy": "the lowest of these",
-    "certified_class_gap": "the highest of these minus the lowest; an interval that begins at 0 says that it may be chance",
+    "certified_weakest_class_accuracy": "the lowest of these shares",
+    "certified_class_gap": "the highest of these shares minus the lowest; if its interval begins at 0, the gap may be chance",
 }
 
 

@@ -79,7 +79,7 @@ class SecurityCurvesVisualiser(Visualiser):
 
     kinds: ClassVar[frozenset[AssessmentKind]] = frozenset({AssessmentKind.EMPIRICAL_ATTACK})
     families: ClassVar[frozenset[str]] = frozenset({"summary"})
-    title: ClassVar[str] = "Security curves: accuracy left by attacks, and verified by certificates"
+    title: ClassVar[str] = "Security curves: accuracy under attack, and certified accuracy"
 
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A chart per norm."""

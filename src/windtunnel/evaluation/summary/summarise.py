@@ -198,11 +198,11 @@ def _sanity_failures(findings: Sequence[FindingRecord]) -> list[str]:
 def _caveats(first: RegionEvidence, failures: Sequence[str], assessments: Sequence[Artifacts]) -> list[Caveat]:
     n, found = len(first.broken), []
     if failures:
-        found.append(Caveat("hard_failure", "These numbers must not be believed: " + "; ".join(failures[:3])))
+        found.append(Caveat("hard_failure", "These numbers are not valid: " + "; ".join(failures[:3])))
     where = budget_text(first.region.norm, first.region.epsilon)
     if not first.drawn.any():
         found.append(
-            Caveat("not_attacked", f"No attack searched {where}: there is no worst-case accuracy at the global budget.")
+            Caveat("not_attacked", f"No attack ran at {where}: there is no worst-case accuracy at the global budget.")
         )
     elif not first.drawn.all():
         found.append(

@@ -78,7 +78,7 @@ class Result(Mapping[str, Artifacts]):
     def per_sample(self) -> pd.DataFrame:
         """Return a row per sample.
 
-        Columns: target, clean prediction, `status` (its `SampleState` at the global budget), the verdict of each assessment,
+        Columns: `label`, clean `prediction`, `status` (its `SampleState` at the global budget), the verdict of each assessment,
         and the distance to the nearest adversarial example (NaN: none).
         """
         import pandas as pd
@@ -88,7 +88,7 @@ class Result(Mapping[str, Artifacts]):
         states = states_of(summary.data, summary.tensor("clean_predictions"), summary.tensor("targets"))
         frame = pd.DataFrame(
             {
-                "target": [names[i] for i in clean.tensor("targets").tolist()],
+                "label": [names[i] for i in clean.tensor("targets").tolist()],
                 "prediction": [names[i] if i >= 0 else "" for i in clean.tensor("clean_predictions").tolist()],
                 "status": [list(SampleState)[code].value for code in states.tolist()],
             },
@@ -105,7 +105,7 @@ class Result(Mapping[str, Artifacts]):
     def broken(self, name: str) -> pd.DataFrame:
         """Return the adversarial examples of an assessment: a row per sample that it broke, none that was misclassified.
 
-        Columns: target, `answer` to the example (empty where its logits are not finite), `distance` from the clean input, in the
+        Columns: `label`, `adversarial_prediction` (empty where the logits are not finite), `distance` from the clean input, in the
         norm of the assessment, and `index` of the sample in its tensors. Raises KeyError for an unknown name.
         """
         import pandas as pd
@@ -119,8 +119,8 @@ class Result(Mapping[str, Artifacts]):
         answers, distances = (artifacts.tensor(key).tolist() if indices else [] for key in columns)
         return pd.DataFrame(
             {
-                "target": [classes[int(targets[i])] for i in indices],
-                "answer": [classes[int(answers[i])] if answers[i] >= 0 else "" for i in indices],
+                "label": [classes[int(targets[i])] for i in indices],
+                "adversarial_prediction": [classes[int(answers[i])] if answers[i] >= 0 else "" for i in indices],
                 "distance": [float(distances[i]) for i in indices],
                 "index": indices,
             },

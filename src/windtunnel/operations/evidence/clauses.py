@@ -86,7 +86,7 @@ def _evasion(run: Run) -> Iterator[Statement]:
         first = "; the first samples, which is no unbiased estimate for all" if layer.only_first else ""
         over = f", over {layer.n_attacked} attacked of {layer.n} samples{first}"
         worst = f"Worst-case accuracy at {layer.budget} is {layer.worst_case}{over}." if layer.worst_case else (
-            f"No attack searched {layer.budget}, so that there is no worst-case accuracy."
+            f"No attack ran at {layer.budget}, so there is no worst-case accuracy."
         )  # fmt: skip
         yield Statement(f"{worst} Samples by state: {states}.", _file("summary"))
 

@@ -106,7 +106,7 @@ def _ending() -> dict[str, Stage]:
     made = ["reports/gate.json", "reports/metrics.json", "reports/report.pdf", "reports/report.html", "reports/report"]
     return {
         "sanity": _stage(
-            "sanity", "Should the numbers of the assessments be believed?",
+            "sanity", "Are the numbers of the assessments valid?",
             ["reports/data", "reports/model", "reports/digests"], ["sanity"], ["reports/sanity"],
         ),
         "summary": {**summary, "metrics": ["reports/metrics.json"]},

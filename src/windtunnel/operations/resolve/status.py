@@ -95,8 +95,8 @@ def _reasons(
         now = found.get(label)
         if now is not None and not reasons:
             before = _resolved_before(repo, now, lock[label])
-            reasons += explain(before, now) if before else ["it is not known what it ran with"]
-        # A block of params.yaml that is written otherwise is a reason of its own only where it says the same.
+            reasons += explain(before, now) if before else ["its last settings are not known"]
+        # A block of params.yaml that is written differently is a reason of its own only where it says the same.
         reasons += [
             line for line in _dvc_words(status.get(label, [])) if not (reasons and line.startswith("params.yaml"))
         ]
@@ -130,7 +130,7 @@ def _dvc_words(changes: Sequence[str | _Change]) -> Iterator[str]:
             continue
         for path, state in change.deps.items():
             if not isinstance(state, str):
-                yield from (f"params.yaml: {key} is written otherwise" for key in state)
+                yield from (f"params.yaml: {key} is written differently" for key in state)
             elif not path.startswith(f"{RESOLVED.as_posix()}/"):
                 yield f"{path} {state}"
         yield from (f"{path} {state}" for path, state in change.outs.items())

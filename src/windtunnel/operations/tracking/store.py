@@ -27,7 +27,7 @@ _EXPERIMENT = {
         "Robustness assessments by windtunnel. A run is one state of the pipeline: one model, one data set, one budget. "
         "Its nested runs are the assessments; a sweep is a run above its states. "
         "`certified/accuracy` <= true robust accuracy <= `worst_case/accuracy` <= `clean/accuracy`. "
-        "Read `sanity.status` first: where it says fail, the numbers must not be believed. "
+        "Read `sanity.status` first: where it is fail, the numbers are not valid. "
         "`windtunnel ui` opens this list with the right columns."
     ),
 }

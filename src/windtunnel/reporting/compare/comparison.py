@@ -104,7 +104,7 @@ def _not_the_same(kind: AssessmentKind, first: Run, run: Run) -> str:
 def _against(first: Run, run: Run) -> Against:
     one, two = first.assessments(), run.assessments()
     pairs: list[Pair] = []
-    refused = [f"{r.label}: its tensors are not at hand, so nothing is paired" for r in (first, run) if not r.reports]
+    refused = [f"{r.label}: its tensors are not available, so nothing is paired" for r in (first, run) if not r.reports]
     without = {outcome: line for outcome, kind in MADE_BY.items() if (line := _not_the_same(kind, first, run))}
     refused += [f"{outcome}: {line}" for outcome, line in without.items() if "summary" in one and "summary" in two]
     for name in [name for name in one if name in two]:

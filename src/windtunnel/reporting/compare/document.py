@@ -39,7 +39,7 @@ def flips(pair: Pair, first: str, second: str) -> Iterator[tuple[str, tuple[int,
     """(in words, the rows) for each way in which samples flipped between the runs of these labels."""
     for label, rows in ((second, pair.gained), (first, pair.lost)):
         if rows:
-            yield f"{pair.name}, holds only in {label} ({len(rows)})", rows
+            yield f"{pair.name}, correct only in {label} ({len(rows)})", rows
 
 
 def sample_list(pair: Pair, rows: tuple[int, ...], most: int = MAX_NAMES) -> str:
@@ -89,7 +89,7 @@ def _paired(first: str, against: Against) -> Part:
     tables = [Table("", header, rows)]
     tables += [_curve(p.name, first, second, p.curve) for p in against.pairs if p.curve and _moves(p.curve)]
     explained = (
-        f"Share of samples that hold; gained: only in {second}, lost: only in {first}. p: McNemar's exact test that "
+        f"Share of samples without a failure; gained: only in {second}, lost: only in {first}. p: McNemar's exact test that "
         f"flips either way are equally likely, and the same after Holm's correction for {len(rows)} outcomes; interval: "
         f"Newcombe's for paired samples.",
     )

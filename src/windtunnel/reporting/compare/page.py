@@ -36,7 +36,7 @@ def page(comparison: Comparison) -> Report:
         Finding("warning", f"Not paired: {line}.") for against in comparison.against for line in against.refused
     )
     front = Front(
-        subtitle="The same samples in both runs; what became worse comes first",
+        subtitle="The same samples in both runs; losses come first",
         facts=(),
         alarms=(),
         statement=" ".join(_sentence(comparison.runs[0].label, against) for against in comparison.against),
@@ -89,8 +89,8 @@ def _against(base: Run, against: Against) -> Section:
             for pair, p in rows
         ]  # fmt: skip
         alt = "; ".join(f"{row.label} {100 * row.value:+.1f} points" for row in drawn)
-        caption = f"{second} less {first}, with 95 % intervals; grey where chance explains it"
-        blocks.append(Chart(changes(drawn, "difference of the shares that hold, points", alt), caption))
+        caption = f"{second} minus {first}, with 95 % intervals; grey where the difference is not significant"
+        blocks.append(Chart(changes(drawn, "difference in accuracy, points", alt), caption))
     blocks += _curves(base, against.run, [pair for pair, _ in rows])
     for pair, _ in rows:
         blocks += _flips(pair, first, second)
@@ -155,9 +155,7 @@ def _against_budgets(base: Run, other: Run, pairs: Sequence[Pair]) -> Iterator[B
         keys = [Series(run.label, role, (), line=False) for run, role in sides]
         top = max(x for series in drawn for x, _ in series.points)
         alt = f"Accuracy of both runs against epsilon under {under}, up to {plain(top)}."
-        words = (
-            f"Both runs against epsilon, {under}. Dots: worst case; rings: certified; lines: what knows a whole curve"
-        )
+        words = f"Both runs against epsilon, {under}. Dots: worst case; rings: certified; lines: assessments over an epsilon grid"
         scene = lines(
             [*keys, *(replace(one, named=False) for one in drawn)],
             f"epsilon ({under})",
@@ -200,12 +198,12 @@ def _flips(pair: Pair, first: str, second: str) -> Iterator[Block]:
 
 def _clean(artifacts: Artifacts, i: int) -> Picture:
     names = artifacts.class_names
-    target, said = (class_name(names, int(artifacts.tensor(key)[i])) for key in ("targets", "clean_predictions"))
-    words = target if target == said else f"{target}, taken for {said}"
+    label, predicted = (class_name(names, int(artifacts.tensor(key)[i])) for key in ("targets", "clean_predictions"))
+    words = label if label == predicted else f"{label}, predicted {predicted}"
     return picture(artifacts.tensor("clean_inputs")[i], f"{artifacts.sample_names[i]}, clean: {words}", words)
 
 
-def _perturbed(artifacts: Artifacts, i: int, label: str) -> Picture | None:
+def _perturbed(artifacts: Artifacts, i: int, run: str) -> Picture | None:
     images, answers = artifacts.data.get("perturbed_inputs"), artifacts.data.get("perturbed_predictions")
     verdict = Verdict(int(artifacts.tensor("verdicts")[i])).label.replace("_", " ")
     if (
@@ -214,6 +212,6 @@ def _perturbed(artifacts: Artifacts, i: int, label: str) -> Picture | None:
         and bool(images[i].isfinite().all())
         and int(answers[i]) >= 0
     ):
-        said = class_name(artifacts.class_names, int(answers[i]))
-        return picture(images[i], f"{artifacts.sample_names[i]}, {label}: {said}, {verdict}", said)
+        predicted = class_name(artifacts.class_names, int(answers[i]))
+        return picture(images[i], f"{artifacts.sample_names[i]}, {run}: {predicted}, {verdict}", predicted)
     return None

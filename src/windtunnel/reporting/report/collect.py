@@ -241,7 +241,7 @@ def _checks(directory: Path, problems: list[str]) -> tuple[FindingRecord, ...] |
         )
         return None
     if found is None:
-        problems.append("No sanity checks ran: nothing here vouches for the evaluation itself.")
+        problems.append("No sanity checks ran: the evaluation itself is not checked.")
         return None
     return found.checks
 

@@ -3,11 +3,11 @@
 GLOSSARY: tuple[tuple[str, str], ...] = (
     (
         "adversarial accuracy",
-        "share of all samples that are still classified as their target after an attack (Carlini et al. 2019)",
+        "share of all samples that are still classified as their label after an attack (Carlini et al. 2019)",
     ),
     (
         "attack success rate",
-        "share of the samples classified correctly at first that an attack turned, within the budget",
+        "share of the correctly classified samples that an attack broke within the budget",
     ),
     ("budget", "the perturbations that count: all within epsilon of the clean input under a norm, on [0, 1] pixels"),
     ("calibration error (ECE)", "mean gap between confidence and accuracy over bins of confidence (Guo et al. 2017)"),
@@ -20,7 +20,7 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("interval", "95 % confidence: Wilson's for rates, Clopper-Pearson's for certified claims"),
     (
         "latent-space metrics",
-        "how a classifier holds where a generative model moves along the data: accuracy on generated (LGA) and reconstructed "
+        "robustness to changes along the data manifold of a generative model: accuracy on generated (LGA) and reconstructed "
         "images (LRA), under latent noise (LLNA), the smallest class-changing change of a code (LLAR), its mean (LAGS, LARS), "
         "the share without one within a radius (LAGA, LARA) (Buzhinsky et al. 2021)",
     ),

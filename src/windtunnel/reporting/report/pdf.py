@@ -268,7 +268,7 @@ def _samples(samples: Samples) -> Iterator[Flowable]:
     if more:
         words = f"The first {len(rows)} samples; {more} more are in the HTML and in robustness_data.pt"
         yield Paragraph(words, BODY)
-    header = ("sample", "target", "status", "by", "distance")
+    header = ("sample", "label", "status", "by", "distance")
     texts = [_in_short(row) for row in rows]
     widths = [max([stringWidth(t, FONT, 6.4) for t in column] + [stringWidth(head, BOLD, 6.4)]) + 6
               for head, column in zip(header, zip(*texts, strict=True), strict=True)]  # fmt: skip

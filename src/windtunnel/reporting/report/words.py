@@ -48,9 +48,9 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def answer_name(names: list[str], index: int) -> str:
+def prediction_name(names: list[str], index: int) -> str:
     """Return the name of a predicted class; -1 stands for logits that are not finite."""
-    return class_name(names, index) if index >= 0 else "an answer that is not finite"
+    return class_name(names, index) if index >= 0 else "a prediction that is not finite"
 
 
 def region(artifacts: Artifacts) -> Region:

@@ -42,7 +42,9 @@ def _left(mine: Sequence[Artifacts]) -> Chart | None:
     clean = number(mine[0].metrics, "clean_accuracy")
     reference = (clean, f"clean {clean:.1%}") if "clean_accuracy" in mine[0].metrics else None
     alt = "; ".join(f"{r.label}: {r.value:.1%}" for r in rows)
-    return Chart(bars(rows, "accuracy left, 95 % intervals", alt, reference, width=HALF), "What each attack left")
+    return Chart(
+        bars(rows, "accuracy under attack, 95 % intervals", alt, reference, width=HALF), "What each attack left"
+    )
 
 
 def _classes(found: Found) -> Iterator[Chart]:

@@ -45,4 +45,4 @@ def _reach(a: Artifacts) -> Chart | None:
     line = (epsilon, "budget") if 0 < epsilon <= top else None
     alt = f"Certified radius of {len(verified)} samples, sorted: median {median(verified.tolist()) or 0:.3g}."
     scene = ranks(curves, f"epsilon ({where.norm})", alt, top or 1.0, horizontal=line)
-    return Chart(scene, f"{a.name}: how far certificates and examples reach, over the samples")
+    return Chart(scene, f"{a.name}: certified radii and distances of adversarial examples, over the samples")

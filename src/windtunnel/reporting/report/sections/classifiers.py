@@ -28,7 +28,9 @@ def classifier_tables(artifacts: Artifacts) -> Iterator[Table]:
     if not rows:
         return
     yield _table(f"Classifiers of {artifacts.name}: accuracies and frequencies", rows, _SHARES, _share)
-    yield _table(f"Classifiers of {artifacts.name}: how distant their nearest examples are", rows, _SIZES, _size)
+    yield _table(
+        f"Classifiers of {artifacts.name}: distances of their nearest adversarial examples", rows, _SIZES, _size
+    )
     if lines := table(tuple[Correlation, ...], artifacts.metrics, "correlations"):
         cells = [
             (_words(line.x), _words(line.y), str(line.n), _coefficient(line.of_pearson), _coefficient(line.of_spearman))

@@ -1,4 +1,4 @@
-"""The model without any change: accuracy, calibration, confusion."""
+"""Describe the model on clean inputs: accuracy, calibration, confusion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windtunnel.reporting.report.model import Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import assessment_section, caveat_blocks, essential_blocks
 from windtunnel.reporting.report.words import number, percent
 
-CLEAN = "How good is it without any change?"
+CLEAN = "How accurate is it on clean inputs?"
 
 
 def clean_section(clean: Artifacts, found: Found, options: Options) -> Section:
@@ -22,14 +22,14 @@ def clean_section(clean: Artifacts, found: Found, options: Options) -> Section:
     for words, key, form in (
         ("negative log-likelihood", "nll", "{:.4f} nats"),
         ("expected calibration error", "ece", "{:.4f}"),
-        ("the same in bins of equal size", "adaptive_ece", "{:.4f}"),
+        ("adaptive ECE", "adaptive_ece", "{:.4f}"),
         ("Brier score", "brier", "{:.4f}"),
         ("mean confidence", "mean_confidence", "{:.1%}"),
     ):
         if key in metrics:
             cells.append((words, form.format(number(metrics, key))))
     header, row = zip(*cells, strict=True)
-    table = Table("The model on its samples as they are", header, (row,))
+    table = Table("The model on its clean samples", header, (row,))
     explained = Text("Expected calibration error: the mean gap between confidence and accuracy; 0 is perfect.")
     blocks = (*caveat_blocks(clean), table, explained, *essential_blocks(clean, found))
     return Section(CLEAN, blocks, (guarded("clean", partial(assessment_section, clean, found, options)),))

@@ -91,18 +91,20 @@ def _overview(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:
          *(show(c, a, found.confidence.get(a.name)) for c in columns))
         for a in sorted(mine, key=partial(_place, found))
     )  # fmt: skip
-    yield Table("The assessments, those of one budget together", header, rows)
+    yield Table("The assessments, grouped by budget", header, rows)
     if means := [c.means for c in columns if c.means]:
         yield Text("; ".join(means) + ".")
     further = dict.fromkeys(column for one in said for column in one.beside)
     if beside := [c for c in further if any(c.metric in a.metrics for a in mine)]:
         cells = tuple((a.name, *(show(c, a) for c in beside)) for a in mine)
-        words = "What these numbers rest on, and their conventional counterparts"
+        words = "Samples, cost and the conventional rates behind these numbers"
         yield Table(words, ("assessment", *(c.words for c in beside)), cells)
         yield Text("; ".join(c.means for c in beside if c.means) + ".")
     if any(c.metric == COST for c in columns):
-        yield Text("Cost: forward + backward passes of the model for a sample, or queries of a success. Confidence when wrong: the "
-                   "median softmax of the wrong answer over the samples broken.")  # fmt: skip
+        yield Text(
+            "Cost: forward + backward passes of the model for a sample, or queries per successful attack. Confidence when "
+            "wrong: the median softmax of the wrong class over the broken samples."
+        )
 
 
 def _place(found: Found, artifacts: Artifacts) -> int:
@@ -114,5 +116,5 @@ def _place(found: Found, artifacts: Artifacts) -> int:
 
 def _algorithm(artifacts: Artifacts) -> str:
     ran = artifacts.metadata
-    seen = {ThreatModel.BLACK_BOX_SCORE: ", sees scores", ThreatModel.BLACK_BOX_DECISION: ", sees answers"}
+    seen = {ThreatModel.BLACK_BOX_SCORE: ", sees scores", ThreatModel.BLACK_BOX_DECISION: ", sees predictions"}
     return f"{ran.library} {ran.algorithm}{seen.get(ran.semantics.threat_model, '')}"

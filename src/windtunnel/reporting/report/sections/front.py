@@ -18,7 +18,15 @@ from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
 from windtunnel.reporting.report.sections.statement import hard_failures, layers, statement
 from windtunnel.reporting.report.sections.threat import threat_blocks
-from windtunnel.reporting.report.words import answer_name, bracket, class_name, listed, mean_over, region, region_words
+from windtunnel.reporting.report.words import (
+    bracket,
+    class_name,
+    listed,
+    mean_over,
+    prediction_name,
+    region,
+    region_words,
+)
 
 FINDINGS = 5
 Candidate = tuple[str, Artifacts | None]
@@ -30,9 +38,7 @@ def front(found: Found) -> Front:
     return Front(
         subtitle=_subtitle(found),
         facts=tuple(_facts(found)),
-        alarms=tuple(
-            Finding("invalid", f"This number must not be believed: {line}") for line in hard_failures(summary)
-        ),
+        alarms=tuple(Finding("invalid", f"This number is not valid: {line}") for line in hard_failures(summary)),
         statement=statement(summary, len(found.assessments)),
         gate=gate_line(found.gate),
         sanity=sanity_line(found.checks),
@@ -78,7 +84,7 @@ def _tiles(summary: Artifacts | None) -> Iterator[Tile]:
     attacked = f"of the {layer.n_attacked} attacked of {layer.n}, not broken" if partial else "not broken"
     verified = f"of the same {layer.n_attacked}; {layer.certified_all} of all" if partial else "verified"
     for label, found, meaning, role in (
-        ("clean accuracy", rate(summary.metrics, "clean_accuracy"), "right without any change", "clean"),
+        ("clean accuracy", rate(summary.metrics, "clean_accuracy"), "correct on clean inputs", "clean"),
         ("worst-case accuracy", layer.worst_case, f"{attacked} at {where}", "broken"),
         ("certified accuracy", layer.certified, f"{verified} at {where}", "certified"),
     ):
@@ -160,11 +166,11 @@ def _strongest(found: Found, layer: Layer) -> Iterator[Candidate]:
             yield f"At {layer.budget} no adversarial example was found: {count}.", worst
             return
         sure = found.confidence.get(worst.name)
-        confident = f", at a median confidence of {sure:.1%} in the wrong answer" if sure is not None else ""
+        confident = f", with a median confidence of {sure:.1%} in the wrong class" if sure is not None else ""
         broken, right = _turned(worst)
         yield (
-            f"The strongest single attack at {layer.budget} is {worst.name} ({worst.metadata.algorithm}): it turns "
-            f"{number(worst.metrics, 'attack_success_rate'):.1%} of the answers that were right at first ({broken} of {right}){confident}.",
+            f"The strongest single attack at {layer.budget} is {worst.name} ({worst.metadata.algorithm}): it breaks "
+            f"{number(worst.metrics, 'attack_success_rate'):.1%} of the correctly classified samples ({broken} of {right}){confident}.",
             worst,
         )
 
@@ -180,11 +186,12 @@ def _nearest(found: Found, layer: Layer) -> Iterator[Candidate]:
         return
     i = int(distances.masked_fill(~broken, float("inf")).argmin())
     names, order = summary.class_names, _assessments_of(summary)
+    label, prediction = class_name(names, int(summary.tensor("targets")[i])), prediction_name(names, int(answers[i]))
     by = order[int(summary.tensor("worst_by")[i])] if 0 <= int(summary.tensor("worst_by")[i]) < len(order) else ""
     yield (
-        f"The smallest change known turns {summary.sample_names[i]} from {class_name(names, int(summary.tensor('targets')[i]))} to "
-        f"{answer_name(names, int(answers[i]))} at {layer.norm} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median "
-        f"over the {int(broken.sum())} broken samples is {median(distances[broken].tolist()) or 0:.2g}.",
+        f"The smallest known adversarial perturbation changes {summary.sample_names[i]} from {label} to {prediction} at "
+        f"{layer.norm} {float(distances[i]):.2g}{f', found by {by}' if by else ''}; the median over the "
+        f"{int(broken.sum())} broken samples is {median(distances[broken].tolist()) or 0:.2g}.",
         None,
     )
 
@@ -208,8 +215,8 @@ def _elsewhere(found: Found, layer: Layer) -> Iterator[Candidate]:
             )
             return
         yield (
-            f"Under {region_words(worst)} {worst.name} ({worst.metadata.algorithm}) turns "
-            f"{number(worst.metrics, 'attack_success_rate'):.1%} of them ({broken} of {right}).",
+            f"Under {region_words(worst)} {worst.name} ({worst.metadata.algorithm}) breaks "
+            f"{number(worst.metrics, 'attack_success_rate'):.1%} of the correctly classified samples ({broken} of {right}).",
             worst,
         )
 
@@ -219,13 +226,13 @@ def _counted(found: Found) -> Iterator[Candidate]:
     mine = [a for a in _attacks(found) if "queries_total" in a.metrics]
     if mine and not any("queries_succ_median" in a.metrics for a in mine):
         spent = sum(number(a.metrics, "queries_total") for a in mine)
-        yield f"Without seeing inside, no adversarial example was found in {spent:.0f} queries.", mine[0]
+        yield f"Black-box attacks found no adversarial example in {spent:.0f} queries.", mine[0]
     elif mine:
         worst = max(mine, key=lambda a: number(a.metrics, "attack_success_rate"))
         broken, right = _turned(worst)
-        bound = "" if region(worst).epsilon is not None else ", with no bound on the change"
+        bound = "" if region(worst).epsilon is not None else ", with no limit on the perturbation"
         yield (
-            f"Without seeing inside, {worst.name} turns {broken} of {right} answers with a median of "
+            f"The black-box attack {worst.name} breaks {broken} of {right} samples with a median of "
             f"{number(worst.metrics, 'queries_succ_median'):.0f} queries{bound}.",
             worst,
         )
@@ -237,7 +244,7 @@ def _half(found: Found) -> Iterator[Candidate]:
         a = min(swept, key=lambda a: number(a.metrics, "median_critical_epsilon"))
         where = region(a).norm
         yield (
-            f"Half of the samples are turned by {where} {number(a.metrics, 'median_critical_epsilon'):.3g} ({a.name}).",
+            f"Half of the samples are broken at {where} {number(a.metrics, 'median_critical_epsilon'):.3g} ({a.name}).",
             a,
         )
 
@@ -248,7 +255,7 @@ def _worst_corruption(suite: Artifacts) -> str:
     clean, low = number(m, "clean_accuracy"), number(m, "worst_corruption_accuracy")
     over = f" ({mean_over(suite)})" if mean_over(suite) else ""
     words = (
-        f"Under {m['worst_corruption']}, the worst corruption of {suite.name}, accuracy falls from {clean:.1%} to {low:.1%}{over}, "
+        f"The most harmful corruption of {suite.name} is {m['worst_corruption']}: accuracy falls from {clean:.1%} to {low:.1%}{over}, "
         f"on {len(suite.sample_names)} samples"
     )
     if len(pairs) > 1 and "accuracy_by_pair" in m:

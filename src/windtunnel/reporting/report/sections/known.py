@@ -23,7 +23,7 @@ def budgets_table(found: Found) -> Table:
         for layer in layers(found.summary)
     )  # fmt: skip
     header = ("budget", "certified", "worst case", "n", *(state.words for state in ROLES), "set by")
-    title = "What is known at each budget: both ends over the n attacked samples, and the states of all samples"
+    title = "Both bounds of robust accuracy at each budget, over the n attacked samples, and the states of all samples"
     return Table(title, header, rows)
 
 
@@ -31,4 +31,4 @@ def known_against_epsilon(found: Found) -> Iterator[Block]:
     """Per norm, what is known against epsilon: attacked from above, certified from below, and the ends of the sandwich."""
     n = len(found.base.sample_names) if found.base else 0
     for norm, chart in security_charts(found.curves, layers(found.summary), n):
-        yield Chart(chart, f"What is known against epsilon, {norm}")
+        yield Chart(chart, f"Robust accuracy against epsilon, {norm}")

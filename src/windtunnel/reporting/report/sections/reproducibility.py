@@ -27,9 +27,9 @@ _OF_MODEL = (
 )
 _ORIGIN = ("seed", "device", "python", "threads_deterministic", "model_source", "dataset_digest", "model_digest")
 _RANDOMNESS = {
-    "deterministic": "none: equal whatever the seed",
-    "global_rng": "a global stream, seeded per batch and put back",
-    "self_seeded": "a seed of its own, passed by us",
+    "deterministic": "deterministic: no seed",
+    "global_rng": "global generator, seeded per batch and restored",
+    "self_seeded": "own seed, passed in the call",
 }
 
 
@@ -38,7 +38,7 @@ def reproducibility_section(found: Found) -> Section:
     return Section(
         REPRODUCE,
         tuple(_blocks(found)),
-        (Section("What ran, and what a second run gives", tuple(_runs(found)), detail=True),),
+        (Section("What ran, and how it repeats", tuple(_runs(found)), detail=True),),
     )
 
 
@@ -80,9 +80,9 @@ def _again(artifacts: Artifacts, device: str) -> tuple[str, str]:
         exceptions.append("measured run times differ")
         timeouts = int(number(artifacts.metrics, "timeouts"))
         exceptions.append(
-            f"{timeouts} samples ran out of time: a faster machine may decide them"
+            f"{timeouts} samples timed out: a faster machine may decide them"
             if timeouts
-            else "verdicts are equal, since none ran out of time"
+            else "verdicts are equal: no sample timed out"
         )
     if device != "cpu":
         exceptions.append(f"sums on {device} may be rounded in another order")

@@ -1,4 +1,4 @@
-"""Should these numbers be believed? The checks by group, and the gate's decision."""
+"""Show if the numbers can be trusted: the checks by group, and the gate's decision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windtunnel.evaluation.gate.table import NO_CONDITION, SIGN
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.reporting.report.words import listed, short
 
-SANITY = "Should I believe these numbers?"
+SANITY = "Can I trust these numbers?"
 _ORDER = ("fail", "warn", "not_run", "pass", "not_applicable")
 _MARK = {"fail": "✗ ", "warn": "! ", "pass": "✓ "}
 _GROUPS = {
@@ -26,7 +26,7 @@ _GROUPS = {
 _DECISIONS: dict[Decision, tuple[Severity, str]] = {
     Decision.PASSED: ("info", "The model meets every condition of the gate."),
     Decision.FAILED: ("warning", "The model does not meet every condition of the gate."),
-    Decision.UNSOUND: ("invalid", "The evaluation is not sound, so the gate says nothing about the model."),
+    Decision.UNSOUND: ("invalid", "The evaluation is not sound, so the gate does not judge the model."),
 }
 
 
@@ -47,7 +47,7 @@ def warnings_of(checks: tuple[FindingRecord, ...] | None) -> list[str]:
 def sanity_line(checks: tuple[FindingRecord, ...] | None) -> Finding:
     """All checks in one line, for page one."""
     if checks is None:
-        return Finding("warning", "Sanity: no checks ran, so nothing vouches for the evaluation itself.")
+        return Finding("warning", "Sanity: no checks ran, so the evaluation itself is not checked.")
     flagged = [row for row in checks if is_flagged(row)]
     named = ", ".join(f"{row.id} {row.title[:1].lower()}{row.title[1:]}" for row in flagged)
     hard = any(row.severity is Level.HARD for row in flagged)
@@ -60,7 +60,7 @@ def sanity_section(checks: tuple[FindingRecord, ...], found_gate: GateResult | N
     blocks: list[Block] = [
         Text(
             f"{len(checks)} checks: {in_words(counts(checks))}. Passing them is necessary, not sufficient: a number that passes "
-            "every check may still be too good, and a check that was not run says nothing."
+            "every check may still be too high, and a check that did not run is no evidence."
         )
     ]
     flagged = tuple(row for row in checks if row.flagged)
@@ -147,11 +147,11 @@ def gate_line(gate: GateResult | None) -> Finding:
 def _decision(gate: GateResult) -> tuple[Severity, str]:
     """Return the colour and the sentence of a decision; grey where no condition is set or none applies."""
     if gate.is_empty:
-        return "none", f"{NO_CONDITION.capitalize()}: it says nothing about the model."
+        return "none", f"{NO_CONDITION.capitalize()}: the gate does not judge the model."
     if all(row.status is ConditionStatus.NOT_APPLICABLE for row in gate.conditions):
-        return "none", "No condition applies: it says nothing about the model."
+        return "none", "No condition applies: the gate does not judge the model."
     if gate.decision is Decision.UNSOUND and not gate.hard_failures:
-        return "invalid", "The run has no estimate of a number that a condition is about."
+        return "invalid", "The run has no unbiased estimate of a metric that a condition uses."
     if (
         any(row.status is ConditionStatus.NOT_APPLICABLE for row in gate.conditions)
         and gate.decision is Decision.PASSED

@@ -21,7 +21,7 @@ from windtunnel.reporting.report.pictures import LARGE, Pictures
 from windtunnel.reporting.report.words import class_name, region
 
 ACROSS = 7  # pictures beside each other on a page
-_MAP_WORDS = f"change: {WORDS}, one scale per sample"
+_MAP_WORDS = f"perturbation: {WORDS}, one scale per sample"
 
 
 def side_by_side_blocks(found: Found, options: Options) -> list[Block]:
@@ -30,8 +30,8 @@ def side_by_side_blocks(found: Found, options: Options) -> list[Block]:
     if pictures is None or not shown or (options.figure_scope == "per_assessor" and options.layout == "full"):
         return []
     words = Text(
-        "The samples broken with the smallest change, each of another class. Under a picture: its target and the answer under the "
-        "change; under a change: its size in the attack's own norm."
+        "The samples broken with the smallest perturbation, each of another class. Below an image: its label and the "
+        "prediction under perturbation; below a perturbation: its size in the norm of the attack."
     )
     if options.figure_scope == "per_assessor":
         return [words, _clean_grid(found, pictures)]
@@ -87,12 +87,12 @@ def _sample_grids(found: Found, pictures: Pictures, i: int, repeat_clean: bool) 
         maps: Sequence[Picture | None] = [_map(a, pictures, i, scale) for a in part]
         caption = f"{pictures.names[i]}; {_MAP_WORDS}"
         if repeat_clean:
-            rows = (("clean", (clean,) * len(part)), ("perturbed", tuple(images)), ("change", tuple(maps)))
+            rows = (("clean", (clean,) * len(part)), ("perturbed", tuple(images)), ("perturbation", tuple(maps)))
             grids.append(PictureGrid(caption, header, rows))
         else:
             first = clean if start == 0 else None
             grids.append(
-                PictureGrid(caption, ("clean", *header), (("image", (first, *images)), ("change", (None, *maps))))
+                PictureGrid(caption, ("clean", *header), (("image", (first, *images)), ("perturbation", (None, *maps))))
             )
     return grids
 
@@ -106,10 +106,10 @@ def _scale(pictures: Pictures, i: int) -> float:
 def _clean(found: Found, pictures: Pictures, i: int) -> Picture:
     base = found.base
     assert base is not None  # pictures were planned on it
-    target, answer = (
+    label, prediction = (
         class_name(base.class_names, int(base.tensor(key)[i])) for key in ("targets", "clean_predictions")
     )
-    words = target if target == answer else f"{target}, taken for {answer}"
+    words = label if label == prediction else f"{label}, predicted {prediction}"
     return Picture(png_of(pictures.clean[i], LARGE), f"{pictures.names[i]}, clean", words)
 
 
@@ -122,9 +122,9 @@ def _perturbed(artifacts: Artifacts, pictures: Pictures, i: int) -> Picture | No
     if image is None:
         return None
     row, classes = _row(artifacts, pictures.names[i]), artifacts.class_names
-    target = class_name(classes, int(artifacts.tensor("targets")[row]))
-    answer = class_name(classes, int(artifacts.tensor("perturbed_predictions")[row]))
-    words = f"{target} → {answer}" if answer != target else f"stays {target}"
+    label = class_name(classes, int(artifacts.tensor("targets")[row]))
+    prediction = class_name(classes, int(artifacts.tensor("perturbed_predictions")[row]))
+    words = f"{label} → {prediction}" if prediction != label else f"remains {label}"
     return Picture(png_of(image, LARGE), f"{pictures.names[i]} under {artifacts.name}: {words}", words)
 
 
@@ -137,6 +137,6 @@ def _map(artifacts: Artifacts, pictures: Pictures, i: int, scale: float) -> Pict
     words = f"{region(artifacts).norm or ''} {distance:.3g}" if distance == distance else ""
     return Picture(
         map_png(signed_map(image - pictures.clean[i]), scale, LARGE),
-        f"change of {pictures.names[i]} by {artifacts.name}",
+        f"perturbation of {pictures.names[i]} by {artifacts.name}",
         words,
     )

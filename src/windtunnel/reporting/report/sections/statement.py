@@ -30,7 +30,7 @@ def statement(summary: Artifacts | None, assessments: int = 0) -> str:
     """The sentences of page one. `assessments`: how many there are, for a run that has no summary of them."""
     if summary is None:
         missing = f"There is no summary of the {assessments} assessments" if assessments else "Nothing was assessed"
-        return f"{missing}: nothing can be said about this model."
+        return f"{missing}, so nothing is known about this model."
     layer, failures = layers(summary)[0], hard_failures(summary)
     if failures:
         return _invalid(failures)
@@ -47,22 +47,22 @@ def _invalid(failures: Sequence[str]) -> str:
         what = f"The evaluation contradicts itself: {samples} both verified and broken."
     else:
         what = f"The evaluation fails {count}."
-    return f"{what} Until that is resolved, none of its numbers says anything about the model."
+    return f"{what} Until this is resolved, its numbers are not valid."
 
 
 def _one_sample(summary: Artifacts, layer: Layer) -> str:
     start = "Only one sample was assessed, so there are no shares to report:"
     if not number(summary.metrics, "clean_accuracy"):
-        return f"{start} it is misclassified without any change."
+        return f"{start} it is misclassified on the clean input."
     if not (layer.worst_case or layer.certified):
-        return f"{start} it is classified correctly without any change; nothing was tried within {layer.budget}."
+        return f"{start} its clean input is classified correctly; nothing was attacked or verified at {layer.budget}."
     if layer.worst_case and not layer.worst_case.value:
-        what = f"is misclassified under a change within {layer.budget} that was found"
+        what = f"an attack breaks it at {layer.budget}"
     elif layer.certified and layer.certified.value:
-        what = f"is verified to stay so under every change within {layer.budget}"
+        what = f"it is verified at {layer.budget}"
     else:
-        what = f"was not broken within {layer.budget}, which proves nothing"
-    return f"{start} it is classified correctly without any change, and {what}."
+        what = f"no attack broke it at {layer.budget}, which is no proof"
+    return f"{start} its clean input is classified correctly, and {what}."
 
 
 def _labelled(summary: Artifacts) -> bool:
@@ -71,58 +71,48 @@ def _labelled(summary: Artifacts) -> bool:
 
 def _clean(summary: Artifacts, layer: Layer) -> str:
     if not _labelled(summary):
-        return f"There are no labels, so the model's own answers on {layer.n} samples are taken as correct."
-    return f"Without any change the model is right on {number(summary.metrics, 'clean_accuracy'):.1%} of {layer.n} samples."
+        return f"There are no labels, so the model's clean predictions on {layer.n} samples serve as labels."
+    return f"Clean accuracy is {number(summary.metrics, 'clean_accuracy'):.1%} on {layer.n} samples."
+
+
+def _measure(summary: Artifacts) -> str:
+    return "robust accuracy" if _labelled(summary) else "the share of unchanged predictions"
 
 
 def _within(summary: Artifacts, layer: Layer) -> str:
-    """What is known at the global budget."""
-    where, right = (
-        f"Under every change within {layer.budget}",
-        "keeps its answer" if not _labelled(summary) else "stays right",
-    )
-    attacked, verified = layer.worst_case, layer.certified
+    """Return what is known at the global budget."""
+    at, attacked, verified = f"At {layer.budget} {_measure(summary)} is", layer.worst_case, layer.certified
     worst, low = attacked.value if attacked else 0.0, verified.value if verified else 0.0
     limits = bracket(attacked.limits) if attacked else ""
     if attacked and layer.n_attacked < layer.n:
-        return _partly(layer, right)
+        return _partly(layer, _measure(summary))
     if not attacked and not verified:
-        return f"Nothing was attacked and nothing was verified within {layer.budget}: its robustness is not known."
+        return f"{at} unknown: nothing was attacked or verified."
     if attacked and worst == 0:
-        return f"Within {layer.budget} it {right} on none: every sample is misclassified or has a known adversarial example{limits}."
+        return f"{at} 0.0%{limits}: every sample is misclassified or has a known adversarial example."
     if not verified:
-        return (
-            f"{where} it {right} on at most {worst:.1%}{limits}: the others are broken or misclassified. Nothing was verified, so "
-            f"the true share may be as low as 0%."
-        )
+        return f"{at} at most {worst:.1%}{limits} (survived every attack). Nothing was verified, so it may be as low as 0%."
     if not attacked:
-        return (
-            f"{where} it {right} on at least {verified}, which is verified. No attack ran "
-            f"at this budget, so what holds of the others is not known."
-        )
+        return f"{at} at least {verified} (verified). No attack ran at this budget, so the other samples are undecided."
     if low == worst:
-        return (
-            f"{where} it {right} on {worst:.1%}{limits}: each of these is verified, and each of the others is broken or misclassified. "
-            f"Nothing is left open at this budget."
-        )
+        return f"{at} {worst:.1%}{limits}: every sample is verified, broken or misclassified."
     return (
-        f"{where} it {right} on at least {low:.1%}, which is verified, and on at most {worst:.1%}, which no attack that ran broke; "
-        f"{worst - low:.1%} of the samples are open."
+        f"{at} between {low:.1%} (verified) and {worst:.1%} (survived every attack); "
+        f"{worst - low:.1%} of the samples are undecided."
     )
 
 
-def _partly(layer: Layer, right: str) -> str:
-    """State what is known where the attacks of the global budget drew some of the samples."""
+def _partly(layer: Layer, measure: str) -> str:
+    """Return what is known where the attacks of the global budget drew some of the samples."""
     assert layer.worst_case is not None
     worst, verified = layer.worst_case, layer.certified
-    first = " These are the first samples, so that this is no estimate for all." if layer.only_first else ""
-    sentence = (
-        f"{layer.n_attacked} of {layer.n} samples were attacked within {layer.budget}: it {right} on at most {worst} of these."
-        f"{first}"
-    )
-    sentence += f" Of the same samples {verified} are verified." if verified else " Nothing was verified."
+    first = " They are the first samples, so this is no unbiased estimate." if layer.only_first else ""
+    certified = f"{verified} of them are verified." if verified else "Nothing was verified."
     low, high = layer.certified_all.value if layer.certified_all else 0.0, layer.robust_accuracy_at_most
-    return f"{sentence} Of all {layer.n} it {right} on at least {low:.1%} and at most {high or 0:.1%}."
+    return (
+        f"{layer.n_attacked} of {layer.n} samples were attacked at {layer.budget}: {measure} of these is at most {worst}.{first} "
+        f"{certified} Over all {layer.n} samples it is between {low:.1%} and {high or 0:.1%}."
+    )
 
 
 def _other_budgets(summary: Artifacts) -> str:
@@ -140,6 +130,6 @@ def _clause(layer: Layer) -> str:
     elif worst:
         share = f"at most {worst.value:.1%}" if worst.value else "none"
     else:
-        share = f"at least {low.value:.1%}" if low else "nothing is known"
+        share = f"at least {low.value:.1%}" if low else "unknown"
     part = f" of the {layer.n_attacked} attacked" if 0 < layer.n_attacked < layer.n else ""
     return f"{share}{part} at {layer.budget}"

@@ -18,13 +18,13 @@ from windtunnel.core.sandwich import Layer
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import answer_name, class_name, listed, region
+from windtunnel.reporting.report.words import class_name, listed, prediction_name, region
 
 SAMPLES = 3
 _SEES = {
     "white_box": "the model's weights and gradients",
-    "black_box_score": "the scores of the model alone",
-    "black_box_decision": "the answers of the model alone",
+    "black_box_score": "only the scores of the model",
+    "black_box_decision": "only the predicted class",
 }
 
 
@@ -61,7 +61,7 @@ def allowed(norm: Norm, epsilon: float, values: int = 0) -> str:
         return f"may change the pixels by {size} in all (root of the sum of squares{each})"
     if norm == Norm.L1:
         return f"may change the pixels by {size} in all (sum of the absolute changes)"
-    return f"may change {size} values as it likes" if norm == Norm.L0 else f"may change a sample by {size} under {norm}"
+    return f"may change {size} values arbitrarily" if norm == Norm.L0 else f"may change a sample by {size} under {norm}"
 
 
 def _adversaries(assessments: Sequence[Artifacts], layer: Layer) -> str:
@@ -75,7 +75,7 @@ def _adversaries(assessments: Sequence[Artifacts], layer: Layer) -> str:
     }
     parts = [f"{_who(who)} {'see' if len(who) > 1 else 'sees'} {_SEES[kind]}" for kind, who in names.items()]
     targeted = any(a.metadata.semantics.objective is Objective.TARGETED for a in mine)
-    aim = "Some attacks want a chosen wrong answer." if targeted else "Any wrong answer is a success."
+    aim = "Some attacks aim at a chosen target class." if targeted else "Any wrong class is a success."
     return f"At this budget: {'; '.join(parts)}. {aim}" if parts else aim
 
 
@@ -91,32 +91,32 @@ def _size(found: Found, layer: Layer) -> PictureGrid | None:
     header: list[str] = []
     cells: list[Picture | None] = []
     for i in pictures.chosen[:SAMPLES]:
-        clean, target = pictures.clean[i], class_name(names, int(targets[i]))
+        clean, label = pictures.clean[i], class_name(names, int(targets[i]))
         header += ["clean", "random", "nearest"]
         shifted = random_change(clean, layer.norm, layer.epsilon)
-        cells.append(picture(clean, f"{pictures.names[i]}, clean", target))
+        cells.append(picture(clean, f"{pictures.names[i]}, clean", label))
         cells.append(
-            picture(shifted, f"{pictures.names[i]} with a random change of the size of {layer.budget}", layer.budget)
+            picture(shifted, f"{pictures.names[i]} with a random perturbation of size {layer.budget}", layer.budget)
         )
-        cells.append(_nearest(found, base, i, target))
+        cells.append(_nearest(found, base, i, label))
     caption = (
-        f"What {layer.budget} looks like on three of the samples: clean, with a random change of the full size, and the nearest known "
-        "adversarial example with its answer and distance"
+        f"What {layer.budget} looks like on three of the samples: clean, with a random perturbation of full size, and the nearest known "
+        "adversarial example with its predicted class and distance"
         f"{'' if any(cells[2::3]) else '; none was found of these'}."
     )
     return PictureGrid(caption, tuple(header), (("", tuple(cells)),), small=True)
 
 
-def _nearest(found: Found, base: Artifacts, i: int, target: str) -> Picture | None:
+def _nearest(found: Found, base: Artifacts, i: int, label: str) -> Picture | None:
     pictures = found.pictures
     image = pictures.nearest.get(i) if pictures else None
-    answers, distances = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
-    if pictures is None or image is None or not isinstance(answers, Tensor) or not isinstance(distances, Tensor):
+    predictions, distances = base.data.get("perturbed_predictions"), base.data.get("perturbation_distance")
+    if pictures is None or image is None or not isinstance(predictions, Tensor) or not isinstance(distances, Tensor):
         return None
     states = states_of(base.data, base.tensor("clean_predictions"), base.tensor("targets"))
     if states[i] != SampleState.BROKEN.code:
         return None  # what stands there is the clean image
-    words = f"{target} → {answer_name(base.class_names, int(answers[i]))}, {float(distances[i]):.2g}"
+    words = f"{label} → {prediction_name(base.class_names, int(predictions[i]))}, {float(distances[i]):.2g}"
     return picture(image, f"nearest known example of {pictures.names[i]}: {words}", words)
 
 

@@ -134,7 +134,7 @@ if (byId("sample-data")) {
   function detail() {
     const row = shown[open], [name, target, clean, status, by, distance] = row.cells;
     byId("detail-name").textContent = name;
-    byId("detail-status").textContent = `Target ${target}, clean answer ${clean}. ` + (status ? `Status: ${status}` : "") + (by ? ` by ${by}` : "") + (distance ? ` at distance ${distance}` : "") + ".";
+    byId("detail-status").textContent = `Label ${target}, clean prediction ${clean}. ` + (status ? `Status: ${status}` : "") + (by ? ` by ${by}` : "") + (distance ? ` at distance ${distance}` : "") + ".";
     const first = element("tr"), cell = element("td"), thumb = thumbnail(-1, row.index, 64);
     if (thumb) cell.append(thumb);
     first.append(cell, ...["clean", "", clean === target ? "correct" : "misclassified", clean, "", ""].map((t) => element("td", t)));

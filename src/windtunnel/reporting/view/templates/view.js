@@ -205,7 +205,7 @@ async function open(k) {
   await Promise.all(core.sources.map((_, s) => load(s)));
   if (at !== k) return;
   byId("detail-name").textContent = core.names[i];
-  byId("detail-words").textContent = `Target ${className(core.targets[i])}, clean answer ${className(core.clean[i])}. ` + core.runs.map((run, r) => `${core.runs.length > 1 ? `${run}: ` : ""}${core.status_names[core.statuses[r][i]]}`).join("; ");
+  byId("detail-words").textContent = `Label ${className(core.targets[i])}, clean prediction ${className(core.clean[i])}. ` + core.runs.map((run, r) => `${core.runs.length > 1 ? `${run}: ` : ""}${core.status_names[core.statuses[r][i]]}`).join("; ");
   const line = (cells) => { const tr = element("tr"); for (const cell of cells) { const td = element("td"); td.append(...(Array.isArray(cell) ? cell : [cell])); tr.append(td); } return tr; };
   const rows = [line(["clean", tile(`sheets/clean-${block(i)}.png`, i, 72), "", core.targets[i] === core.clean[i] ? "right" : "misclassified", className(core.clean[i]), "", ""])];
   core.sources.forEach((s, index) => {
