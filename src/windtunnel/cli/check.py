@@ -20,7 +20,8 @@ from windtunnel.core.plugins import families
 from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.dvc_files import require_whole_files
+from windtunnel.operations.dvc_files import missing_references, require_whole_files
+from windtunnel.operations.project.write import GRAPH
 from windtunnel.params.load import check_whole, entries
 from windtunnel.params.schema import Params
 
@@ -98,6 +99,7 @@ def _check(path: Path, queries: int, *, estimate: bool = False, quiet: bool = Fa
     console.print(f"[green]✓[/green] {path}: {sum(1 for _ in entries(params))} assessments, budget "
                   f"{params.budget.norm.value} {params.budget.epsilon:.6g}")  # fmt: skip
     mistakes, seen, needs = check_compatibility(params, console, queries, estimate=estimate)
+    mistakes += missing_references(Path(GRAPH), raw) if path == PARAMS_FILE else []
     if not mistakes:
         console.print("[green]✓[/green] every assessment fits the model and the data")
     if seen and seen.proposal:

@@ -35,8 +35,9 @@ C = TypeVar("C", bound=_Candidate)
 @click.option("--folder", default="robustness", show_default=True, metavar="NAME", help="The folder to make here.")
 @click.option(
     "--model",
-    metavar="PATH|LIBRARY:NAME",
-    help="Weights, a torch.export program, an ONNX file, a folder of save_pretrained; or torchvision:resnet50, timm:..., huggingface:...",
+    metavar="PATH|SOURCE:NAME",
+    help="Weights, a torch.export program, an ONNX file, a folder of save_pretrained; or torchvision:resnet50, timm:..., huggingface:..., "
+    "function:MODULE:NAME",
 )
 @click.option("--factory", metavar="MODULE:NAME", help="What builds the module that weights (a state dict) belong to.")
 @click.option("--data", type=click.Path(path_type=Path), help="A folder of images by class, an idx file or an .npz.")
@@ -69,6 +70,7 @@ def init(
       windtunnel init
       windtunnel init --yes --model models/net.pt --factory nets:Net --data data/test
       windtunnel init --yes --model torchvision:resnet50 --data photos
+      windtunnel init --yes --model function:api:predict --data photos
       windtunnel init --remove
     """  # noqa: D301
     if os.path.isabs(folder) or len(Path(folder).parts) != 1 or folder in {".", ".."}:
@@ -77,13 +79,16 @@ def init(
     if take_back:
         _remove(root / folder, yes=yes)
         return
-    _write(root, folder, _params(root, folder, model, factory, data, store, yes=yes), yes=yes)
+    params, todo = _params(root, folder, model, factory, data, store, yes=yes)
+    _write(root, folder, params, yes=yes)
+    for line in todo:  # last, where it is read
+        click.echo(f"to do, in {folder}/params.yaml: {line}")
 
 
 def _params(
     root: Path, folder: str, model: str | None, factory: str | None, data: Path | None, store: str | None, *, yes: bool
-) -> str:
-    """The content of params.yaml: as it is where there is one, else for what is found and chosen."""
+) -> tuple[str, list[str]]:
+    """Return the content of params.yaml, as it is or for what is found and chosen, and what the user has to name in it."""
     from windtunnel.boundary.params_file import params_text as file_text
     from windtunnel.operations.project.choose import notes, params_text
     from windtunnel.operations.project.find import Found
@@ -93,14 +98,12 @@ def _params(
     if read_record(root / folder) and path.is_file():
         if model or factory or data or store:
             raise UserError(f"init: {folder}/{PARAMS} is there and yours; name model and data in it")
-        return file_text(path)
+        return file_text(path), []
     found = Found(root, Path(folder))
     if found.made:
         click.echo(f"DVC stages here: {', '.join(dict.fromkeys(found.made.values()))}")
     choice = _choose(found, model, factory, data, store, yes=yes)
-    for line in notes(choice):
-        click.echo(f"to do, in {folder}/{PARAMS}: {line}")
-    return params_text(choice, Path(".."))
+    return params_text(choice, Path("..")), notes(choice)
 
 
 def _choose(
@@ -129,7 +132,7 @@ def _model(found: Found, place: str) -> Weights:
     if chosen is None:
         raise UserError(
             f"init: --model {place}: is no state dict that loads without running code, torch.export program, ONNX file, folder "
-            f"of save_pretrained, or name of a library's (torchvision:resnet50)"
+            f"of save_pretrained, name of a library's (torchvision:resnet50) or function (function:api:predict)"
         )
     return chosen
 
@@ -153,7 +156,9 @@ def _pick(what: str, candidates: Sequence[C], *, yes: bool) -> C | None:
 
 
 def _described(one: _Candidate) -> str:
-    return f"{one.path} ({one.source}{f', made by the DVC stage {one.made_by}' if one.made_by else ''})"
+    name = getattr(one, "name", "")
+    fits = f", fits {name}" if name else ""
+    return f"{one.path} ({one.source}{fits}{f', made by the DVC stage {one.made_by}' if one.made_by else ''})"
 
 
 def _others(names: Sequence[str]) -> str:

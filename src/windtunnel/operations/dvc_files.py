@@ -10,14 +10,17 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from windtunnel.boundary.files import read_text
 from windtunnel.core.errors import UserError
 from windtunnel.core.repository import dvc_root
 from windtunnel.operations.dvc_lock import read_lock
@@ -150,3 +153,17 @@ def _committed(root: Path) -> bool:
         env={**os.environ, "LC_ALL": "C"},
     )
     return done.returncode == 0
+
+
+def missing_references(graph: Path, params: Mapping[str, object]) -> list[str]:
+    """Return a line for each key of data, model and generators that dvc.yaml names and params.yaml does not have."""
+    if not graph.is_file():
+        return []
+    named = dict.fromkeys(re.findall(r"\$\{((?:data|model|generators)\.\w+)\}", read_text(graph)))
+    blocks = {key: params.get(key.partition(".")[0]) for key in named}
+    return [
+        f"{graph.name}: reads {key}, which params.yaml does not have, so dvc repro would stop; `windtunnel init` in the "
+        f"repository's root brings {graph.name} up to date"
+        for key, block in blocks.items()
+        if not isinstance(block, Mapping) or block.get(key.partition(".")[2]) is None
+    ]

@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.boundary.models.libraries import need
 from windtunnel.boundary.data.load import load_dataset
+from windtunnel.boundary.discovery.architecture import Architecture, fitting_architecture
 from windtunnel.boundary.models.load import import_model, load_classifier, preview_classifier
 from windtunnel.boundary.models.loaders import loader_of
 from windtunnel.boundary.models.record import ModelRecord
@@ -338,3 +339,27 @@ def test_a_model_with_code_beside_its_weights_is_read_without_the_code(tmp_path)
     (path / "mine.py").write_text("raise SystemExit('code of the folder ran')")
     import_model(Model(source="huggingface", path=str(path)), None, 0, "cpu", tmp_path / "kept")
     assert (tmp_path / "kept" / "weights.pt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "expected"),
+    [
+        (lambda models: models.resnet18(num_classes=10), "best.pt", ("torchvision", "resnet18", 10)),
+        (lambda models: models.mobilenet_v3_small(), "m.pt", ("torchvision", "mobilenet_v3_small", None)),
+        (lambda models: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 2)), "resnet18.pt", None),
+    ],
+)
+def test_the_architecture_of_a_state_dict_is_recognised(build, name, expected):
+    need("torchvision")
+    import torchvision
+
+    found = fitting_architecture(build(torchvision.models).state_dict(), name)
+    assert (found and (found.source, found.name, found.classes)) == expected
+
+
+def test_an_architecture_of_timm_is_recognised():
+    need("torchvision", "timm")
+    import timm
+
+    state = timm.create_model("test_resnet", num_classes=7).state_dict()
+    assert fitting_architecture(state, "test_resnet_epoch3.pt") == Architecture("timm", "test_resnet", 7)

@@ -21,6 +21,7 @@ from windtunnel.core.errors import UserError
 from windtunnel.core.placement import LOCAL_FILE
 from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
+from windtunnel.operations.dvc_files import missing_references
 from windtunnel.operations.project.choose import Choice, notes, params_text
 from windtunnel.operations.project.graph import graph, graph_text
 from windtunnel.operations.project.write import RECORD, apply, plan, removal, remove
@@ -80,9 +81,11 @@ def test_files_that_params_name_are_dependencies_of_what_reads_them_and_of_resol
         Choice(None, None, "", "nothing"),
         Choice(Weights(Path("resnet50"), "torchvision"), PHOTOS, "", "library"),
         Choice(Weights(Path("google/vit"), "huggingface"), PHOTOS, "", "hub"),
+        Choice(Weights(Path("api:predict"), "function"), PHOTOS, "", "service"),
+        Choice(Weights(Path("/w.pt"), "timm", name="resnet18", kwargs={"num_classes": 7}), PHOTOS, "", "tuned"),
         Choice(Weights(Path("models/vit"), "huggingface", is_folder=True), PHOTOS, "", "folder"),
     ],
-    ids=["digits", "photos", "idx", "nothing", "library", "hub", "folder"],
+    ids=["digits", "photos", "idx", "nothing", "library", "hub", "service", "tuned", "folder"],
 )
 def test_the_first_params_are_valid_whatever_is_installed(choice, with_companions, monkeypatch):
     monkeypatch.setattr(plugins, "is_installed", lambda *modules: with_companions)
@@ -92,6 +95,7 @@ def test_the_first_params_are_valid_whatever_is_installed(choice, with_companion
     check_whole(Path("params.yaml"), raw)
     assert params.tracking.experiment == choice.experiment
     assert ("torchattacks" in text) == (with_companions)
+    assert ("PGD" in text) == (params.model.source != "function")
     if choice.data:
         assert params.data.path == (choice.data.path.as_posix() if choice.data is PHOTOS else f"../{choice.data.path}")
 
@@ -248,8 +252,25 @@ def test_it_asks_which_and_writes_nothing_where_the_answer_is_no(repository, mon
     assert said.exit_code == 0, said.output
     assert "1  a.pt (state_dict)" in said.output
     assert "+  path: ../b.pt" in said.output
-    assert "to do, in robustness/params.yaml: data:" in said.output
+    assert said.output.splitlines()[-1].startswith("to do, in robustness/params.yaml: data:")
     assert not (repository / "robustness").exists()
+
+
+def test_a_predict_function_needs_no_edit(repository, monkeypatch):
+    """The graph names no file of weights, and no entry needs gradients."""
+    monkeypatch.chdir(repository)
+    CliRunner().invoke(init, ["--yes", "--model", "function:api:predict", "--data", "x.npz"], catch_exceptions=False)
+    made = repository / "robustness"
+    assert "source: function\n  function: api:predict" in (made / "params.yaml").read_text()
+    assert "${model." not in (made / "dvc.yaml").read_text()
+
+
+def test_a_key_that_the_graph_names_and_params_lack_is_told_with_the_command(tmp_path):
+    (tmp_path / "dvc.yaml").write_text("stages: {train: {cmd: x, deps: ['${model.path}', '${data.path}']}}")
+    lines = missing_references(tmp_path / "dvc.yaml", {"model": {"source": "function"}, "data": {"path": "x"}})
+    assert len(lines) == 1
+    assert "model.path" in lines[0]
+    assert "windtunnel init" in lines[0]
 
 
 def test_what_is_named_is_taken_and_what_loads_no_weights_is_refused(repository, monkeypatch):

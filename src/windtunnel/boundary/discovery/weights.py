@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windtunnel.boundary.discovery.architecture import IMAGENET_CLASSES, fitting_architecture
 from windtunnel.boundary.discovery.skip import read_or_skip
 from windtunnel.boundary.discovery.upstream import maker
 from windtunnel.boundary.discovery.walk import WEIGHTS
@@ -39,6 +40,9 @@ class Weights:
     side: int | None = None
     size: int = 0
     is_folder: bool = False
+    # of the library's architecture that a file of weights fits; empty elsewhere
+    name: str = ""
+    kwargs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def of_library(self) -> bool:
@@ -58,9 +62,9 @@ def candidates(
 
 
 def named(model: str) -> Weights | None:
-    """`torchvision:resnet50` and its like: what a library brings; None for anything else."""
+    """Return what `torchvision:resnet50` names, or `function:api:predict`; None for anything else."""
     source, _, name = model.partition(":")
-    return Weights(Path(name), source) if source in LIBRARIES and name else None
+    return Weights(Path(name), source) if source in (*LIBRARIES, "function") and name else None
 
 
 def look_at(root: Path, path: Path, made_by: str = "") -> Weights | None:
@@ -128,6 +132,10 @@ def _tensors(file: Path, path: Path, made_by: str) -> Weights | None:
     from windtunnel.boundary.models.loaders import state_dict_in
 
     state = state_dict_in(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
+    if found := fitting_architecture(state, path.name):
+        classes = found.classes or IMAGENET_CLASSES
+        kwargs = {"num_classes": found.classes} if found.classes else {}
+        return Weights(path, found.source, made_by, classes=classes, name=found.name, kwargs=kwargs)
     kernels = [tensor for tensor in state.values() if tensor.ndim == 4]
     return Weights(
         path, "state_dict", made_by,

@@ -48,6 +48,7 @@ def params_text(choice: Choice, up: Path) -> str:
     return template.render(
         data=[(key, _scalar(value)) for key, value in _data(choice, up)],
         model=[(key, _scalar(value)) for key, value in _model(choice, up)],
+        gradients=model is None or model.source != "function",
         n=200, epsilon=epsilon,
         epsilons=["0", "0.02", "0.05", "0.1", "0.2", "0.3"] if grey else ["0", "1/255", "2/255", "4/255", "8/255", "16/255"],
         torchattacks=library_of("torchattacks", "attacks").is_installed,
@@ -107,6 +108,11 @@ def _model(choice: Choice, up: Path) -> list[tuple[str, object]]:
     model = choice.model
     if model is None:
         return [("source", "state_dict"), ("path", TO_NAME), ("factory", f"{TO_NAME}:{TO_NAME}")]
+    if model.name:
+        kwargs = [("kwargs", dict(model.kwargs))] if model.kwargs else []
+        return [("source", model.source), ("name", model.name), ("path", _below(up, model.path)), *kwargs]
+    if model.source == "function":
+        return [("source", "function"), ("function", str(model.path))]
     if model.of_library and model.source != "huggingface":
         return [("source", model.source), ("name", str(model.path)), ("weights", "pretrained")]
     if model.of_library and not model.is_folder:
@@ -121,7 +127,7 @@ def _below(up: Path, path: Path) -> str:
 
 def _scalar(value: object) -> str:
     """A value as YAML writes it on one line."""
-    return _flow([value])[1:-1]
+    return _flow(value) if isinstance(value, dict) else _flow([value])[1:-1]
 
 
 def _flow(value: object) -> str:

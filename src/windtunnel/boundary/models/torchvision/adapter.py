@@ -55,7 +55,7 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
     whole = row.transforms()
     check_folded(view(model), whole, whole.mean, whole.std)
     facts: dict[str, Json] = {"name": name, "mean": list(whole.mean), "std": list(whole.std)}
-    if given := given_weights(model, name, seed, lambda: _network(name, model.kwargs)):
+    if given := given_weights(model, name, seed, lambda: architecture(name, model.kwargs)):
         network, original = given
     else:
         network, original = _downloaded(name, row, model.kwargs), f"{name} ({row.name})"
@@ -66,7 +66,7 @@ def keep(model: Model, directory: Path, seed: int) -> dict[str, Json]:
 def load(facts: dict[str, Json], directory: Path, trust: Trust) -> Loaded:
     """The model that `keep` kept; its architecture by its name, which no file can make anything else of."""
     kept = fitting(_Kept, facts, MODEL_JSON, "what `train` wrote")
-    network = _network(kept.name, trust.kwargs)
+    network = architecture(kept.name, trust.kwargs)
     if kept.transform_input is not None and hasattr(network, "transform_input"):
         network.transform_input = kept.transform_input  # type: ignore[assignment]  # not a tensor: a switch
     return loaded(network, kept, directory)
@@ -81,17 +81,23 @@ def _library() -> ModuleType:
     return models
 
 
-def _classifiers() -> list[str]:
+def classifiers() -> list[str]:
+    """Return the names of torchvision's classifiers. Raises UserError where it does not import."""
     models = _library()
     found: list[str] = models.list_models(module=models)
     return found
 
 
+def parameter_count(name: str) -> int:
+    """Return how many parameters an architecture has with its own head, from the table of its weights."""
+    return int(_library().get_model_weights(name).DEFAULT.meta["num_params"])
+
+
 def _weights(model: Model) -> Any:
     """The row of the weights enumeration that `weights` names; DEFAULT where it names none."""
     name = wanted(model, "name")
-    if name not in _classifiers():
-        raise UserError(unknown_word("model.name", name, _classifiers(), what="a classifier of torchvision"))
+    if name not in classifiers():
+        raise UserError(unknown_word("model.name", name, classifiers(), what="a classifier of torchvision"))
     known = _library().get_model_weights(name)
     if model.weights in (None, PRETRAINED, RANDOM):
         return known.DEFAULT
@@ -101,10 +107,10 @@ def _weights(model: Model) -> Any:
     return known[model.weights]
 
 
-def _network(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+def architecture(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """The architecture, without weights."""
-    if name not in _classifiers():
-        raise UserError(unknown_word("model.name", name, _classifiers(), what="a classifier of torchvision"))
+    if name not in classifiers():
+        raise UserError(unknown_word("model.name", name, classifiers(), what="a classifier of torchvision"))
     own = {"aux_logits": False, "init_weights": False} if name in _AUXILIARY else {}
     try:
         network: nn.Module = _library().get_model(name, weights=None, **{**own, **kwargs})
