@@ -17,9 +17,9 @@ from windtunnel.assessments.attacks import assess as attacks
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.core.contracts import Verdict
+from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
-from windtunnel.evaluation.losses import margin_loss
 from windtunnel.params.model import Recipe
 
 SIMPLE: dict[str, Callable[[nn.Module], nn.Module]] = {
@@ -97,7 +97,7 @@ def _about_the_data(data: Pair, cnn: nn.Module) -> Iterator[Case]:
     yield case("a fifth of the labels wrong", replace(assessed, targets=flipped))
     yield case("assessed on training samples", replace(train.subset(torch.arange(len(assessed))), ids=assessed.ids))
     pool, _ = digits(500)
-    margins = margin_loss(subject_with(cnn, pool).clean_logits, pool.targets)
+    margins = SOFTMAX.margin_loss(subject_with(cnn, pool).clean_logits, pool.targets)
     yield case("the easiest samples of many", pool.subset(margins.argsort()[: len(assessed)].sort().values))
     yield case("normalised outside the model", replace(assessed, inputs=(assessed.inputs - 0.3) / 0.35))
     pseudo = replace(assessed, targets=torch.full_like(assessed.targets, -1), labelled=False)

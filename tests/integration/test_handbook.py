@@ -157,8 +157,10 @@ def test_the_commands_of_the_handbook_are_found():
     assert len(lines) > 40
 
 
-@pytest.mark.parametrize("text", [*blocks("models.md", "yaml"), *blocks("team.md", "yaml")])
-def test_every_yaml_of_models_and_team_is_valid(text, tmp_path):
+@pytest.mark.parametrize(
+    "text", [text for page in ("models.md", "heads.md", "team.md") for text in blocks(page, "yaml")]
+)
+def test_every_yaml_of_models_heads_and_team_is_valid(text, tmp_path):
     given = YAML(typ="safe", pure=True).load(text)
     if "jobs" not in given:
         validate_schema({**REST, **given}, "the handbook")

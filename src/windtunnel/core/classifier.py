@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.contracts import Algorithm, Capability, Caveat
+from windtunnel.core.criterion import SOFTMAX, Criterion
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.references import users_code
 
@@ -36,6 +37,8 @@ class Classifier:
     device: torch.device = CPU
     onnx_path: Path | None = None
     caveats: tuple[Caveat, ...] = ()
+    # how the logits are read
+    criterion: Criterion = SOFTMAX
 
     @torch.no_grad()
     def logits(self, inputs: Tensor, batch_size: int | None = None) -> Tensor:
@@ -47,9 +50,9 @@ class Classifier:
             batches = [self.module(batch.to(self.device)).float().cpu() for batch in inputs.split(size)]
         return torch.cat(batches)
 
-    def predict(self, inputs: Tensor, batch_size: int | None = None) -> Tensor:
-        """Predicted classes, int64 (N,) on the CPU: argmax of the logits, the first of equals; -1 where one is NaN."""
-        return argmax_or_invalid(self.logits(inputs, batch_size))
+    def predict(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the predicted classes, int64 (N,) on the CPU, as `Criterion.predict` reads the logits."""
+        return self.criterion.predict(self.logits(inputs), labels)
 
     def require(self, algorithm: Algorithm, where: str) -> None:
         """Raise IncompatibleError, in one line that says what would work, unless this model can run the algorithm."""
@@ -67,11 +70,6 @@ class Classifier:
 def forward_samples(inputs: Tensor) -> int:
     """How many of `inputs` (N, ...) pass the model together: 512 up to 3x73x73, fewer of larger ones; never by the memory there is."""
     return max(1, min(FORWARD_BATCH, _FORWARD_VALUES // max(1, inputs[:1].numel())))
-
-
-def argmax_or_invalid(logits: Tensor) -> Tensor:
-    """Argmax of (N, K) logits, int64 (N,); -1 where there is a NaN, which is a prediction of nothing."""
-    return torch.where(logits.isnan().any(1), -1, logits.argmax(1))
 
 
 def module_digest(module: nn.Module) -> str:

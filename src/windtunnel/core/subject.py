@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.dataset import Dataset, select
 
@@ -57,7 +57,7 @@ class Subject:
 def subject_of(classifier: Classifier, dataset: Dataset, seed: int = 0) -> Subject:
     """Ask the model once about the clean samples; without labels its own predictions become the targets."""
     logits = classifier.logits(dataset.inputs)
-    predictions = argmax_or_invalid(logits)
+    predictions = classifier.criterion.predict(logits, dataset.targets if dataset.labelled else None)
     if dataset.labelled:
         return Subject(classifier, dataset, logits, predictions, seed, classifier.caveats)
     caveats = (PSEUDO_LABELS, *classifier.caveats)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from windtunnel.core.contracts import Json
+from windtunnel.core.errors import unknown_word
 from windtunnel.core.plugins import model_sources
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number, Seconds
@@ -63,6 +64,57 @@ class Preprocess(Block):
         return self
 
 
+class Head(Block):
+    """Describe what the outputs of the model mean and when an answer counts as correct.
+
+    Short forms: `head: binary`, `head: {top_k: 5}`, `head: {label: smiling}`.
+    """
+
+    kind: Literal["softmax", "binary", "multi_label", "top_k"] = Field(
+        "softmax", description="softmax: one logit a class; binary: one output; multi_label: one output a label"
+    )
+    output: Literal["logit", "probability"] = Field(
+        "logit", description="binary, multi_label: what an output is; a probability is turned into its logit"
+    )
+    threshold: Number = Field(
+        0.5, gt=0, lt=1, description="binary, multi_label: the answer is yes above this probability"
+    )
+    top_k: PositiveInt | None = Field(
+        None, description="top_k: a sample counts as correct while its label is among the k largest"
+    )
+    labels: list[str] | None = Field(None, description="multi_label: the names of all outputs, in their order")
+    label: str | None = Field(None, description="multi_label: the label that is assessed, one of labels")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_form(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"kind": value}
+        if isinstance(value, dict) and "kind" not in value:
+            implied = "top_k" if "top_k" in value else "multi_label" if {"label", "labels"} & set(value) else None
+            return {**value, "kind": implied} if implied else value
+        return value
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Head:
+        allowed = {
+            "softmax": set(),
+            "top_k": {"top_k"},
+            "binary": {"output", "threshold"},
+            "multi_label": {"output", "threshold", "labels", "label"},
+        }[self.kind]
+        if other := sorted(self.model_fields_set - allowed - {"kind"}):
+            raise ValueError(f"{other[0]} is no key of kind: {self.kind}; {', '.join(sorted(allowed)) or 'none'}")
+        if self.kind == "top_k" and self.top_k is None:
+            raise ValueError("kind: top_k needs top_k, how many of the largest logits count, as in {top_k: 5}")
+        if self.kind == "multi_label":
+            if not self.labels or self.label is None:
+                raise ValueError("kind: multi_label needs labels, the names of all outputs, and label, one of them")
+            if self.label not in self.labels:
+                raise ValueError(unknown_word("label", self.label, self.labels, what="one of labels"))
+        return self
+
+
 _OURS = ("train", "state_dict", "export", "onnx", "mlflow", "function")
 Source = Annotated[str, one_of(*_OURS, more=partial(model_sources, _OURS))]
 
@@ -93,6 +145,11 @@ class Model(Block):
     preprocess: Preprocess = Field(
         default_factory=Preprocess, description="what the model expects instead of inputs in [0, 1], RGB, NCHW"
     )
+    output: str | None = Field(
+        None,
+        description="the name of the output to assess, where the model has several: logits of an ONNX graph or a dict",
+    )
+    head: Head = Field(default_factory=Head, description="what the outputs mean: softmax, binary, multi_label, top_k")
     uri: str | None = Field(None, description="models:/name@alias or runs:/id/model")
     sha256: str | None = Field(None, description="refuse weights with another digest")
     allow_pickle: bool = Field(

@@ -147,7 +147,7 @@ def test_a_killed_run_continues_to_the_same_result(digits_subject: Subject, monk
     monkeypatch.chdir(tmp_path)
     entry, whole = entry_of(batch_size=20), assess("it", entry_of(batch_size=20), LINF, digits_subject)
     calls: list[int] = []
-    real = pipeline.perturb
+    real = pipeline.perturb_by_label
 
     def dies(request, *rest):
         calls.append(len(request.inputs))
@@ -155,7 +155,7 @@ def test_a_killed_run_continues_to_the_same_result(digits_subject: Subject, monk
             raise KeyboardInterrupt
         return real(request, *rest)
 
-    monkeypatch.setattr(pipeline, "perturb", dies)
+    monkeypatch.setattr(pipeline, "perturb_by_label", dies)
     with pytest.raises(KeyboardInterrupt):
         assess("it", entry, LINF, digits_subject)
     again = assess("it", entry, LINF, digits_subject)

@@ -28,8 +28,8 @@ from windtunnel.assessments.attacks import assess as attack_pipeline
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Verdict
+from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
@@ -104,7 +104,7 @@ def test_samples_that_were_picked_for_being_easy_are_told_from_those_that_were_d
     picked: bool, wanted: Status, digits_subject: Subject, tmp_path: Path
 ) -> None:
     _, train = load_dataset(Data(samples={"n": len(digits_subject.dataset), "selection": "stratified"}), 0)
-    margins = margin_loss(digits_subject.clean_logits, digits_subject.dataset.targets)
+    margins = SOFTMAX.margin_loss(digits_subject.clean_logits, digits_subject.dataset.targets)
     rows = margins.argsort()[:40] if picked else torch.arange(0, len(margins), 5)
     evidence = assessed(digits_subject.subset(rows), validate({**SHORT, "attacks": {}, "sweeps": {}}), tmp_path)
     (finding,) = run_checks(replace(evidence, train=train), evidence.params.sanity, ["A22"])

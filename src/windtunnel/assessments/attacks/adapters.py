@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.calls import Invoke, LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import PerturbationBudget
+from windtunnel.core.criterion import Criterion, OneLabel
 from windtunnel.core.plugins import library_of
 
 
@@ -93,6 +94,28 @@ def perturb(request: Request, model: nn.Module, adapter: Adapter) -> Tensor:
     """Run an adapter, on three equal channels where its attack needs them and the image has one."""
     seen = _as_seen(request)
     return adapter(request, model) if seen is request else adapter(seen, GreyAsThree(model))[:, :1]
+
+
+def perturb_by_label(request: Request, model: nn.Module, adapter: Adapter, criterion: Criterion) -> Tensor:
+    """Run an adapter so that it breaks what the criterion counts as correct.
+
+    Attacks know only the argmax. Under a top-k head the samples of one label are attacked together, on a model without
+    the k - 1 best other classes, whose argmax is the label exactly where the label is among the k largest logits.
+    """
+    if criterion.k == 1:
+        return perturb(request, model, adapter)
+    perturbed = request.inputs.clone()
+    for label in request.labels.unique().tolist():
+        members = (request.labels == label).nonzero().flatten()
+        part = replace(
+            request,
+            inputs=request.inputs[members],
+            labels=request.labels[members],
+            aims=None if request.aims is None else request.aims[members],
+            num_classes=criterion.competing_classes(request.num_classes),
+        )
+        perturbed[members] = perturb(part, OneLabel(model, criterion, label).eval(), adapter)
+    return perturbed
 
 
 def _as_seen(request: Request) -> Request:

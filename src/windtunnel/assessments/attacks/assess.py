@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb
+from windtunnel.assessments.attacks.adapters import CountedModel, Request, adapter_of, call_of, perturb_by_label
 from windtunnel.assessments.attacks.calls import Invoke, invoker_of
 from windtunnel.assessments.attacks.caveats import caveats_of
 from windtunnel.assessments.attacks.evaluate import Evaluation, evaluate
@@ -27,7 +27,7 @@ from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, each_batch
-from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Algorithm, Json, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.files import plain_block
@@ -163,9 +163,8 @@ class _Attack:
         counted = CountedModel(self.model)
         adapter = adapter_of(run.row.algorithm.library)
         with seeded(batch.seed):
-            found = (
-                perturb(self._request(run, batch), averaged(counted, self.entry.eot), adapter).detach().float().cpu()
-            )
+            model, criterion = averaged(counted, self.entry.eot), self.subject.classifier.criterion
+            found = perturb_by_label(self._request(run, batch), model, adapter, criterion).detach().float().cpu()
         n = len(batch.indices)
         counts = {"forwards": counted.passes.forwards / n, "backwards": counted.passes.backwards / n}
         return {"perturbed": found, **{key: torch.full((n,), value) for key, value in counts.items()}}
@@ -231,7 +230,8 @@ def _attack_of(
     where, effective = f"attacks.{name}", entry.budget.over(budget)
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "attacks")
     aims = targets_for(where, entry.target_classes, subject, name)
-    runs = plan_of(where, entry, row_of(algorithm), effective)
+    classes = subject.classifier.criterion.competing_classes(subject.classifier.num_classes)
+    runs = plan_of(where, entry, row_of(algorithm), effective, classes)
     if len({run.row.algorithm.key for run in runs}) == 1:
         algorithm = replace(algorithm, randomness=runs[0].row.randomness(runs[0].settings.effective))
     return _Attack(
@@ -313,7 +313,7 @@ class _State:
 
 
 def _data(subject: Subject, state: _State, aims: Tensor | None) -> Tensors:
-    predictions = argmax_or_invalid(state.logits)
+    predictions = subject.classifier.criterion.predict(state.logits, subject.dataset.targets)
     verdicts = torch.where(state.succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))
     lost = state.incidents.lost_samples
     failed = lost[~state.succeeded[lost]]  # what another run broke is broken
@@ -352,6 +352,9 @@ def _tried_on(others: Mapping[str, Classifier], subject: Subject, state: _State)
     if not others:
         return {}
     return {
-        "transfer_predictions": torch.stack([other.predict(state.perturbed) for other in others.values()]),
-        "transfer_clean_predictions": torch.stack([other.predict(subject.dataset.inputs) for other in others.values()]),
+        key: torch.stack([other.predict(inputs, subject.dataset.targets) for other in others.values()])
+        for key, inputs in (
+            ("transfer_predictions", state.perturbed),
+            ("transfer_clean_predictions", subject.dataset.inputs),
+        )
     }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.attacks.rows import AttackRow
-from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import distance, within
 
@@ -61,7 +61,7 @@ def evaluate(
             image = torch.where(_rows(pulled, image), project(budget.norm, budget.epsilon, image, clean), image)
             distances = distance(budget.norm, image, clean)
     logits = classifier.logits(image)
-    predictions = argmax_or_invalid(logits)
+    predictions = classifier.criterion.predict(logits, labels)
     reached = predictions != labels if aims is None else predictions == aims
     allowed = torch.ones_like(reached) if budget.epsilon is None else within(distances, budget.epsilon)
     if row.algorithm.minimum_norm:  # at any distance is what it is for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
+from windtunnel.assessments.attacks.ensembles.profiles import profile_members
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker
 from windtunnel.assessments.attacks.settings import Settings, members_of, settle
 from windtunnel.assessments.attacks.table import ROWS
@@ -22,8 +22,11 @@ class Run:
     settings: Settings
 
 
-def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: PerturbationBudget) -> list[Run]:
-    """The runs of `entry`, in order. Raises UserError for parameters or a budget that cannot be."""
+def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: PerturbationBudget, num_classes: int) -> list[Run]:
+    """Return the runs of `entry`, in order, on a model of `num_classes` competing classes.
+
+    Raises UserError for parameters or a budget that cannot be.
+    """
     if row.invoker is not Invoker.ENSEMBLE:
         run = Run(row.algorithm.name, row, settle(where, row, entry.params, budget))
         _check_attacks(where, row, run)
@@ -39,7 +42,7 @@ def plan_of(where: str, entry: AttackEntry, row: AttackRow, budget: Perturbation
         )
     plain = replace(budget, steps=None, step_size=None)
     runs = []
-    for member in PROFILES[row.algorithm.name][budget.norm]:
+    for member in profile_members(row.algorithm.name, budget.norm, num_classes):
         member_row = ROWS[member.library, member.algorithm]
         runs.append(Run(member.name, member_row, settle(where, member_row, member.params, plain)))
     return runs * entry.restarts

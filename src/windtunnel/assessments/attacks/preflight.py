@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from windtunnel.assessments.attacks.calls import invoker_of
-from windtunnel.assessments.attacks.ensembles.profiles import PROFILES
+from windtunnel.assessments.attacks.ensembles.profiles import DLR_CLASSES, PROFILES
 from windtunnel.assessments.attacks.gradients import adapted, surrogate_of
 from windtunnel.assessments.attacks.plan import plan_of
 from windtunnel.assessments.attacks.rows import FUNCTION_ARGUMENTS, AttackRow, Invoker, Targeting
@@ -46,15 +46,17 @@ def preflight(where: str, entry: AttackEntry, budget: Budget, classifier: Classi
     _check_budget(where, entry, row, budget)
     if row.invoker is Invoker.FUNCTION:
         _check_function(where, entry)
-    plan_of(where, entry, row, entry.budget.over(budget))
+    classes = classifier.criterion.competing_classes(dataset.num_classes)
+    plan_of(where, entry, row, entry.budget.over(budget), classes)
     if entry.invoker and row.invoker is Invoker.ENSEMBLE:
         raise UserError(
             f"{where}.invoker: the profile {row.algorithm.name} runs several attacks; name one of them instead"
         )
     invoker_of(where, entry.invoker)
     _check_gradients(where, entry, algorithm, classifier)
-    _check_data(where, row, dataset)
+    _check_data(where, entry, row, dataset, classes)
     _check_objective(where, entry, row, dataset)
+    _check_criterion(where, entry, row, classifier)
     samples = min(entry.samples.n or len(dataset), len(dataset))
     minutes = seconds_a_sample(entry, dataset) * samples / 60
     if minutes < 1:
@@ -125,17 +127,27 @@ def _check_budget(where: str, entry: AttackEntry, row: AttackRow, budget: Budget
         )
 
 
-def _check_data(where: str, row: AttackRow, dataset: Dataset) -> None:
+def _check_criterion(where: str, entry: AttackEntry, row: AttackRow, classifier: Classifier) -> None:
+    """An attack under a top-k head pushes the label out of the k largest; a wanted class is another aim."""
+    criterion, name = classifier.criterion, row.algorithm.name
+    if entry.target_classes is not None:
+        criterion.require_top_1(f"{where}.target_classes", "no class can be aimed at")
+    if row.invoker in (Invoker.FUNCTION, Invoker.SURROGATES, Invoker.POOL, Invoker.STARTING_POINTS, Invoker.NEXT_CLASS):
+        criterion.require_top_1(where, f"{name} draws on other samples or aims at a class, which is not defined")
+
+
+def _check_data(where: str, entry: AttackEntry, row: AttackRow, dataset: Dataset, classes: int) -> None:
     channels, name = dataset.inputs.shape[1], row.algorithm.name
     if row.three_channels and channels not in (1, 3):
         raise IncompatibleError(
             f"{where}: the kernels of {name} are built for 3 channels (1 is adapted), the data has {channels}; "
             f"use MIFGSM"
         )
-    if dataset.num_classes < row.min_classes:
+    needed = max(row.min_classes, DLR_CLASSES if entry.params.get("loss") == "dlr" else 2)
+    if classes < needed:
         raise IncompatibleError(
-            f"{where}: the loss of {name} needs {row.min_classes} classes, the data has {dataset.num_classes}; use "
-            f"APGD with params.loss: ce"
+            f"{where}: the loss of {name} needs {needed} classes, the data has {classes}; use APGD with params.loss: ce, "
+            f"or the profile standard"
         )
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from windtunnel.assessments.attacks.calls import LibraryCall
 from windtunnel.assessments.attacks.gradients import StraightThrough
 from windtunnel.boundary.models.training import train_classifier
-from windtunnel.core.classifier import CPU, argmax_or_invalid
+from windtunnel.core.classifier import CPU
+from windtunnel.core.criterion import argmax_or_invalid
 from windtunnel.core.dataset import Dataset
 from windtunnel.params.model import Recipe
 

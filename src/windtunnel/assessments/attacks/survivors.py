@@ -14,7 +14,6 @@ from torch import Tensor
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.chunks import put_samples, sample_parts
-from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
@@ -123,7 +122,7 @@ def prior_of(
         # Of an image that is not there, its distance under the other norms cannot be measured later.
         norms = list(DISTANCE) if KEPT in found.data else [budget.norm]
         measured = {norm: found.distances(norm)[theirs] for norm in norms}
-        wrong = argmax_or_invalid(answers) != subject.dataset.targets[mine]
+        wrong = ~subject.classifier.criterion.is_correct(answers, subject.dataset.targets[mine])
         inside = torch.ones_like(wrong) if budget.epsilon is None else within(measured[budget.norm], budget.epsilon)
         new = wrong & inside & subject.clean_correct[mine] & ~broken[mine]
         image = torch.full((len(found.sample_names),), -1)

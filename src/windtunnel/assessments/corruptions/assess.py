@@ -173,7 +173,7 @@ class _Units:
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """The corrupted pixels, uint8 (n, H, W, C), and what the model makes of them, int64 (n,)."""
         corrupted = self._corrupted(*self.pairs[self.pair(batch)], batch.indices)
-        predictions = self.subject.classifier.predict(_floats(corrupted))
+        predictions = self.subject.classifier.predict(_floats(corrupted), self.subject.dataset.targets[batch.indices])
         return {"pixels": torch.from_numpy(corrupted), "predictions": predictions}
 
     def _corrupted(self, corruption: str, severity: int, indices: Tensor) -> np.ndarray:

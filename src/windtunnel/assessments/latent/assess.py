@@ -32,7 +32,7 @@ from windtunnel.boundary.generators.record import Quality
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
 from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
 from windtunnel.core.binomial import binomial_rate
-from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
@@ -233,7 +233,12 @@ def _findings(
 def _as_subject(subject: Subject, classifier: Classifier) -> Subject:
     """The same samples under another classifier; its clean predictions are computed here, once."""
     logits = classifier.logits(subject.dataset.inputs)
-    return replace(subject, classifier=classifier, clean_logits=logits, clean_predictions=argmax_or_invalid(logits))
+    return replace(
+        subject,
+        classifier=classifier,
+        clean_logits=logits,
+        clean_predictions=classifier.criterion.predict(logits, subject.dataset.targets),
+    )
 
 
 def _core_metrics(entry: LatentEntry, subject: Subject, codes: Codes, found: Findings) -> dict[str, Json]:

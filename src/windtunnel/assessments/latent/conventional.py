@@ -43,7 +43,7 @@ def conventional(
     generator = _generator(seed, "noise")
     sigma = options.noise_sigma * (span[1] - span[0])
     draws = [
-        classifier.predict((inputs + sigma * torch.randn(inputs.shape, generator=generator)).clamp(*span))
+        classifier.predict((inputs + sigma * torch.randn(inputs.shape, generator=generator)).clamp(*span), classes)
         for _ in range(options.noise_draws)
     ]
     return {**found, "noise_predictions": torch.stack(draws, 1)}

@@ -11,7 +11,7 @@ from windtunnel.assessments.latent.metrics import at_epsilon
 from windtunnel.assessments.latent.noise import perturb, shrink
 from windtunnel.assessments.latent.search import SCALED_L2, Found, Plan, Problem, bounded_search, minimum_search
 from windtunnel.boundary.generators.interface import Generators
-from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.seeds import derive_seed
 from windtunnel.params.latent import Effort, LatentEntry
 
@@ -30,7 +30,7 @@ def examine(
     images = decode(generators, latents, classes)
     found = {
         "inputs": images,
-        "predictions": classifier.predict(images),
+        "predictions": classifier.predict(images, classes.cpu()),
         **_noisy(entry, generators, classifier, latents, classes, seed),
     }
     for index, epsilon in enumerate(entry.decay_epsilon):
@@ -68,12 +68,12 @@ def nearest(
     for rho in entry.bounded.rho:
         _search_within(rho, entry, problem, found, seed)
     decayed, perturbed = (decode(generators, codes, classes) for codes in (centres, centres + found.changes))
-    predictions = classifier.predict(perturbed)
+    predictions = classifier.predict(perturbed, classes.cpu())
     unconfirmed = found.distances.isfinite().cpu() & (predictions == classes.cpu())
     found.distances[unconfirmed.to(device)] = torch.inf
     return {
         "decayed_inputs": decayed,
-        "decayed_predictions": classifier.predict(decayed),
+        "decayed_predictions": classifier.predict(decayed, classes.cpu()),
         "perturbed_latents": (centres + found.changes).cpu(),
         "perturbed_inputs": perturbed,
         "perturbed_predictions": predictions,
@@ -114,7 +114,9 @@ def predict_codes(generators: Generators, classifier: Classifier, latents: Tenso
     """Predictions (N,) for the images of codes, which are not kept."""
     with torch.no_grad():
         parts = zip(latents.split(1024), classes.split(1024), strict=True)
-        return torch.cat([argmax_or_invalid(classifier.module(generators.decode(z, c))).cpu() for z, c in parts])
+        return torch.cat(
+            [classifier.criterion.predict(classifier.module(generators.decode(z, c)), c).cpu() for z, c in parts]
+        )
 
 
 def _noisy(

@@ -14,6 +14,7 @@ def preflight(where: str, entry: LatentEntry, budget: Budget, classifier: Classi
     """Raise UserError or IncompatibleError, in one line, for an assessment that cannot run or would mean nothing."""
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "latent")
     classifier.require(algorithm, where)
+    classifier.criterion.require_top_1(where, "a change of class in a latent space is not defined")
     if entry.params:
         options = ("generated", "codes", "decay_epsilon", "encoding", "bounded", "minimum", "conventional", "models")
         raise UserError(

@@ -22,7 +22,6 @@ from windtunnel.assessments.queries.streams import stream_seeds
 from windtunnel.core import scratch
 from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, run_batches
-from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.plugins import library_of
@@ -58,7 +57,7 @@ def assess(name: str, entry: QueryEntry, budget: Budget, subject: Subject) -> As
         images=subject.dataset.inputs,
         logits=subject.clean_logits,
         seeds=stream_seeds(subject.seed, name, subject.dataset.ids),
-        goal=Goal(subject.dataset.targets, aims),
+        goal=Goal(subject.dataset.targets, aims, subject.classifier.criterion),
         budget=region,
         max_queries=limit_of(where, entry, tuple(subject.dataset.inputs.shape[1:]), int(attacked.sum())),
     )
@@ -169,9 +168,7 @@ class _OneByOne:
 def _hardest_first(indices: Tensor, subject: Subject) -> Tensor:
     """`indices` by falling margin of the clean logits: a long search that starts last would end alone, in small batches."""
     logits, targets = subject.clean_logits[indices], subject.dataset.targets[indices]
-    other_classes = logits.scatter(1, targets[:, None], -torch.inf).amax(1)
-    margin = logits.gather(1, targets[:, None])[:, 0] - other_classes
-    return indices[margin.argsort(descending=True, stable=True)]
+    return indices[subject.classifier.criterion.margin(logits, targets).argsort(descending=True, stable=True)]
 
 
 def _one(request: Request, subject: Subject, task: Task, i: int) -> State:
@@ -205,7 +202,9 @@ def _data(subject: Subject, task: Task, attacked: Tensor, aims: Tensor | None, f
     if found:
         indices = found["index"]
         inputs[indices], logits[indices], queries[indices] = found["image"], found["logits"], found["queries"]
-        succeeded[indices], predictions[indices] = found["succeeded"], argmax_or_invalid(found["logits"])
+        succeeded[indices] = found["succeeded"]
+        labels = subject.dataset.targets[indices]
+        predictions[indices] = subject.classifier.criterion.predict(found["logits"], labels)
     attacked = attacked.clone()
     attacked[lost] = False
     verdicts = torch.where(succeeded, int(Verdict.ATTACK_SUCCEEDED), int(Verdict.ATTACK_FAILED))

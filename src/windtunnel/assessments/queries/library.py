@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from windtunnel.assessments.attacks.adapters import Adapter, Request
+from windtunnel.assessments.attacks.adapters import Adapter, Request, perturb_by_label
 from windtunnel.assessments.attacks.evaluate import project
 from windtunnel.assessments.queries.search import Task
 from windtunnel.core.classifier import Classifier
@@ -74,7 +74,7 @@ def attack_counted(classifier: Classifier, adapter: Adapter, request: Request, t
     metered = Metered(classifier.module, task, index)
     with seeded(request.seed):
         try:
-            returned = adapter(request, metered).detach().clamp(0, 1)
+            returned = perturb_by_label(request, metered, adapter, classifier.criterion).detach().clamp(0, 1)
             if request.budget.epsilon is not None:
                 returned = project(request.budget.norm, request.budget.epsilon, returned, request.inputs)
             metered(returned)

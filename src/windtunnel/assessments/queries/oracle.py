@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability
+from windtunnel.core.criterion import SOFTMAX, Criterion
 
 # Kernels for fewer samples (a matrix times a vector) add up in another order: measured with torch 2.13 on CPU, a sample's
 # logits are equal bit for bit in batches of any size from 8 on, and differ from those in batches of 5 and less.
@@ -43,8 +44,8 @@ class Goal:
     labels: int64 (n,). aims: int64 (n,), the wanted classes, or None for any but the label.
     """
 
-    def __init__(self, labels: Tensor, aims: Tensor | None) -> None:
-        self.targeted = aims is not None
+    def __init__(self, labels: Tensor, aims: Tensor | None, criterion: Criterion = SOFTMAX) -> None:
+        self.targeted, self._labels, self._criterion = aims is not None, labels, criterion
         self._sought = labels if aims is None else aims
 
     def loss(self, logits: Tensor, indices: Tensor) -> Tensor:
@@ -52,11 +53,14 @@ class Goal:
 
         Probabilities in float32, as an interface gives them: what they cannot tell apart, no adversary behind one can.
         """
+        if self._criterion.k > 1:
+            each = self._labels[indices].repeat_interleave(logits.shape[1])
+            logits = self._criterion.without_best_others(logits.flatten(0, 1), each).view_as(logits)
         sought = self._sought[indices].view(-1, 1, 1).expand(-1, logits.shape[1], 1)
         probability = logits.softmax(2).gather(2, sought)[..., 0]
         return -probability if self.targeted else probability
 
     def reached(self, logits: Tensor, indices: Tensor) -> Tensor:
         """Whether the prediction is what the adversary wants; bool (m,) of logits (m, K)."""
-        predictions = argmax_or_invalid(logits)
+        predictions = self._criterion.predict(logits, self._labels[indices])
         return (predictions == self._sought[indices]) if self.targeted else (predictions != self._sought[indices])

@@ -58,7 +58,7 @@ def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> As
     data: Tensors = {
         **base_data(subject, verdicts),
         "perturbed_inputs": inputs,
-        "perturbed_predictions": subject.classifier.predict(inputs),
+        "perturbed_predictions": subject.classifier.predict(inputs, targets),
         "perturbation_distance": distance(algorithm.norm, inputs, subject.dataset.inputs),
         "epsilons": epsilons,
         "sweep_predictions": predictions,
@@ -133,7 +133,7 @@ def _run_grid(name: str, engine: Engine, grid: list[float], subject: Subject) ->
     still_right = subject.clean_correct
     for epsilon in grid[1:]:
         perturbed = engine.perturb(everyone, epsilon)
-        predictions = subject.classifier.predict(perturbed)
+        predictions = subject.classifier.predict(perturbed, targets)
         if (predictions < 0).any():
             bad = int((predictions < 0).nonzero()[0])
             raise UnsoundError(
@@ -160,7 +160,8 @@ def _bisect(critical: Tensor, engine: Engine, grid: list[float], subject: Subjec
         middle = (low + high) / 2
         for epsilon in middle[finite].unique().tolist():
             members = (finite & (middle == epsilon)).nonzero().flatten()
-            flipped = subject.classifier.predict(engine.perturb(members, epsilon)) != subject.clean_predictions[members]
+            predictions = subject.classifier.predict(engine.perturb(members, epsilon), subject.dataset.targets[members])
+            flipped = predictions != subject.clean_predictions[members]
             high[members[flipped]] = epsilon
             low[members[~flipped]] = epsilon
     return high.float()

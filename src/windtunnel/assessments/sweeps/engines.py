@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.sweeps.table import FGSM
+from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
@@ -38,7 +39,7 @@ class OneGradientFGSM:
         self._inputs = data.inputs
         self._range = data.value_range if clip else None
         # int8 holds the three values of a sign in a quarter of the memory.
-        self._signs = _gradient_sign(subject.classifier.module, data.inputs.to(device), data.targets.to(device))
+        self._signs = _gradient_sign(subject.classifier, data.inputs.to(device), data.targets.to(device))
 
     def perturb(self, indices: Tensor, epsilon: float) -> Tensor:
         """The inputs at `indices` moved by `epsilon` along the stored signs."""
@@ -49,9 +50,9 @@ class OneGradientFGSM:
         return moved.clamp_(*self._range) if self._range else moved
 
 
-def _gradient_sign(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def _gradient_sign(classifier: Classifier, x: Tensor, y: Tensor) -> Tensor:
     x = x.clone().requires_grad_()
-    loss = nn.functional.cross_entropy(module(x), y, reduction="sum")
+    loss = classifier.criterion.loss(classifier.module(x), y).sum()
     (gradient,) = torch.autograd.grad(loss, x)
     return gradient.sign().to(torch.int8).cpu()
 

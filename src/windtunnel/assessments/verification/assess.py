@@ -162,7 +162,8 @@ def _data(ledger: Ledger, canonical: Canonical, norm: Norm) -> Tensors:
     predictions, distances = torch.full((len(found),), -1), torch.full((len(found),), torch.nan)
     if found.any():
         indices = found.nonzero().flatten()
-        predictions[found] = subject.classifier.predict(scratch.samples_at(ledger.examples, indices))
+        examples, targets = scratch.samples_at(ledger.examples, indices), subject.dataset.targets[indices]
+        predictions[found] = subject.classifier.predict(examples, targets)
         distances[found] = distance(norm, ledger.examples, subject.dataset.inputs)[found]
     return {
         **base_data(subject, ledger.verdicts),

@@ -39,6 +39,9 @@ def preflight(
     algorithm = find_algorithm(entry.library, entry.algorithm, where, "verification")
     classifier.require(algorithm, where)
     row = ROWS[algorithm.key]
+    classifier.criterion.require_top_1(
+        where, f"{algorithm.name} proves that the label is the largest logit, which is not what counts"
+    )
     if row.assess is not None and entry.radius:
         raise UserError(f"{where}.radius: {algorithm.name} gives every sample its radius; remove it")
     if row.params is not None:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 import onnx
@@ -176,6 +176,16 @@ def copy_graph(path: Path, target: Path) -> None:
         ) from error
 
 
+class OutputHead(Protocol):
+    """Turn the answers of a predict function into logits (`windtunnel.boundary.models.heads.Headed`)."""
+
+    is_probability: bool
+
+    def logits_of(self, outputs: object) -> Tensor:
+        """Return the logits (N, 2)."""
+        ...
+
+
 class PredictFunction(nn.Module):
     """A Python `predict(batch) -> probabilities`: numpy (N, *shape) float32 in, (N, K) out; logits are their logs.
 
@@ -185,6 +195,8 @@ class PredictFunction(nn.Module):
     """
 
     preprocess: Preprocessed | None
+    # gives two logits of an array (N, outputs) or (N,), of probabilities where `is_probability`; None for softmax
+    head: OutputHead | None
 
     def __init__(self, predict: Callable[[np.ndarray], object], name: str = "model.function") -> None:
         super().__init__()
@@ -192,7 +204,7 @@ class PredictFunction(nn.Module):
         self.queries_asked = self.calls_made = 0
         self.allowed: int | None = None
         self.num_classes: int | None = None
-        self.time_limit, self.preprocess = 60.0, None
+        self.time_limit, self.preprocess, self.head = 60.0, None, None
 
     def __reduce__(self) -> NoReturn:
         """Another process would count its own queries, and none would count all."""
@@ -209,6 +221,15 @@ class PredictFunction(nn.Module):
         if given.dtype.kind not in "fiub":
             raise UserError(f"{self.name} returned {given.dtype}; (N, K) probabilities are needed")
         probabilities = given.astype(np.float32)
+        if self.head is not None:
+            low, high = probabilities.min(initial=0), probabilities.max(initial=1)
+            if self.head.is_probability and (low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE):
+                raise UserError(
+                    f"{self.name} returned values from {low:g} to {high:g}; model.head.output: logit reads such values"
+                )
+            if len(probabilities) != len(x):
+                raise UserError(f"{self.name} returned shape {probabilities.shape} for {len(x)} samples")
+            return self.head.logits_of(torch.from_numpy(probabilities)).to(x.device)
         if probabilities.ndim != 2 or len(probabilities) != len(x):
             raise UserError(
                 f"{self.name} returned shape {probabilities.shape} for {len(x)} samples; (N, K) probabilities are needed"

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import PredictFunction, Program, copy_graph, giving_logits
+from windtunnel.boundary.models.heads import adapt_outputs, head_of
 from windtunnel.boundary.models.loaders import (
     FACTORY,
     LOADERS,
@@ -26,6 +28,7 @@ from windtunnel.boundary.models.loaders import (
     loader_of,
     own_module,
     preprocessed,
+    with_head,
 )
 from windtunnel.boundary.models.preprocess import Preprocessed, adapt_graph, steps_of
 from windtunnel.boundary.models.program_gradients import cutting_operator
@@ -35,6 +38,7 @@ from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
 from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
+from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.devices import make_deterministic
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
@@ -97,7 +101,9 @@ def import_model(
     for stale in directory.glob("weights.*"):
         stale.unlink()
     facts: dict[str, object] = {"source": model.source}
-    steps = _steps(model, train if model.source == "train" else assessed)
+    steps, head = _steps(model, train if model.source == "train" else assessed), head_of(model)
+    if head is not None and head.outputs is not None and model.source == "train":
+        raise UserError(f"model.head: {head.kind}: source: train makes one logit a class; give a trained model")
     if model.source == "train":
         split = _labelled(train)
         build = partial(_own_module_to_train, trust_of(model), steps) if model.factory else None
@@ -131,9 +137,12 @@ def import_model(
 
         file = directory / str(facts["file"])
         facts["expects"] = adapt_graph(file, model.preprocess, assessed.inputs.shape[1:], str(facts["original"]))
+        head = adapt_outputs(file, head, model.output, str(facts["original"]))
         facts["sha256"], facts["gradients"] = file_digest(file), compare(file, assessed.inputs)
     elif steps:
         facts["preprocess"] = steps
+    if head is not None:
+        facts["head"] = head.model_dump(mode="json")
     write_model(facts, directory)
 
 
@@ -204,7 +213,8 @@ def preview_classifier(
         else:
             module = ARCHITECTURES[model.train.architecture](tuple(split.inputs.shape[1:]), split.num_classes)
         source = f"{model.train.recipe} {model.factory or model.train.architecture}, not trained yet"
-        return fit(Loaded(module, TORCH, UNTRAINED, source), pick_device(device), dataset, trust_of(model))
+        loaded, head = Loaded(module, TORCH, UNTRAINED, source), head_of(model)
+        return fit(with_head(loaded, head) if head else loaded, pick_device(device), dataset, trust_of(model))
     # Until the process ends: a verifier that is tried on the classifier reads its ONNX graph again.
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
@@ -220,14 +230,22 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
     Raises IncompatibleError, in one line that says both sides.
     """
     shape = tuple(dataset.inputs.shape[1:])
-    module = loaded.module.to(device).eval()
+    module, criterion = loaded.module.to(device).eval(), loaded.head.criterion if loaded.head else SOFTMAX
+    if criterion.k > 1 and criterion.k >= dataset.num_classes:
+        raise IncompatibleError(
+            f"model.head: top_k: {criterion.k} of {dataset.num_classes} classes: no answer could be wrong; less than that"
+        )
+    if loaded.head and loaded.head.outputs is not None and dataset.num_classes != 2:
+        raise IncompatibleError(
+            f"model.head: {loaded.head.kind} answers no or yes, the data has {dataset.num_classes} classes; labels are 0 and 1"
+        )
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # attacks differentiate by the input alone
     if isinstance(module, PredictFunction):  # its queries may cost money: it is checked at the first that is needed
         module.num_classes, module.time_limit = dataset.num_classes, trust.time_limit
         return Classifier(
             module, dataset.num_classes, shape, loaded.capabilities, loaded.digest, loaded.source, device,
-            caveats=loaded.caveats,
+            caveats=loaded.caveats, criterion=criterion,
         )  # fmt: skip
     sample = dataset.inputs[:1].to(device)
     fed = sample.clone()
@@ -247,16 +265,17 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
             given += f", {logits.layout} on {logits.device},"
         raise IncompatibleError(
             f"model: {loaded.source} gives {given} for one sample; logits of shape (N, K) are needed"
+            + _other_heads(logits)
         )
     if logits.shape[1] != dataset.num_classes:
         names = ", ".join(dataset.class_names[:5]) + (", ..." if dataset.num_classes > 5 else "")
         raise IncompatibleError(
             f"model: {loaded.source} has {logits.shape[1]} classes, the data has {dataset.num_classes} ({names}); "
-            f"data.class_names says how many there are"
+            f"data.class_names says how many there are{_other_heads(logits)}"
         )
     if logits.shape[1] < 2:
         raise IncompatibleError(
-            f"model: {loaded.source} has one class, so no answer of it can be wrong; two logits make a yes and a no"
+            f"model: {loaded.source} has one class, so no answer of it can be wrong; model.head: binary makes a no and a yes of it"
         )
     if not logits.dtype.is_floating_point:
         raise IncompatibleError(f"model: {loaded.source} gives {logits.dtype}; logits are real numbers (float32)")
@@ -272,6 +291,8 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         raise IncompatibleError(
             f"model: {loaded.source} gives {given} for two samples; a row of logits for each, (2, {logits.shape[1]}), is needed"
         )
+    with torch.no_grad():
+        _check_output_kind(loaded, module(dataset.inputs[:32].to(device)))
     capabilities, source = loaded.capabilities, loaded.source
     if Capability.AUTOGRAD in capabilities and not _differentiable(module, sample):
         capabilities = capabilities - {Capability.AUTOGRAD}
@@ -279,8 +300,42 @@ def fit(loaded: Loaded, device: torch.device, dataset: Dataset, trust: Trust = N
         source = f"{source}, whose forward pass cuts off the gradient ({operator})"
     limit_answers(module, trust)
     return Classifier(
-        module, logits.shape[1], shape, capabilities, loaded.digest, source, device, loaded.onnx_path, loaded.caveats
+        module,
+        logits.shape[1],
+        shape,
+        capabilities,
+        loaded.digest,
+        source,
+        device,
+        loaded.onnx_path,
+        loaded.caveats,
+        criterion,
     )
+
+
+def _other_heads(logits: object) -> str:
+    """Return what `model.head` or `model.output` would make of an answer that is no row of logits; empty where nothing."""
+    if isinstance(logits, Mapping):
+        return f"; model.output picks one of {', '.join(map(str, logits))}"
+    if isinstance(logits, Tensor) and logits.numel() == 1:
+        return "; model.head: binary reads one output as no or yes"
+    return ""
+
+
+def _check_output_kind(loaded: Loaded, logits: Tensor) -> None:
+    """Raise UserError where outputs that are read as logits by default look like probabilities.
+
+    A probability that is read as a logit is never below 0, so every answer would be yes.
+    """
+    head = loaded.head
+    if head is None or head.outputs is None or head.is_output_stated:
+        return
+    z = logits[:, 1] + head.criterion.shift
+    if len(z) >= 8 and ((z >= 0) & (z <= 1)).all():
+        raise UserError(
+            f"model.head.output: all outputs lie in [{float(z.min()):.3g}, {float(z.max()):.3g}], as probabilities do; "
+            f"set it to probability, or to logit if they are"
+        )
 
 
 def _holds_no_numbers(logits: Tensor) -> bool:

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.backends import OnnxModule, PredictFunction, Program
+from windtunnel.boundary.models.heads import Headed
 from windtunnel.boundary.models.preprocess import Preprocessed
 from windtunnel.boundary.models.program_gradients import open_gradients, opened
 from windtunnel.boundary.models.programs import Refused, read_program
 from windtunnel.boundary.models.record import (
     Fetched,
     Graph,
+    HeadRecord,
     KeptFile,
     ModelRecord,
     StateDict,
@@ -56,6 +58,8 @@ class Loaded:
     source: str
     onnx_path: Path | None = None
     caveats: tuple[Caveat, ...] = ()
+    # `model.head`, where it is not softmax
+    head: HeadRecord | None = None
 
 
 def load_trained(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
@@ -177,27 +181,41 @@ def loader_of(source: str, trust: Trust) -> Loader:
     A plug-in is code of somebody else's: raises UserError where model.json alone names it, and params.yaml does not.
     """
     if source in LOADERS:
-        return behind_preprocessing(LOADERS[source])
+        return as_kept(LOADERS[source])
     if source in plugins("windtunnel.models") and source != trust.plugin and not trust.allow_pickle:
         raise UserError(
             f"{trust.key}: model.json names the plug-in '{source}', which may do anything with the files beside it; "
             f"{trust.key}.allow_pickle: true lets it, if you trust them"
         )
     load: Callable[[Mapping[str, object], Path, Trust], Loaded] = model_source(source).load()
-    return behind_preprocessing(lambda record, directory, trust: load(record.facts, directory, trust))
+    return as_kept(lambda record, directory, trust: load(record.facts, directory, trust))
 
 
-def behind_preprocessing(load: Loader) -> Loader:
-    """Put what model.json keeps of `model.preprocess` before what a loader gives."""
+def as_kept(load: Loader) -> Loader:
+    """Put what model.json keeps of `model.preprocess` before what a loader gives, and its `model.head` behind it."""
 
     def loaded(record: ModelRecord, directory: Path, trust: Trust) -> Loaded:
-        result, steps = load(record, directory, trust), record.preprocess
-        if steps is None:
-            return result
-        digest = hashlib.sha256(f"{result.digest} {steps.model_dump_json()}".encode()).hexdigest()
-        return replace(result, module=preprocessed(result.module, steps), digest=digest)
+        result, steps, head = load(record, directory, trust), record.preprocess, record.head
+        for part in (steps, head):
+            if part is not None:
+                digest = hashlib.sha256(f"{result.digest} {part.model_dump_json()}".encode()).hexdigest()
+                result = replace(result, digest=digest)
+        if steps is not None:
+            result = replace(result, module=preprocessed(result.module, steps))
+        return result if head is None else with_head(result, head)
 
     return loaded
+
+
+def with_head(loaded: Loaded, head: HeadRecord) -> Loaded:
+    """Return the model behind its head; a predict function stays one, and an ONNX file may have it inside."""
+    source = f"{loaded.source}, {head.criterion.name} head" if head.kind != "softmax" else loaded.source
+    if isinstance(loaded.module, PredictFunction):
+        loaded.module.head = Headed(nn.Identity(), head) if head.outputs is not None else None
+        return replace(loaded, source=source, head=head)
+    changes_outputs = not head.is_in_file and (head.outputs is not None or head.output_name is not None)
+    module = Headed(loaded.module, head).eval() if changes_outputs else loaded.module
+    return replace(loaded, module=module, source=source, head=head)
 
 
 def preprocessed(module: nn.Module, steps: Steps) -> nn.Module:

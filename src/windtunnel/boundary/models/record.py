@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import Field
 
 from windtunnel.core.contracts import Caveat
+from windtunnel.core.criterion import Criterion
 from windtunnel.core.files import read_json, write_json
 from windtunnel.core.metadata import Record, Value, fitting
 
@@ -44,12 +45,38 @@ class Steps(Record):
         return ", ".join(parts)
 
 
+class HeadRecord(Record):
+    """`model.head` and `model.output`, as they are kept with the model."""
+
+    kind: str
+    # what an output of a binary or multi-label head is: logit or probability
+    output: str = "logit"
+    # False if params.yaml leaves that to the default
+    is_output_stated: bool = True
+    threshold: float = 0.5
+    top_k: int = 1
+    # how many outputs the model has, and which of them is assessed; None for softmax and top-k
+    outputs: int | None = None
+    column: int = 0
+    # `model.output`
+    output_name: str | None = None
+    # True if the kept file of an ONNX graph gives two logits already
+    is_in_file: bool = False
+
+    @property
+    def criterion(self) -> Criterion:
+        """Return how logits are read under this head."""
+        return Criterion(self.kind, self.top_k, self.threshold)
+
+
 class ModelRecord(Record):
     """A model of any source. What the source of a library or of a plug-in keeps more is beside it."""
 
     source: str
     # `model.preprocess`, where it changes anything. The kept file of an ONNX graph has it inside.
     preprocess: Steps | None = None
+    # `model.head`, where it is not softmax, and `model.output`
+    head: HeadRecord | None = None
 
     @property
     def facts(self) -> dict[str, Value]:

@@ -122,6 +122,7 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
     the ONNX graph: inside the ball and the box (threshold), and not the target's class.
     """
     bad, ids, seen = [], [], 0
+    criterion = evidence.subject.classifier.criterion
     for whole, ball in balls(evidence):
         certificate = evidence.pictured(whole)
         claimed = _falsified(certificate)
@@ -130,12 +131,12 @@ def counterexamples_real(evidence: Evidence, limit: float) -> CheckResult:
         images, targets = certificate.tensor("perturbed_inputs")[claimed], certificate.tensor("targets")[claimed]
         in_box = ((images >= -limit) & (images <= 1 + limit)).flatten(1).all(1)
         inside = in_box & (certificate.distance(ball.norm)[claimed] <= ball.epsilon * (1 + 1e-5) + limit)
-        real = inside & (evidence.subject.classifier.predict(images) != targets)
+        real = inside & (evidence.subject.classifier.predict(images, targets) != targets)
         exported = certificate.decided_on_exported_graph[claimed]
         if exported.any():
             if Capability.ONNX_GRAPH not in evidence.subject.classifier.capabilities:
                 raise NotRun("the model has no ONNX graph to ask again")
-            real[exported] &= onnx_logits(evidence, images[exported]).argmax(1) != targets[exported]
+            real[exported] &= ~criterion.is_correct(onnx_logits(evidence, images[exported]), targets[exported])
         seen += len(images)
         if not real.all():
             bad.append(certificate.name)

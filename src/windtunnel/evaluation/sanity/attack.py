@@ -131,15 +131,14 @@ def success_stands(evidence: Evidence, limit: float) -> CheckResult:
 
 
 def _predict(evidence: Evidence, assessment: Assessment) -> Tensor:
-    return evidence.once(
-        f"again {assessment.name}", lambda: evidence.subject.classifier.predict(assessment.tensor("perturbed_inputs"))
-    )
+    inputs, targets = assessment.tensor("perturbed_inputs"), assessment.tensor("targets")
+    return evidence.once(f"again {assessment.name}", lambda: evidence.subject.classifier.predict(inputs, targets))
 
 
-def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor) -> Tensor:
+def _rounded_answers(evidence: Evidence, images: Tensor, wins: Tensor, targets: Tensor) -> Tensor:
     """The model's answers to the images at `wins` (N,) as a file would hold them."""
     rounded = scratch.samples_at(images, wins.nonzero().flatten()).mul_(GREY_LEVELS).round_().div_(GREY_LEVELS)
-    return evidence.subject.classifier.predict(rounded)
+    return evidence.subject.classifier.predict(rounded, targets)
 
 
 @check(
@@ -322,10 +321,8 @@ def survives_rounding(evidence: Evidence, limit: float) -> CheckResult:
         wins = assessment.succeeded & assessment.tried & assessment.right
         if not wins.any():
             continue
-        still = (
-            _rounded_answers(evidence, assessment.tensor("perturbed_inputs"), wins)
-            != assessment.tensor("targets")[wins]
-        )
+        targets = assessment.tensor("targets")[wins]
+        still = _rounded_answers(evidence, assessment.tensor("perturbed_inputs"), wins, targets) != targets
         drops[assessment.name] = float((~still).sum()) / int((assessment.tried & assessment.right).sum())
         seen += len(still)
     if not drops:

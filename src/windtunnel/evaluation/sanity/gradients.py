@@ -9,7 +9,6 @@ from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.classifier import forward_samples
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.losses import cross_entropy, margin_loss
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import is_random
@@ -32,7 +31,8 @@ TOLD = 1e-4  # of the largest logit: a smaller change drowns in rounding
 def _gradients(evidence: Evidence, loss: str) -> tuple[Tensor, Tensor]:
     """Whether the gradient of `loss` is zero everywhere, and whether it is finite, at every sample; both bool (N,)."""
     need_gradients(evidence)
-    data, functions = evidence.subject.dataset, {"cross entropy": cross_entropy, "margin": margin_loss}
+    data, criterion = evidence.subject.dataset, evidence.subject.classifier.criterion
+    functions = {"cross entropy": criterion.loss, "margin": criterion.margin_loss}
 
     def compute() -> tuple[Tensor, Tensor]:
         zero, finite = [], []
@@ -102,11 +102,14 @@ def stable_loss(evidence: Evidence, limit: float) -> CheckResult:
     data, indices = evidence.subject.dataset, torch.arange(min(len(evidence.ids), evidence.params.sanity.samples))
     x, y = data.inputs[indices], data.targets[indices]
     generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "C13"))
-    here = margin_loss(evidence.subject.classifier.logits(x), y)
+    criterion = evidence.subject.classifier.criterion
+    here = criterion.margin_loss(evidence.subject.classifier.logits(x), y)
     scale = here.abs().clamp(min=max(median(here.abs().flatten().tolist()) or 0.0, 1e-12))
     change, draws = torch.zeros(len(indices)), max(1, POINTS // len(indices))
     for _ in range(draws):
-        there = margin_loss(evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y)
+        there = criterion.margin_loss(
+            evidence.subject.classifier.logits(uniform_in_ball(x, EIGHT_255 / 2, generator)), y
+        )
         change += ((there - here).abs() / scale).clamp(max=1)
     value = float((change / draws).mean())
     return CheckResult(
@@ -167,12 +170,12 @@ def _rise_over_gradient(evidence: Evidence) -> Tensor:
         inside = data.inputs[: len(labels)].clamp(low + away, high - away)
         points = uniform_in_ball(inside, away - hair, generator)
         try:
-            gradients = input_gradients(classifier, points, labels, margin_loss)
+            gradients = input_gradients(classifier, points, labels, classifier.criterion.margin_loss)
         except RuntimeError as error:
             raise NotRun(f"no gradient by the input (A13): {' '.join(str(error).split())[:120]}") from error
         up, down = (classifier.logits(points + sign * hair * gradients.sign()) for sign in (1, -1))
         said = 2 * hair * gradients.flatten(1).abs().sum(1)
-        ratio = (margin_loss(up, labels) - margin_loss(down, labels)) / said
+        ratio = (classifier.criterion.margin(down, labels) - classifier.criterion.margin(up, labels)) / said
         found.append(ratio.where(said > TOLD * up.abs().amax(1), torch.nan))
     return torch.stack(found)
 
@@ -191,11 +194,11 @@ def losses_agree(evidence: Evidence, limit: float) -> CheckResult:
     need_gradients(evidence)
     region, _ = linf_ball(evidence)
     data, indices = evidence.subject.dataset, evidence.probe_indices()
-    seed = derive_seed(evidence.subject.seed, "C14")
+    seed, criterion = derive_seed(evidence.subject.seed, "C14"), evidence.subject.classifier.criterion
     broken = [
         pgd(evidence.subject.classifier, data.inputs[indices], data.targets[indices], region.epsilon, steps=40,
             step_size=region.epsilon / 10, seed=seed, loss=loss).broken
-        for loss in (cross_entropy, margin_loss)
+        for loss in (criterion.loss, criterion.margin_loss)
     ]  # fmt: skip
     one, other = int((broken[0] & ~broken[1]).sum()), int((broken[1] & ~broken[0]).sum())
     gap = abs(one - other) / max(1, len(indices))

@@ -10,7 +10,6 @@ from torch import Tensor
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.medians import median
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.model import BATCH, is_random
@@ -72,7 +71,7 @@ def continuous(evidence: Evidence, limit: float) -> CheckResult:
     shares: list[Tensor] = []
     for points in (x, uniform_in_ball(x, largest_linf(evidence), generator)):
         signs = torch.randint(0, 2, points.shape, generator=generator) * 2 - 1
-        here, there = (margin_loss(classifier.logits(p), y) for p in (points, points + HAIR * signs))
+        here, there = (classifier.criterion.margin(classifier.logits(p), y) for p in (points, points + HAIR * signs))
         size = max(median(here.abs().tolist()) or 0.0, 1e-12)
         shares.append((there - here).abs() > MOVED * size)
     jumps = torch.stack(shares).any(0)

@@ -12,13 +12,11 @@ from windtunnel.boundary.models.backends import Program
 from windtunnel.core import scratch
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
-from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.medians import median
 from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
-from windtunnel.evaluation.losses import cross_entropy, margin_loss
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
@@ -83,7 +81,9 @@ def randomness(evidence: Evidence) -> tuple[float, list[int]]:
         x, y = data.inputs[:BATCH], data.targets[:BATCH]
         passes = several_passes(evidence.subject.classifier, x, DRAWS)
         unit = [nn.functional.normalize(p, dim=1) for p in passes]
-        return max(float((u - unit[0]).abs().max()) for u in unit), [int((p.argmax(1) == y).sum()) for p in passes]
+        return max(float((u - unit[0]).abs().max()) for u in unit), [
+            int(evidence.subject.classifier.criterion.is_correct(p, y).sum()) for p in passes
+        ]
 
     return evidence.once("randomness", compute)
 
@@ -110,8 +110,9 @@ def batch_invariance(evidence: Evidence, limit: float) -> CheckResult:
     x = evidence.subject.dataset.inputs[:BATCH]
     alone, together = evidence.subject.classifier.logits(x, 1), evidence.subject.classifier.logits(x, len(x))
     apart = (alone - together).abs().amax(1)
+    criterion, labels = evidence.subject.classifier.criterion, evidence.subject.dataset.targets[:BATCH]
     scale = together.abs().amax().clamp(min=1)
-    differ = (argmax_or_invalid(alone) != argmax_or_invalid(together)) & (apart > 1e-5 * scale)
+    differ = (criterion.predict(alone, labels) != criterion.predict(together, labels)) & (apart > 1e-5 * scale)
     worst = float(apart.max() / scale)
     ids = [evidence.ids[i] for i in differ.nonzero().flatten().tolist()]
     severity = Severity.HARD if differ.any() else Severity.WARN
@@ -320,7 +321,9 @@ def true_labels(evidence: Evidence, limit: float) -> CheckResult:
     right, n = int(evidence.subject.clean_correct.sum()), len(evidence.ids)
     if right < n or n <= FEWEST_RIGHT:
         return CheckResult(flagged=False, value=0.0, n=n)
-    margins = -margin_loss(evidence.subject.clean_logits, evidence.subject.dataset.targets)
+    margins = evidence.subject.classifier.criterion.margin(
+        evidence.subject.clean_logits, evidence.subject.dataset.targets
+    )
     narrow = margins < (median(margins.tolist()) or 0.0) / 4
     reason = (
         f"all {n} samples are classified as labelled, as if they were selected by correctness or labelled by the model"
@@ -341,7 +344,7 @@ def class_count_fits(evidence: Evidence, limit: float) -> CheckResult:
 
     Flags an attack whose loss needs more classes than there are, or that was told another number than there is.
     """
-    k = evidence.subject.dataset.num_classes
+    k = evidence.subject.classifier.criterion.competing_classes(evidence.subject.dataset.num_classes)
     wrong = []
     for assessment in evidence.of("attacks"):
         needed = assessment.row.min_classes if assessment.row else 2
@@ -395,7 +398,9 @@ def differentiable(evidence: Evidence, limit: float) -> CheckResult:
     need_gradients(evidence)
     data = evidence.subject.dataset
     try:
-        input_gradients(evidence.subject.classifier, data.inputs[:2], data.targets[:2], cross_entropy)
+        input_gradients(
+            evidence.subject.classifier, data.inputs[:2], data.targets[:2], evidence.subject.classifier.criterion.loss
+        )
     except RuntimeError as error:
         return CheckResult(flagged=True, value=1, reason=" ".join(str(error).split())[:200])
     return CheckResult(flagged=False, value=0)

@@ -14,7 +14,6 @@ from windtunnel.core.artifacts import Tensors, tensor_in
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
-from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import NotApplicable
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import Region
@@ -63,7 +62,7 @@ def pgd(
     seed: int,
     restarts: int = 1,
     passes: int = 1,
-    loss: Loss = margin_loss,
+    loss: Loss | None = None,
     until_broken: bool = False,
 ) -> Descent:
     """Projected gradient ascent on `loss` in Linf inside [0, 1], from random starts (Madry et al. 2018, arXiv 1706.06083).
@@ -84,11 +83,11 @@ def pgd(
             for _ in range(passes):
                 x = x.detach().requires_grad_()
                 logits = classifier.module(x)
-                value = loss(logits, y)
+                value = (loss or classifier.criterion.margin_loss)(logits, y)
                 (one,) = torch.autograd.grad(value.sum(), x)
                 gradient += one
             losses.append(value.detach().cpu())
-            broken |= (logits.argmax(1) != y).cpu()
+            broken |= ~classifier.criterion.is_correct(logits, y).cpu()
             if until_broken and broken.all():
                 break
             if step < steps:
@@ -181,7 +180,7 @@ def need_several_answers(evidence: Evidence) -> None:
         generator = torch.Generator().manual_seed(derive_seed(evidence.subject.seed, "one answer"))
         low, high = data.value_range
         noise = low + (high - low) * torch.rand((NOISE, *data.inputs.shape[1:]), generator=generator)
-        return bool((evidence.subject.classifier.predict(noise) == said[0]).all())
+        return bool((evidence.subject.classifier.predict(noise, said[:1].expand(NOISE)) == said[0]).all())
 
     if evidence.once("one answer", only_one):
         raise NotApplicable("the model predicts one class for every input: nothing to break, and no masking")

@@ -53,7 +53,7 @@ def eot_adds_nothing(evidence: Evidence, limit: float) -> CheckResult:
             passes=passes,
         )
         mean = torch.stack(several_passes(evidence.subject.classifier, found.examples, EOT_PASSES)).mean(0)
-        return float((mean.argmax(1) != y).double().mean())
+        return float((~evidence.subject.classifier.criterion.is_correct(mean, y)).double().mean())
 
     gap = broken(EOT_PASSES) - broken(1)
     return CheckResult(gap > limit, gap, n=len(indices), reason=f"EOT breaks {gap:.1%} more")
@@ -101,7 +101,7 @@ def success_over_draws(evidence: Evidence, limit: float) -> CheckResult:
     for assessment in map(evidence.pictured, evidence.attacks()):
         examples, targets = assessment.tensor("perturbed_inputs"), assessment.tensor("targets")
         robust = torch.stack(
-            [assessment.right & (evidence.subject.classifier.predict(examples) == targets) for _ in range(5)]
+            [assessment.right & (evidence.subject.classifier.predict(examples, targets) == targets) for _ in range(5)]
         )
         rates = robust.double().mean(1)
         stored = float((assessment.right & ~assessment.succeeded).double().mean())

@@ -10,9 +10,7 @@ from scipy.stats import fisher_exact, mannwhitneyu
 from torch import Tensor
 
 from windtunnel.core.chunks import sample_parts
-from windtunnel.core.classifier import argmax_or_invalid
 from windtunnel.core.storage import evenly
-from windtunnel.evaluation.losses import margin_loss
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.near_duplicates import copies, fine_images
@@ -198,21 +196,21 @@ def not_only_these_images(evidence: Evidence, limit: float) -> CheckResult:
     drops, reasons = [], []
     for sign, words in ((1, "higher"), (-1, "lower")):
         moved = (data.inputs[:MOST] + sign * step).clamp(*data.value_range)
-        still = classifier.predict(moved) == data.targets[:MOST]
+        still = classifier.predict(moved, data.targets[:MOST]) == data.targets[:MOST]
         lost, gained = int((right & ~still).sum()), int((still & ~right).sum())
         drops.append((lost - gained) / len(right))
         if drops[-1] > limit and significantly_more(lost, gained):
             reasons.append(f"accuracy falls by {drops[-1]:.1%} on images one grey level {words}")
     if evidence.train is not None and evidence.train.labelled:
         there, labels = classifier.logits(evidence.train.inputs[:MOST]), evidence.train.targets[:MOST]
-        known = argmax_or_invalid(there) == labels
+        known = classifier.criterion.is_correct(there, labels)
         gap = float(right.double().mean()) - float(known.double().mean())
         table = [[int(m.sum()), int((~m).sum())] for m in (right, known)]
         drops.append(gap)
         if gap > 0.1 and fisher_exact(table, alternative="greater").pvalue < 0.001:
             reasons.append(f"accuracy is {gap:.1%} lower on the training split than on the assessed samples")
         margins = [
-            -margin_loss(logits, y)
+            classifier.criterion.margin(logits, y)
             for logits, y in ((evidence.subject.clean_logits[:MOST], data.targets[:MOST]), (there, labels))
         ]
         larger = mannwhitneyu(*margins, alternative="greater")

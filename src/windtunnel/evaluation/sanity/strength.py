@@ -206,7 +206,7 @@ class Spy:
 
         clean, labels = evidence.subject.dataset.inputs[indices], evidence.subject.dataset.targets[indices]
         self.seen = seen = torch.zeros(len(indices), dtype=torch.bool)
-        inner = evidence.subject.classifier.module
+        inner, criterion = evidence.subject.classifier.module, evidence.subject.classifier.criterion
 
         class Watching(nn.Module):
             def forward(self, x: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ class Spy:
                     near = within(distance(region.norm, here, clean), region.epsilon) & (
                         (here >= 0) & (here <= 1)
                     ).flatten(1).all(1)
-                    seen.logical_or_(near & (logits.detach().argmax(1).cpu() != labels))
+                    seen.logical_or_(near & ~criterion.is_correct(logits.detach().cpu(), labels))
                 return logits
 
         classifier = replace(

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from windtunnel.boundary.models.preprocess import Preprocessed, steps_of
-from windtunnel.core.classifier import Classifier, argmax_or_invalid
+from windtunnel.core.classifier import Classifier
+from windtunnel.core.criterion import SOFTMAX, argmax_or_invalid
 from windtunnel.core.dataset import Dataset
 from windtunnel.params.model import Preprocess
 
@@ -273,7 +274,7 @@ def _beats(one: _Tried, other: _Tried) -> bool:
 
 
 def _tried(words: str, logits: Tensor, targets: Tensor, correction: Correction | None = None) -> _Tried:
-    return _Tried(words, argmax_or_invalid(logits) == targets, calibrated_losses(logits, targets), correction)
+    return _Tried(words, SOFTMAX.is_correct(logits, targets), calibrated_losses(logits, targets), correction)
 
 
 def _mean(values: Tensor | None) -> float:

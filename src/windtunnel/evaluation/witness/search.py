@@ -15,7 +15,7 @@ from torch import Tensor
 
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Norm
-from windtunnel.evaluation.losses import cross_entropy, margin_loss
+from windtunnel.core.criterion import Criterion
 from windtunnel.evaluation.witness.balls import Ball
 
 STEPS = 10  # of one gradient search
@@ -111,9 +111,9 @@ class _Searching:
         self.failed: set[str] = set()
 
     def result(self) -> Search:
-        gradient_passes = 2 * STEPS + 1
+        gradient_passes, criterion = 2 * STEPS + 1, self.target.classifier.criterion
         if self.target.gradients:
-            self._run("gradient of the margin", gradient_passes, lambda rows: self._ascend(rows, margin_loss))
+            self._run("gradient of the margin", gradient_passes, lambda rows: self._ascend(rows, criterion.margin_loss))
         self._run("other samples", 2 * NEIGHBOURS, self._towards_others)
         if self.target.surrogate is not None:
             self._run("transfer", 1, self._transfer)
@@ -122,7 +122,7 @@ class _Searching:
             self._run(
                 "gradient of cross entropy",
                 gradient_passes,
-                lambda rows: self._ascend(rows, cross_entropy, at_random=True),
+                lambda rows: self._ascend(rows, criterion.loss, at_random=True),
             )
         self._run("random search", SQUARES[1], lambda rows: self._squares(rows, SQUARES[1]))
         for rank in range(2 if self.target.gradients else 0):
@@ -155,7 +155,9 @@ class _Searching:
         points, labels = self.best[hopeful], self.labels[hopeful]
         self.passes[hopeful] += times
         answers = [self.target.classifier.logits(points) for _ in range(times)]
-        margins = torch.stack([_margin_or_broken(logits, labels) for logits in answers])
+        margins = torch.stack(
+            [_margin_or_broken(self.target.classifier.criterion, logits, labels) for logits in answers]
+        )
         wrong = ((margins > 0).double().mean(0) > 0.5) & self.target.ball.contains(points, self.inputs[hopeful])
         found = hopeful[wrong]
         self.broken[found], self.examples[found] = True, points[wrong]
@@ -163,7 +165,8 @@ class _Searching:
             wrong
         ]  # an odd number of answers, some perhaps infinite
         likely = torch.stack(answers).mean(0)[wrong]
-        self.predictions[found] = torch.where(likely.isfinite().all(1), likely.argmax(1), -1)
+        self.predictions[found] = self.target.classifier.criterion.predict(likely, labels[wrong])
+        self.predictions[found[~likely.isfinite().all(1)]] = -1
         for row in found.tolist():
             self.methods[row] = method
         self.best_margin[hopeful[~wrong]] = -torch.inf
@@ -171,7 +174,7 @@ class _Searching:
     def _margins(self, points: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Margin loss of the model at `points`, one pass each; infinite where a logit is not finite. (m,)."""
         self.passes[rows] += 1
-        return _margin_or_broken(self.target.classifier.logits(points), labels)
+        return _margin_or_broken(self.target.classifier.criterion, self.target.classifier.logits(points), labels)
 
     def _keep(self, rows: Tensor, points: Tensor, margins: Tensor) -> None:
         """Remember the points that are better than the best known ones of their samples."""
@@ -226,7 +229,14 @@ class _Searching:
         clean, labels = self.inputs[rows], self.labels[rows]
         points = clean
         for moved, _, _ in ascend(
-            self.target.surrogate, self.target.ball, clean, labels, clean, margin_loss, SURROGATE_STEPS, to_the_end=True
+            self.target.surrogate,
+            self.target.ball,
+            clean,
+            labels,
+            clean,
+            self.target.classifier.criterion.margin_loss,
+            SURROGATE_STEPS,
+            to_the_end=True,
         ):
             points = moved
         self._keep(rows, points, self._margins(points, labels, rows))
@@ -270,7 +280,7 @@ def ascend(
     for step in range(steps + 1):
         x = points.to(device).clone().requires_grad_()
         logits = classifier.module(x)
-        margins = _margin_or_broken(logits.detach().float().cpu(), labels[rows])
+        margins = _margin_or_broken(classifier.criterion, logits.detach().float().cpu(), labels[rows])
         yield points, margins, rows
         if step == steps:
             return
@@ -291,11 +301,12 @@ def _step_length(step: int, steps: int) -> float:
     return 1.0 if step == 0 else max(0.1, 0.5 * (1 - step / steps))
 
 
-def _margin_or_broken(logits: Tensor, labels: Tensor) -> Tensor:
+def _margin_or_broken(criterion: Criterion, logits: Tensor, labels: Tensor) -> Tensor:
     """Margin loss (n,), positive where the predicted class is wrong; infinite where a logit is not finite, which is no answer."""
-    margins = margin_loss(logits, labels)
-    margins = margins.where((margins != 0) | (logits.argmax(1) == labels), torch.finfo(margins.dtype).tiny)
-    return margins.where(logits.isfinite().all(1), torch.inf)
+    margins = criterion.margin_loss(logits, labels)
+    margins = margins.where((margins != 0) | criterion.is_correct(logits, labels), torch.finfo(margins.dtype).tiny)
+    result: Tensor = margins.where(logits.isfinite().all(1), torch.inf)
+    return result
 
 
 class _Proposals:

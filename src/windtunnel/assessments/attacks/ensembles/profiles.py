@@ -76,6 +76,29 @@ PROFILES: dict[str, dict[Norm, tuple[Member, ...]]] = {
     },
 }
 
+TARGETED_CLASSES, DLR_CLASSES = 4, 3  # the losses of APGD-T and APGD-DLR divide by the fourth and the third best logit
+
+
+def profile_members(profile: str, norm: Norm, num_classes: int) -> tuple[Member, ...]:
+    """Return the members of a profile for so many classes.
+
+    For fewer than 4 classes untargeted APGD with 5 restarts stands for APGD-T, for fewer than 3 for APGD-DLR too: with
+    two classes the difference of the logits decides, which cross entropy grows with. FAB-T aims at each other class.
+    """
+    return tuple(_fitting(member, num_classes) for member in PROFILES[profile][norm])
+
+
+def _fitting(member: Member, num_classes: int) -> Member:
+    needs = (
+        TARGETED_CLASSES if member.algorithm == "APGDT" else DLR_CLASSES if member.params.get("loss") == "dlr" else 2
+    )
+    if num_classes >= needs:
+        return member
+    loss = "dlr" if num_classes >= DLR_CLASSES else "ce"
+    params = {"steps": member.params["steps"], "n_restarts": 5, "loss": loss}
+    return Member("torchattacks", "APGD", params, f"APGD-{loss.upper()} 5 restarts")
+
+
 _SUMMARY = {
     "quick": "a minute's look: one gradient step, APGD, targeted APGD",
     "standard": "parameter-free, as AutoAttack: APGD-CE, APGD-T, FAB-T, Square",
@@ -97,7 +120,6 @@ ROWS: tuple[AttackRow, ...] = tuple(
         norm_key="norm",
         norms=tuple(by_norm),
         invoker=Invoker.ENSEMBLE,
-        min_classes=4,
         keeps_clean=True,
         seconds=120 if name == "exhaustive" else 0,
     )

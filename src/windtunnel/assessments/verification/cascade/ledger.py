@@ -89,7 +89,8 @@ class Ledger:
 
         What verifiers see is a copy of the model in another form, and rounding can part the two at a tie.
         """
-        wrong = self.subject.classifier.predict(examples) != self.subject.dataset.targets[indices]
+        targets = self.subject.dataset.targets[indices]
+        wrong = self.subject.classifier.predict(examples, targets) != targets
         self.examples[indices[wrong]] = examples[wrong]
         self._decide(indices[wrong], Verdict.FALSIFIED, by)
         return wrong

@@ -33,7 +33,7 @@ def noisy_counts(classifier: Classifier, x: Tensor, n: int, sigma: float, genera
     for start in range(0, n, FORWARD_BATCH):
         size = min(FORWARD_BATCH, n - start)
         noise = torch.randn(size, *x.shape, generator=generator) * sigma
-        predictions = classifier.predict(x + noise)
+        predictions = classifier.predict(x + noise, None)
         counts += torch.bincount(predictions[predictions >= 0], minlength=classifier.num_classes)
     return counts
 
