@@ -35,8 +35,6 @@ from windtunnel.assessments.attacks.ensembles.profiles import Member
 from windtunnel.boundary.data.load import load_dataset
 from windtunnel.boundary.models.load import preview_classifier
 from windtunnel.boundary.models.training import train_classifier
-from windtunnel.core import batches
-from windtunnel.core.artifacts import Artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
@@ -45,6 +43,8 @@ from windtunnel.params.attacks import AttackEntry, On
 from windtunnel.params.data import Data
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model, Recipe
+from windtunnel.records.artifacts import Artifacts, write_artifacts
+from windtunnel.runtime import checkpoint
 
 SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared"))
 BATCH = 128
@@ -221,7 +221,7 @@ def memory_of(n: int) -> dict[str, float]:
     it = of_module(module, Dataset(inputs, labels, tuple(map(str, range(n))), classes))
     given = entry(Member("torchattacks", "FGSM"), 100)
     with tempfile.TemporaryDirectory() as folder:
-        batches.CHECKPOINTS = Path(folder)
+        checkpoint.CHECKPOINTS = Path(folder)
         assess("warm", given, budget(0.1), it.subset(torch.arange(100)))
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         before = resident("VmRSS")

@@ -78,13 +78,13 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     from torch import nn
 
     from windtunnel.assessments.corruptions.assess import assess_suite
-    from windtunnel.core import batches
     from windtunnel.core.classifier import Classifier, module_digest
     from windtunnel.core.contracts import Capability
     from windtunnel.core.dataset import Dataset
-    from windtunnel.core.placement import VARIABLE
     from windtunnel.core.subject import subject_of
     from windtunnel.params.corruptions import CorruptionEntry
+    from windtunnel.runtime import checkpoint
+    from windtunnel.runtime.placement import VARIABLE
 
     torch.set_num_threads(1)
     inputs = torch.from_numpy(pictures(n, side)).permute(0, 3, 1, 2).contiguous().float() / 255
@@ -96,7 +96,7 @@ def suite(n: int, side: int, names: list[str], workers: int) -> dict[str, object
     os.environ[VARIABLE] = f"processes:{workers}" if workers > 1 else "here"
     subject = subject_of(model, data)
     with tempfile.TemporaryDirectory() as folder:
-        batches.CHECKPOINTS = Path(folder)
+        checkpoint.CHECKPOINTS = Path(folder)
         peaks: dict[int, float] = {}
         Thread(target=watch_workers, args=(peaks,), daemon=True).start()
         start = time.perf_counter()

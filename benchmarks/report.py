@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, PerturbationBudget, Semantics, Verdict
@@ -27,6 +26,7 @@ from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.evaluation.summary.table import SUMMARY
 from windtunnel.params.results import Clean
+from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 
 BUDGET = PerturbationBudget(Norm.LINF, 8 / 255)
 

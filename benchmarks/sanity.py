@@ -18,13 +18,13 @@ from typing import cast
 import torch
 
 from windtunnel.assessments.clean.subject import current_subject
-from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
-from windtunnel.core.files import RUNTIME_FILE, read_json
-from windtunnel.core.layout import CLEAN, REPORTS, ROBUSTNESS
-from windtunnel.core.metadata import parse_metadata
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, collect
 from windtunnel.evaluation.sanity.run import registry, run_checks
 from windtunnel.params.load import load_params
+from windtunnel.records.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.records.files import RUNTIME_FILE, read_json
+from windtunnel.records.layout import CLEAN, REPORTS, ROBUSTNESS
+from windtunnel.records.metadata import parse_metadata
 
 LIMITS = {"stored": 15.0, "standard": 60.0}
 MASKING = (

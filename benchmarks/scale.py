@@ -38,15 +38,16 @@ from windtunnel.assessments.attacks.assess import assess as assess_attack
 from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.queries.assess import assess as assess_query
 from windtunnel.assessments.verification.assess import assess as assess_verification
-from windtunnel.core.artifacts import AssessmentResult
-from windtunnel.core.batches import batches_of, run_batches
-from windtunnel.core.placement import VARIABLE
+from windtunnel.core.batches import batches_of
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.queries import QueryEntry
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.records.artifacts import AssessmentResult
+from windtunnel.runtime.batch_runner import run_batches
+from windtunnel.runtime.placement import VARIABLE
 
 PGD = {"library": "torchattacks", "algorithm": "PGD", "budget": {"steps": 20, "step_size": 0.02}, "batch_size": 100}
 EVOBA = {"algorithm": "EvoBA", "params": {"generation_size": 30, "generations": 15}}

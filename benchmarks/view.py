@@ -16,9 +16,9 @@ import torch
 
 from benchmarks.browser import chromium
 from tests.made import content
-from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.files import write_json
+from windtunnel.records.artifacts import save_tensors
+from windtunnel.records.files import write_json
 from windtunnel.reporting.compare.runs import run_in
 from windtunnel.reporting.view.site import site
 

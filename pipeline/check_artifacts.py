@@ -11,16 +11,16 @@ from torch import Tensor
 from pipeline.recompute import Recomputed, differences, of_clean, of_corruption, of_entry, of_sanity, of_summary
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.boundary.params import load_params
-from windtunnel.core.artifacts import Artifacts, load_tensors, read_artifacts
 from windtunnel.core.contracts import VERDICT_CODES, AssessmentKind, Json
-from windtunnel.core.endings import user_errors
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, read_json
-from windtunnel.core.layout import CLEAN, GATE, METRICS, REPORT, REPORTS, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.core.run_times import RUN_TIMES
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts, load_tensors, read_artifacts
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, read_json
+from windtunnel.records.layout import CLEAN, GATE, METRICS, REPORT, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.records.run_times import RUN_TIMES
+from windtunnel.runtime.shutdown import user_errors
 
 _METADATA = (
     "name", "assessment_kind", "case", "algorithm", "library", "library_version", "semantics", "verdict_codes", "metrics",

@@ -18,12 +18,9 @@ from windtunnel.assessments.queries.metrics import query_metrics
 from windtunnel.assessments.sweeps.curve import Sweep, sweep_metrics
 from windtunnel.assessments.verification.assess import verification_metrics
 from windtunnel.assessments.verification.smoothing.randomised import smoothing_metrics
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json
-from windtunnel.core.metadata import corruption_pairs, names_in
 from windtunnel.core.sample_states import SampleState, state_counts
-from windtunnel.core.sandwich import layers_of
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.params.attacks import AttackEntry
@@ -33,6 +30,9 @@ from windtunnel.params.latent import LatentEntry
 from windtunnel.params.schema import Params
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import Smoothing, VerificationEntry
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import corruption_pairs, names_in
+from windtunnel.records.sandwich import layers_of
 
 TOLERANCE = 1e-9  # relative: the order of a sum may differ
 # Metrics whose evidence is not this assessment's: of the generators' stage, and tables over further classifiers.

@@ -1,6 +1,6 @@
 """Metadata made for a test: everything a metadata.json must have, with what the test changes."""
 
-from windtunnel.core.metadata import Metadata, parse_metadata
+from windtunnel.records.metadata import Metadata, parse_metadata
 
 _CASE = {"statistical_sampling": "average_case"}
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.core.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.dataset import Dataset
@@ -26,6 +25,7 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
 
 EPSILON = 0.1
 STEP = EPSILON / 8

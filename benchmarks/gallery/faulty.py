@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from benchmarks.gallery import masks
 from benchmarks.gallery.case import Case, changed, run_in, subject_with
 from benchmarks.gallery.honest import Pair, digits, fitted, provable, trained
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.probes import uniform_in_ball
+from windtunnel.records.artifacts import Artifacts
 
 LINF: Mapping[str, object] = {"norm": "Linf", "epsilon": 0.1}
 WIDE: Mapping[str, object] = {"norm": "Linf", "epsilon": 0.2}

@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from windtunnel.boundary.params import load_params
-    from windtunnel.core.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
     from windtunnel.core.classifier import Classifier
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.errors import UserError
     from windtunnel.core.subject import Subject, subject_of
     from windtunnel.operations.direct.result import Result
     from windtunnel.operations.direct.run import assess, attack, corrupt, read, verify
+    from windtunnel.records.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
 
 _HOME = {
-    "Artifacts": "core.artifacts",
-    "AssessmentResult": "core.artifacts",
+    "Artifacts": "records.artifacts",
+    "AssessmentResult": "records.artifacts",
     "Classifier": "core.classifier",
     "Dataset": "core.dataset",
     "Result": "operations.direct.result",
     "Subject": "core.subject",
     "UserError": "core.errors",
     "load_params": "boundary.params",
-    "read_artifacts": "core.artifacts",
+    "read_artifacts": "records.artifacts",
     "subject_of": "core.subject",
     "assess": "operations.direct.run",
     "attack": "operations.direct.run",
     "corrupt": "operations.direct.run",
     "read": "operations.direct.run",
     "verify": "operations.direct.run",
-    "write_artifacts": "core.artifacts",
+    "write_artifacts": "records.artifacts",
 }
 
 __all__ = [

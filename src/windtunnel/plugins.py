@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from windtunnel.assessments.verification.cascade.step import Step
     from windtunnel.assessments.verification.rows import VerifierRow
     from windtunnel.boundary.models.loaders import Loaded
-    from windtunnel.core.artifacts import Artifacts, AssessmentResult, base_data, base_kwargs
     from windtunnel.core.binomial import binomial_rate
     from windtunnel.core.contracts import (
         Algorithm,
@@ -32,11 +31,12 @@ if TYPE_CHECKING:
     )
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.errors import UserError
-    from windtunnel.core.plugins import Family, Lazy, Library, ModelSource
-    from windtunnel.core.view import View
     from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check
     from windtunnel.evaluation.sanity.evidence import Evidence
     from windtunnel.params.entry import Entry
+    from windtunnel.records.artifacts import Artifacts, AssessmentResult, base_data, base_kwargs
+    from windtunnel.registry.image_view import View
+    from windtunnel.registry.plugins import Family, Lazy, Library, ModelSource
 
 _HOME = {
     "assessments.attacks.adapters": ("Request",),
@@ -48,7 +48,7 @@ _HOME = {
     "assessments.reported": ("Column", "Question", "Reported"),
     "assessments.verification.rows": ("VerifierRow",),
     "assessments.verification.cascade.step": ("Step",),
-    "core.artifacts": ("Artifacts", "AssessmentResult", "base_data", "base_kwargs"),
+    "records.artifacts": ("Artifacts", "AssessmentResult", "base_data", "base_kwargs"),
     "core.binomial": ("binomial_rate",),
     "core.contracts": (
         "Algorithm", "AssessmentKind", "Capability", "Norm", "PerturbationBudget", "PerturbationDistribution", "Randomness",
@@ -56,8 +56,8 @@ _HOME = {
     ),
     "core.dataset": ("Dataset",),
     "core.errors": ("UserError",),
-    "core.plugins": ("Family", "Lazy", "Library", "ModelSource"),
-    "core.view": ("View",),
+    "registry.plugins": ("Family", "Lazy", "Library", "ModelSource"),
+    "registry.image_view": ("View",),
     "evaluation.sanity.check": ("CheckResult", "NotApplicable", "NotRun", "Severity", "Tier", "check"),
     "evaluation.sanity.evidence": ("Evidence",),
     "boundary.models.loaders": ("Loaded",),

@@ -13,10 +13,10 @@ from windtunnel.boundary.generators.record import read_record as read_generators
 from windtunnel.boundary.models.load import import_model
 from windtunnel.boundary.models.record import KINDS, Fetched, ModelRecord, Trained, read_model, write_model
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import read_json
 from windtunnel.params.data import Data
 from windtunnel.params.latent import GeneratorRecipe, Generators
 from windtunnel.params.model import Model, Recipe
+from windtunnel.records.files import read_json
 
 
 @pytest.fixture(scope="module")

@@ -28,25 +28,31 @@ NO_FILES = {"webbrowser"}
 
 # Our own files are read by their types, and a few calls read the system, our own code or a library's data.
 EXEMPT: dict[str, tuple[set[str], str]] = {
-    "core/artifacts.py": ({"torch.load", "zipfile.ZipFile", ".open"}, "robustness_data.pt, the type of our own file"),
-    "core/files.py": ({".open", "json.loads", ".read_text"}, "JSON files of ours, and digests of any bytes"),
-    "core/series.py": ({".open"}, "writes CSV files of ours"),
+    "records/artifacts.py": (
+        {"torch.load", "zipfile.ZipFile", ".open"},
+        "robustness_data.pt, the type of our own file",
+    ),
+    "records/files.py": ({".open", "json.loads", ".read_text"}, "JSON files of ours, and digests of any bytes"),
+    "records/series.py": ({".open"}, "writes CSV files of ours"),
     "core/scratch.py": ({"numpy.memmap"}, "a temporary file of ours without a name"),
     "core/limits.py": ({".read_text"}, "/proc of the system"),
-    "core/placement.py": (
+    "runtime/placement.py": (
         {"ruamel.yaml.YAML"},
         "the git-ignored local file that places workers, needed below boundary",
     ),
-    "core/plugins.py": ({"importlib.import_module"}, "records of installed packages, which name their modules"),
+    "registry/plugins.py": ({"importlib.import_module"}, "records of installed packages, which name their modules"),
     "core/references.py": (
         {"importlib.import_module"},
-        "the one place that imports module:function of a user; core.plugins needs it",
+        "the one place that imports module:function of a user; registry.plugins needs it",
     ),
-    "core/executors/crew.py": ({".open"}, "opens work of ours in a worker"),
-    "core/executors/mapped.py": ({".read_text", "numpy.memmap"}, "/proc of the system, and scratch files of ours"),
-    "core/executors/on_ray.py": ({".open", "pickle.loads"}, "messages of our own workers"),
-    "core/executors/processes.py": ({".open", "pickle.loads"}, "messages of our own workers"),
-    "core/executors/shipping.py": ({".open", "pickle.loads", "cloudpickle.loads"}, "messages of our own workers"),
+    "runtime/executors/dispatcher.py": ({".open"}, "opens work of ours in a worker"),
+    "runtime/executors/mapped_tensors.py": (
+        {".read_text", "numpy.memmap"},
+        "/proc of the system, and scratch files of ours",
+    ),
+    "runtime/executors/ray_cluster.py": ({".open", "pickle.loads"}, "messages of our own workers"),
+    "runtime/executors/processes.py": ({".open", "pickle.loads"}, "messages of our own workers"),
+    "runtime/executors/payload.py": ({".open", "pickle.loads", "cloudpickle.loads"}, "messages of our own workers"),
     "assessments/figures/paint.py": ({"PIL.Image.open"}, "a PNG that it has just drawn"),
     "assessments/figures/registry.py": ({"importlib.import_module"}, "modules of ours, by the records of families"),
     "assessments/run.py": ({"importlib.import_module"}, "figures by the registry, which knows them"),

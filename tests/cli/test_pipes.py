@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from windtunnel.core.endings import user_errors
+from windtunnel.runtime.shutdown import user_errors
 
 
 class Closed:

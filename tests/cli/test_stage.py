@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from windtunnel.cli import stage as module
 from windtunnel.core.errors import UserError
-from windtunnel.core.placement import VARIABLE
+from windtunnel.runtime.placement import VARIABLE
 
 
 @pytest.fixture(autouse=True)

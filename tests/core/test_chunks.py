@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windtunnel.core import chunks, scratch
-from windtunnel.core.storage import evenly
+from windtunnel.records.storage import evenly
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4))
 

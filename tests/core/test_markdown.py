@@ -2,9 +2,9 @@
 
 import pytest
 
-from windtunnel.core.gate import Decision, GateResult
 from windtunnel.core.markdown import escape
 from windtunnel.evaluation.gate.table import markdown
+from windtunnel.records.gate import Decision, GateResult
 
 
 @pytest.mark.parametrize(("text", "shown"), [

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from windtunnel.core.plugins import families
+from windtunnel.registry.plugins import families
 
 SOURCE = Path(__file__).parents[2] / "src" / "windtunnel"
 # Where families are named: their own folders, the schema of params.yaml, and checks that are about one or two of ours.

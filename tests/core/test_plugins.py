@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
-from windtunnel.core.plugins import Family, Lazy, Library, families, libraries, library_of
 from windtunnel.params.schema import Params
+from windtunnel.registry import plugins
+from windtunnel.registry.plugins import Family, Lazy, Library, families, libraries, library_of
 
 ROOT = Path(__file__).parents[2]
 

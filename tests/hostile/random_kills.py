@@ -29,7 +29,7 @@ import psutil
 from sklearn.datasets import load_digits
 
 from tests.integration.clone import Clone
-from windtunnel.core.files import RUNTIME_FILE
+from windtunnel.records.files import RUNTIME_FILE
 
 ORPHANS_END_IN = 20.0  # seconds
 A_ROUND = 25  # starts at most until a run is whole

@@ -12,8 +12,8 @@ import pytest
 from tests.hostile.harness import MEMORY, SECONDS, _forked, params, write_params
 from tests.hostile.selection import selected
 from windtunnel.cli.main import main
-from windtunnel.core import plugins
 from windtunnel.params import schema
+from windtunnel.registry import plugins
 
 LIBRARY = """
 from windtunnel.plugins import AttackRow, Lazy, Library, Norm, Randomness, ThreatModel, algorithm

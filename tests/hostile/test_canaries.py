@@ -16,9 +16,9 @@ from tests.hostile.harness import BASE, params, stage, windtunnel, write_params
 from windtunnel.boundary.models import loaders
 from windtunnel.boundary.models.others import named_classifier
 from windtunnel.boundary.models.programs import Refused, read_program
-from windtunnel.core.artifacts import load_tensors
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import write_json
+from windtunnel.records.artifacts import load_tensors
+from windtunnel.records.files import write_json
 
 CANARY = "canary"
 
@@ -311,7 +311,7 @@ class Reader:
 
 @pytest.fixture
 def reader(monkeypatch):
-    from windtunnel.core import plugins
+    from windtunnel.registry import plugins
 
     whole = plugins.plugins
 
@@ -473,15 +473,15 @@ def test_tensors_of_results_and_checkpoints_run_nothing(project, canary, bomb):
 def test_nothing_else_in_the_code_loads_what_can_run():
     """The doors are few and known: a new one is to be looked at, and to be given a canary."""
     doors = {
-        "core/artifacts.py": "weights_only=True",
+        "records/artifacts.py": "weights_only=True",
         "boundary/generators/load.py": "weights_only=True",
         "boundary/models/loaders.py": "weights_only",
         "boundary/models/programs.py": "weights_only=True",
         "boundary/discovery/weights.py": "weights_only=True",
         # What a worker of ours sent, over a pipe or a cluster that this process opened: never a file, never a stranger's.
-        "core/executors/shipping.py": "what a worker is sent once",
-        "core/executors/processes.py": "of our own worker",
-        "core/executors/on_ray.py": "of our own worker",
+        "runtime/executors/payload.py": "what a worker is sent once",
+        "runtime/executors/processes.py": "of our own worker",
+        "runtime/executors/ray_cluster.py": "of our own worker",
     }
     root = Path(__file__).parents[2] / "src" / "windtunnel"
     loads = re.compile(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hostile.harness import Ended, params, stage, windtunnel, write_params
 from tests.mlflow_server import Server, free_port
-from windtunnel.core.credentials import reason_of
+from windtunnel.runtime.credentials import reason_of
 
 USER, PASSWORD = "alice", "hunter2-of-alice"
 STAGES = ("prepare", "train", "clean", "attack fgsm", "sanity", "summary", "gate", "report")

@@ -13,8 +13,8 @@ import pytest
 
 from windtunnel.boundary import sqlite_store
 from windtunnel.boundary.sqlite_store import whole_store
-from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import InfrastructureError
+from windtunnel.runtime.credentials import without_credentials
 
 MAKE = "import sys; from pathlib import Path; from windtunnel.boundary.sqlite_store import _migrate; _migrate(Path(sys.argv[1]))"
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from windtunnel.core.placement import VARIABLE
+from windtunnel.runtime.placement import VARIABLE
 
 NODES, STARTS = 3, 5
 # A kill is due when the workers have begun and finished so many batches more, at most; a clock would kill all of them on a busy machine
@@ -37,8 +37,10 @@ DRIVER = """
 import os, sys, time
 from pathlib import Path
 import torch, torchattacks
-from windtunnel.core.artifacts import save_tensors
-from windtunnel.core.batches import Checkpoint, batches_of, run_batches
+from windtunnel.records.artifacts import save_tensors
+from windtunnel.core.batches import batches_of
+from windtunnel.runtime.batch_runner import run_batches
+from windtunnel.runtime.checkpoint import Checkpoint
 from windtunnel.core.seeds import seeded
 
 torch.set_num_threads(1)

@@ -8,10 +8,10 @@ import torch
 
 from tests.hostile.harness import params, stage, windtunnel, write_params
 from tests.hostile.random_kills import digests
-from windtunnel.core.artifacts import load_tensors, read_artifacts
-from windtunnel.core.layout import Layout
 from windtunnel.operations.tracking import outbox
 from windtunnel.operations.tracking.state import read_state
+from windtunnel.records.artifacts import load_tensors, read_artifacts
+from windtunnel.records.layout import Layout
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from tests.integration.clone import Clone
-from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.files import file_digest
 from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.files import file_digest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

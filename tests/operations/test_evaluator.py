@@ -12,10 +12,10 @@ import mlflow
 import numpy as np
 import pytest
 
-from windtunnel.core.artifacts import load_tensors
-from windtunnel.core.files import read_json
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.operations.stages.run import run_stage
+from windtunnel.records.artifacts import load_tensors
+from windtunnel.records.files import read_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]

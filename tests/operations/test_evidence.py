@@ -22,9 +22,9 @@ from ruamel.yaml import YAML
 from tests.made import content
 from windtunnel.cli.evidence import evidence
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import file_digest, write_json
-from windtunnel.core.gate import Decision, GateResult, gate_json
 from windtunnel.operations.evidence.pack import write_evidence
+from windtunnel.records.files import file_digest, write_json
+from windtunnel.records.gate import Decision, GateResult, gate_json
 
 PARAMS = """
 data: {}

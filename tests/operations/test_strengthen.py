@@ -13,9 +13,6 @@ from benchmarks.gallery.masks import wrong_sign
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.boundary.params import load_params
 from windtunnel.cli.main import cli
-from windtunnel.core.files import write_json
-from windtunnel.core.findings import FindingRecord
-from windtunnel.core.layout import SANITY
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
 from windtunnel.evaluation.sanity.run import registry
@@ -23,6 +20,9 @@ from windtunnel.evaluation.validate import validate
 from windtunnel.operations.strengthen import add_to, lines_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.files import write_json
+from windtunnel.records.findings import FindingRecord
+from windtunnel.records.layout import SANITY
 
 BUDGET = Budget(norm="Linf", epsilon=0.1)
 PGD = AttackEntry(library="torchattacks", algorithm="PGD", budget={"steps": 20, "step_size": 0.0125})

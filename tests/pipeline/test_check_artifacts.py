@@ -11,13 +11,13 @@ from pipeline.check_artifacts import _check_contract, _check_manifest
 from pipeline.recompute import differences, of_summary
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.metrics import attack_metrics
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_json, write_json
 from windtunnel.core.sample_states import SampleState
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
+from windtunnel.records.files import METADATA_FILE, read_json, write_json
 
 
 @pytest.fixture

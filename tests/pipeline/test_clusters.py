@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from windtunnel.cli.main import COMMANDS
-from windtunnel.core.executors import executor
+from windtunnel.runtime.executors import executor
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "pipeline" / "clusters"

@@ -16,9 +16,9 @@ from windtunnel.cli.check import check
 from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
 from windtunnel.cli.show import show
-from windtunnel.core.files import write_json
-from windtunnel.core.findings import FindingRecord, Status
 from windtunnel.operations import moment
+from windtunnel.records.files import write_json
+from windtunnel.records.findings import FindingRecord, Status
 from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.runs import Run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from windtunnel.core.contracts import Algorithm, AssessmentKind
 from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.core.plugins import families, family_of, libraries
 from windtunnel.params.entry import Entry
+from windtunnel.registry.plugins import families, family_of, libraries
 
 
 def algorithms(family: str | None = None) -> tuple[Algorithm, ...]:

@@ -10,18 +10,18 @@ import torch
 
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.assessments.task import Task
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.batches import LOST_SAMPLES, out_of_memory
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, PerturbationBudget, PerturbationDistribution, Semantics, Verdict
-from windtunnel.core.endings import as_user_error, is_ending, is_of_the_disk
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
-from windtunnel.core.metadata import Failure
-from windtunnel.core.narration import say
-from windtunnel.core.plugins import libraries
-from windtunnel.core.run_times import RUN_TIMES
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Entry
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.metadata import Failure
+from windtunnel.records.run_times import RUN_TIMES
+from windtunnel.registry.plugins import libraries
+from windtunnel.runtime.console import warn
+from windtunnel.runtime.shutdown import as_user_error, is_ending, is_of_the_disk
 
 # An OSError that every run repeats; others (a connection, a time-out, a pipe) may not come again.
 _EVERY_TIME = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
@@ -43,7 +43,7 @@ def failure_of(error: Exception | SystemExit, where: str) -> Failure:
     reason = str(known).removeprefix(f"{where}: ")
     failure = Failure(reason=reason, is_temporary=any(_may_pass(one) for one in (known, *_causes(error))))
     again = "; it runs again at the next dvc repro" if failure.is_temporary else ""
-    say(f"{where}: has no result, the rest of the run continues: {reason}{again}")
+    warn(f"{where}: has no result, the rest of the run continues: {reason}{again}")
     return failure
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from windtunnel.core.artifacts import Artifacts, provenance, read_artifacts
-from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.kept import KEPT
 from windtunnel.core.subject import Subject
+from windtunnel.records.artifacts import Artifacts, provenance, read_artifacts
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.redraw_cache import KEPT
 
 # What must be as it was beside what was resolved.
 _SAME = ("dataset_digest", "model_digest", "device")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.plugins import Lazy, families
+from windtunnel.registry.plugins import Lazy, families
 
 # Of several metrics, or of the tensors: no key of the metrics.
 CONFIDENCE = "confidence when wrong"

@@ -15,21 +15,21 @@ from windtunnel.assessments.failures import failed_result, failure_of, may_run_a
 from windtunnel.assessments.kept import take_back
 from windtunnel.assessments.task import Task
 from windtunnel.boundary.params_file import configured_time_limit
-from windtunnel.core.any_distance import require_inside
-from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
 from windtunnel.core.contracts import Norm
 from windtunnel.core.dataset import too_many
-from windtunnel.core.digests import write_digests
-from windtunnel.core.layout import HERE, ROBUSTNESS, Layout
-from windtunnel.core.metadata import FigureRecord
-from windtunnel.core.narration import say
-from windtunnel.core.plugins import Family
-from windtunnel.core.series import write_csv
-from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import FigureSpec, Resolved
+from windtunnel.records.any_distance import require_inside
+from windtunnel.records.artifacts import Artifacts, AssessmentResult, write_artifacts, write_metadata
+from windtunnel.records.digests import write_digests
+from windtunnel.records.layout import HERE, ROBUSTNESS, Layout
+from windtunnel.records.metadata import FigureRecord
+from windtunnel.records.series import write_csv
+from windtunnel.records.storage import keep_images
+from windtunnel.registry.plugins import Family
+from windtunnel.runtime.console import warn
 
 
 def run_entry(family: Family, resolved: Resolved) -> Artifacts:
@@ -77,7 +77,7 @@ def task_on(family: Family, resolved: Resolved, subject: Subject, place: Layout 
     entry: Entry = family.entry().model_validate(resolved.work.entry)
     seed = resolved.seed if entry.samples.seed is None else entry.samples.seed
     where = f"{family.name}.{resolved.name}"
-    say(too_many(where, entry.samples.n, len(subject.dataset)))
+    warn(too_many(where, entry.samples.n, len(subject.dataset)))
     chosen = subject.choose(entry.samples.n, entry.samples.selection, seed)
     return Task(where, resolved.name, entry, budget_of(entry), chosen, subject, resolved, place)
 

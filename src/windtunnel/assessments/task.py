@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from windtunnel.core.layout import HERE, Layout
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget, Entry
 from windtunnel.params.resolved import Resolved
+from windtunnel.records.layout import HERE, Layout
 
 E = TypeVar("E", bound=Entry)
 

@@ -59,7 +59,7 @@ def one_line(what: str) -> Iterator[None]:
         rest = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise type(error)("; ".join(lines[:3]) + rest) from error
     except Exception as error:
-        from windtunnel.core.endings import as_user_error
+        from windtunnel.runtime.shutdown import as_user_error
 
         known = as_user_error(error)
         if known is None:

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import psutil
 import torch
 
-from windtunnel.core.endings import is_working
 from windtunnel.core.errors import UserError
 from windtunnel.core.limits import OutOfTimeError, memory_limit, time_limit
 from windtunnel.core.references import users_code
-from windtunnel.core.watched import is_watched
+from windtunnel.runtime.shutdown import is_working
+from windtunnel.runtime.supervised import is_watched, limited
 
 MEMORY_SHARE = 0.8  # of the bytes that are free
 
@@ -38,7 +38,7 @@ def bounded(what: str, seconds: float, key: str, *, memory: int | None = None) -
     """
     allowed = int(psutil.virtual_memory().available * MEMORY_SHARE) if memory is None else memory
     alone = not is_watched() and not is_working()
-    with users_code(what, seconds, key):
+    with users_code(what), limited(what, seconds, key):
         try:
             with (
                 memory_limit(allowed, torch.device("cpu")),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from windtunnel.boundary.files import path_text
 from windtunnel.boundary.params_file import read_params
-from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.params.load import validate_schema
 from windtunnel.params.schema import Params
+from windtunnel.records.layout import PARAMS_FILE
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:

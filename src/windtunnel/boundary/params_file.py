@@ -8,9 +8,9 @@ from typing import Any
 
 from windtunnel.boundary.files import is_file, path_text, read_text
 from windtunnel.boundary.text import parse_map, parse_yaml
-from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import PARAMS_FILE
+from windtunnel.records.layout import PARAMS_FILE
+from windtunnel.runtime.credentials import without_credentials
 
 
 def read_params(path: Path) -> dict[str, object]:

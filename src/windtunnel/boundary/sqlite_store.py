@@ -16,8 +16,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from windtunnel.core.credentials import reason_of
 from windtunnel.core.errors import InfrastructureError
+from windtunnel.runtime.credentials import reason_of
 
 _SEEN: set[Path] = set()  # stores that this process has found whole
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from windtunnel.boundary.files import path_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import replacing
+from windtunnel.records.files import replacing
 
 # Files that no output may replace, whatever it is called: they are the user's or DVC's.
 _PROTECTED_NAMES = frozenset({"params.yaml", "dvc.yaml", "dvc.lock", ".dvcignore", ".gitignore", ".windtunnel.json"})

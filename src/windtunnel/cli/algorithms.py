@@ -7,7 +7,7 @@ import click
 from windtunnel.assessments.catalogue import algorithms as catalogue
 from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Capability, Norm, ThreatModel
-from windtunnel.core.plugins import families
+from windtunnel.registry.plugins import families
 
 _COLUMNS = (
     Column("family", typed=True), Column("library", typed=True), Column("algorithm", typed=True), Column("threat model"),

@@ -15,15 +15,15 @@ from rich.markup import escape
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import PARAMS_FILE
-from windtunnel.core.plugins import families
-from windtunnel.core.watched import run_watched
 from windtunnel.evaluation.sanity.check import Status
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.dvc_files import missing_references, require_whole_files
 from windtunnel.operations.project.write import GRAPH
 from windtunnel.params.load import check_whole, entries
 from windtunnel.params.schema import Params
+from windtunnel.records.layout import PARAMS_FILE
+from windtunnel.registry.plugins import families
+from windtunnel.runtime.supervised import run_watched
 
 if TYPE_CHECKING:
     from windtunnel.cli.seen import Wider

@@ -28,11 +28,11 @@ def evidence(*, output: Path, key: Path | None) -> None:
     """  # noqa: D301
     from windtunnel.boundary.mlflow_server import tracking_uri
     from windtunnel.boundary.params import load_params
-    from windtunnel.core.credentials import reason_of, without_credentials
     from windtunnel.operations.dvc_files import require_whole_files
     from windtunnel.operations.evidence.pack import write_evidence
     from windtunnel.operations.tracking.state import read_state
     from windtunnel.operations.tracking.store import tag_state
+    from windtunnel.runtime.credentials import reason_of, without_credentials
 
     require_whole_files()
     pack = write_evidence(output, key)

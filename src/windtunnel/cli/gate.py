@@ -11,9 +11,9 @@ from rich.table import Table
 
 from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import INFRASTRUCTURE, UserError
-from windtunnel.core.gate import ConditionStatus, GateResult, read_gate
-from windtunnel.core.layout import GATE
 from windtunnel.evaluation.gate.table import COLUMNS, champion_line, markdown, rows, sentence
+from windtunnel.records.gate import ConditionStatus, GateResult, read_gate
+from windtunnel.records.layout import GATE
 
 _COLOURS = {ConditionStatus.HOLDS.value: "green", ConditionStatus.NOT_APPLICABLE.value: "bright_black"}
 

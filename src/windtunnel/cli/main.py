@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from windtunnel.core.endings import handle_signals, user_errors
-from windtunnel.core.own_source import require_own_source
 from windtunnel.core.threads import compute_with_one_thread
+from windtunnel.runtime.own_source import require_own_source
+from windtunnel.runtime.shutdown import handle_signals, user_errors
 
 # name: one-line help. A command lives in windtunnel.cli.<name> and is imported when it is called, so that
 # `windtunnel --help` does not wait for torch.

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from rich.console import Console
 from rich.tree import Tree
 
-from windtunnel.core.credentials import without_credentials
-from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.params.schema import Params
+from windtunnel.records.layout import PARAMS_FILE
+from windtunnel.runtime.credentials import without_credentials
 
 
 @click.command()

@@ -9,8 +9,8 @@ import click
 
 from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.layout import PARAMS_FILE, REPORTS
 from windtunnel.params.results import Report
+from windtunnel.records.layout import PARAMS_FILE, REPORTS
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.collect import known_assessments
 from windtunnel.reporting.report.html import render_html

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from windtunnel.core.placement import require_placement
 from windtunnel.operations.parallel import reproduce, usable_processors, visible_gpus
+from windtunnel.runtime.placement import require_placement
 
 
 @click.command()

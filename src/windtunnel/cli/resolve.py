@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from windtunnel.core.errors import UserError, nearest
-from windtunnel.core.files import METADATA_FILE
+from windtunnel.records.files import METADATA_FILE
 from windtunnel.reporting.compare.runs import Run, numbers_in, run_in
 
 WORKSPACE = "workspace"

@@ -13,7 +13,7 @@ import click
 from windtunnel.boundary.params import load_params
 from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import InfrastructureError
-from windtunnel.core.files import replacing
+from windtunnel.records.files import replacing
 
 
 @click.command()

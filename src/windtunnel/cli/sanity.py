@@ -14,9 +14,9 @@ from rich.table import Table
 
 from windtunnel.cli.output import OutputFile
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.findings import FindingRecord, Severity, Status, counts, in_words, overall, read_sanity
-from windtunnel.core.layout import SANITY
 from windtunnel.evaluation.sanity.check import GROUPS, PLUGINS
+from windtunnel.records.findings import FindingRecord, Severity, Status, counts, in_words, overall, read_sanity
+from windtunnel.records.layout import SANITY
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.check import Check
@@ -132,11 +132,11 @@ def _words(row: Check) -> str:
 def _what_to_run(row: Check) -> str:
     """The lines of params.yaml that answer the check, for the attacks of the project here, or for a PGD; empty where none can."""
     from windtunnel.boundary.params import load_params
-    from windtunnel.core.layout import PARAMS_FILE
     from windtunnel.evaluation.sanity.remedies import REMEDIES, stronger
     from windtunnel.operations.strengthen import lines_of
     from windtunnel.params.attacks import AttackEntry
     from windtunnel.params.entry import Budget
+    from windtunnel.records.layout import PARAMS_FILE
 
     attacks, budget = {"pgd": AttackEntry(library="torchattacks", algorithm="PGD")}, Budget(epsilon=8 / 255)
     if PARAMS_FILE.is_file():

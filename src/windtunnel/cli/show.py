@@ -16,21 +16,21 @@ from windtunnel.cli.tables import Column, print_table, table_console
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.findings import FindingRecord, counts, in_words, overall, read_findings
-from windtunnel.core.gate import GateResult, gate_json, read_gate
-from windtunnel.core.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.core.leading import leading_metric, leading_words
-from windtunnel.core.metadata import Metadata, Metrics, Rate, Region, limits, rate, read_metadata, severities_of
-from windtunnel.core.run_times import measured_run_times, run_time_metrics
 from windtunnel.core.sample_states import SampleState
-from windtunnel.core.sandwich import layers_of, options_of_summary
-from windtunnel.core.tables import table
 from windtunnel.evaluation.gate.table import sentence
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
 from windtunnel.evaluation.summary.headline import leading
 from windtunnel.evaluation.summary.meanings import meanings_of
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.findings import FindingRecord, counts, in_words, overall, read_findings
+from windtunnel.records.gate import GateResult, gate_json, read_gate
+from windtunnel.records.headline_metric import leading_metric, leading_words
+from windtunnel.records.layout import GATE, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.records.metadata import Metadata, Metrics, Rate, Region, limits, rate, read_metadata, severities_of
+from windtunnel.records.run_times import measured_run_times, run_time_metrics
+from windtunnel.records.sandwich import layers_of, options_of_summary
+from windtunnel.records.tables import table
 
 _SANDWICH = (
     Column("budget", typed=True), Column("certified", right=True), Column("worst case", right=True), Column("n", right=True),

@@ -6,9 +6,9 @@ import os
 
 import click
 
-from windtunnel.core.narration import narrated
-from windtunnel.core.placement import VARIABLE, require_placement
 from windtunnel.operations.stages.run import run_stage, stage_of
+from windtunnel.runtime.placement import VARIABLE, require_placement
+from windtunnel.runtime.stage_log import log_stage
 
 
 @click.command()
@@ -34,5 +34,5 @@ def stage(words: tuple[str, ...], where: str | None) -> None:
         os.environ[VARIABLE] = where
     require_placement()
     chosen, name = stage_of(*words)
-    with narrated(chosen, name):
+    with log_stage(chosen, name):
         run_stage(chosen, name)

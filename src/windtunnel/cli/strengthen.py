@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import PARAMS_FILE, SANITY
+from windtunnel.records.layout import PARAMS_FILE, SANITY
 
 
 @click.command()
@@ -24,9 +24,9 @@ def strengthen(*, dry_run: bool, only: tuple[str, ...]) -> None:
       windtunnel strengthen --dry-run
       windtunnel strengthen --only D15
     """  # noqa: D301
-    from windtunnel.core.findings import read_sanity
     from windtunnel.evaluation.sanity.remedies import stronger
     from windtunnel.operations.strengthen import add_to, lines_of, run_entries
+    from windtunnel.records.findings import read_sanity
 
     found, params, console = read_sanity(SANITY), load_params(), Console()
     if found is None:

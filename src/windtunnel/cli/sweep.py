@@ -79,10 +79,10 @@ def _record(name: str, axes: Mapping[str, list[str]], experiments: Sequence[Expe
     """Keep the sweep in MLflow, with links to the runs of its experiments. A store that is down costs a line: results are in DVC."""
     from windtunnel.boundary.mlflow_server import tracking_uri
     from windtunnel.boundary.params import load_params
-    from windtunnel.core.credentials import reason_of, without_credentials
-    from windtunnel.core.layout import Layout
     from windtunnel.operations.tracking.state import state_digest
     from windtunnel.operations.tracking.sweep import Point, record_sweep
+    from windtunnel.records.layout import Layout
+    from windtunnel.runtime.credentials import reason_of, without_credentials
 
     values = {experiment.name: dict(experiment.overrides) for experiment in experiments}
     points = []

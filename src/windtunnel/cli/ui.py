@@ -17,8 +17,8 @@ import click
 from windtunnel.boundary.mlflow_moved import ARTIFACTS
 from windtunnel.boundary.mlflow_server import main_root, tracking_uri
 from windtunnel.boundary.params import load_params
-from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
+from windtunnel.runtime.credentials import without_credentials
 
 _PATIENCE = 180  # seconds; MLflow's server takes about 20 to answer on two cores
 

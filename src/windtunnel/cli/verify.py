@@ -57,8 +57,8 @@ def verify(
         return
     from windtunnel.assessments.verification.vnnlib.instance import decide_instance
     from windtunnel.boundary.writing import check_output
-    from windtunnel.core.files import replacing
     from windtunnel.params.verification import VerificationEntry
+    from windtunnel.records.files import replacing
 
     assert specification is not None
     assert onnx is not None
@@ -82,12 +82,12 @@ def _process_start() -> float:
 def _audit(name: str, verdicts: int) -> None:
     from windtunnel.assessments.clean.subject import current_subject
     from windtunnel.boundary.params import load_params
-    from windtunnel.core.artifacts import read_artifacts
     from windtunnel.core.errors import UserError, unknown_word
-    from windtunnel.core.layout import CLEAN, ROBUSTNESS
     from windtunnel.evaluation.sanity.agreement import balls
     from windtunnel.evaluation.sanity.certificates import audited
     from windtunnel.evaluation.sanity.evidence import collect
+    from windtunnel.records.artifacts import read_artifacts
+    from windtunnel.records.layout import CLEAN, ROBUSTNESS
 
     params = load_params()
     if name not in params.verification:

@@ -12,8 +12,7 @@ from torch import Tensor
 from windtunnel.core import scratch
 from windtunnel.core.chunks import sample_parts
 from windtunnel.core.contracts import Json
-from windtunnel.core.metadata import Value
-from windtunnel.core.tables import table
+from windtunnel.core.errors import UserError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,9 @@ class Dataset:
     @property
     def selection(self) -> dict[str, Json]:
         """How the samples were chosen, for `metadata.json`: of the source, and `then` of those, where an entry takes fewer."""
-        of_source = table(dict[str, Value], self.metadata, "samples") or {"n": len(self)}
+        of_source = self.metadata.get("samples") or {"n": len(self)}
+        if not isinstance(of_source, Mapping):
+            raise UserError(f"samples: {shown(of_source)} is not what this version writes there")
         return {**of_source, **({"then": dict(self.chosen)} if self.chosen else {})}
 
     def subset(self, indices: Tensor) -> Dataset:

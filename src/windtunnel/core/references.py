@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 
-from windtunnel.core.endings import users_place
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.repository import code_folders
-from windtunnel.core.watched import limited
+from windtunnel.core.repository import code_folders, repository
 
 # What code of the user's may raise. SystemExit too: `sys.exit(0)` in it must not look like a success of ours.
 FOREIGN = (Exception, SystemExit)
@@ -27,15 +27,24 @@ def first_line(error: BaseException) -> str:
     return (text or type(error).__name__).splitlines()[0][:200]
 
 
-@contextmanager
-def users_code(what: str, seconds: float | None = None, key: str = "") -> Iterator[None]:
-    """Run code of the user's: what it raises becomes a UserError of one line that begins with `what`.
+def users_place(error: BaseException) -> str:
+    """Return `file, line n: ` of the last line of the user's own code that an error passed; empty where it passed none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users_file(frame.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
 
-    `windtunnel check` gives it `seconds`, which `key` of params.yaml raises.
-    """
+
+def is_users_file(filename: str) -> bool:
+    """Return True for a file of the user: in the project or its repository, and neither ours nor of an installed package."""
+    path, here = Path(filename), repository() or Path.cwd()
+    ours = (Path(__file__).parents[1], here / "stages", here / "pipeline", Path(sys.prefix))
+    return path.is_absolute() and path.is_relative_to(here) and not any(path.is_relative_to(top) for top in ours)
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Run code of the user; whatever it raises becomes a UserError of one line that begins with `what`."""
     try:
-        with limited(what, seconds, key) if seconds is not None else nullcontext():
-            yield
+        yield
     except (UserError, MemoryError):  # who runs out of memory is told what needs less
         raise
     except FOREIGN as error:

@@ -8,11 +8,11 @@ from pathlib import Path
 from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.boundary.params_file import read_params
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.layout import PARAMS_FILE
-from windtunnel.core.plugins import family_of
 from windtunnel.evaluation.gate.names import unknown_metrics
 from windtunnel.params.load import entries, validate_schema
 from windtunnel.params.schema import Params
+from windtunnel.records.layout import PARAMS_FILE
+from windtunnel.registry.plugins import family_of
 
 
 def validated_params(path: Path = PARAMS_FILE) -> Params:

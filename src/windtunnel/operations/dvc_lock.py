@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from windtunnel.core.files import RUNTIME_FILE
-from windtunnel.core.layout import REPORTS
+from windtunnel.records.files import RUNTIME_FILE
+from windtunnel.records.layout import REPORTS
 
 
 class LockedFile(BaseModel):

@@ -15,14 +15,14 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.executors import executor
-from windtunnel.core.plugins import families
 from windtunnel.evaluation.witness.budget import PASSES_AT_LEAST, SHARE_OF_THE_RUN
 from windtunnel.operations.sizes import Size, gigabytes, sizes_of
 from windtunnel.operations.trial import Trial, memory_of_a_worker, tried
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.registry.plugins import families
+from windtunnel.runtime.executors import executor
 
 _ALONE = 4  # samples of a method that takes minutes for each: a batch of them could take hours
 _TIMED = 32  # samples whose forward pass is timed for the witness

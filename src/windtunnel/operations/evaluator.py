@@ -25,12 +25,12 @@ from windtunnel.boundary.data.sources import Raw
 from windtunnel.boundary.models.load import import_model, load_classifier
 from windtunnel.boundary.models.trust import trust_of
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
 from windtunnel.params.load import mistakes_of
 from windtunnel.params.schema import Params
+from windtunnel.records.files import DATA_FILE, METADATA_FILE
 
 if TYPE_CHECKING:
     from mlflow.data.evaluation_dataset import EvaluationDataset

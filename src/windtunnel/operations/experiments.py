@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from windtunnel.boundary.params_file import override, read_params
-from windtunnel.core.endings import marked_environment
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import PARAMS_FILE
 from windtunnel.evaluation.validate import validate
+from windtunnel.records.layout import PARAMS_FILE
+from windtunnel.runtime.shutdown import marked_environment
 
 
 @dataclass(frozen=True, slots=True)

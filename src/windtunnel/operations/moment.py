@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.findings import FindingRecord, Status
+from windtunnel.records.findings import FindingRecord, Status
 
 
 class Asked(NamedTuple):
@@ -56,9 +56,9 @@ def tracked() -> Asked:
 def paired() -> Asked:
     """F3: whether the champion can be paired with this run on every metric of `gate.maximum_regression`."""
     from windtunnel.boundary.params import load_params
-    from windtunnel.core.layout import CHAMPION, SUMMARY
-    from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
     from windtunnel.evaluation.gate.decide import regression_mismatch
+    from windtunnel.records.layout import CHAMPION, SUMMARY
+    from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
 
     if not CHAMPION.is_file():
         return Asked(Status.NOT_APPLICABLE, "there is no champion to compare with")

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from windtunnel.core.endings import deaf_children, no_main_module
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
-from windtunnel.core.layout import HERE, ROBUSTNESS
-from windtunnel.core.placement import PROGRESS_FILE
-from windtunnel.core.run_times import read_runtime
+from windtunnel.records.layout import HERE, ROBUSTNESS
+from windtunnel.records.run_times import read_runtime
+from windtunnel.runtime.placement import PROGRESS_FILE
+from windtunnel.runtime.shutdown import deaf_children, no_main_module
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from windtunnel.boundary.params_file import params_text, parse_params
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import replacing
+from windtunnel.records.files import replacing
 
 
 def as_yaml(content: object) -> str:

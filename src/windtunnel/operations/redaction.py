@@ -9,7 +9,7 @@ from io import StringIO
 
 from ruamel.yaml import YAML
 
-from windtunnel.core.credentials import secrets_in, without_credentials, without_secrets
+from windtunnel.runtime.credentials import secrets_in, without_credentials, without_secrets
 
 TEXT_SUFFIXES = frozenset({".yaml", ".lock", ".json", ".html", ".md"})
 

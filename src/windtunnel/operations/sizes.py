@@ -14,13 +14,13 @@ from torch import nn
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.layout import REPORTS
-from windtunnel.core.plugins import families
-from windtunnel.core.storage import Wanted
 from windtunnel.operations.resolve import facts
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.layout import REPORTS
+from windtunnel.records.storage import Wanted
+from windtunnel.registry.plugins import families
 
 _FLOAT = 4  # bytes
 _SMALL = 160  # bytes of a sample that are neither images nor a value per class: verdicts, predictions, distances, costs

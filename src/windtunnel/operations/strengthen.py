@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
 from windtunnel.core.repository import dvc_root
 from windtunnel.operations.params_file import as_yaml, rewrite
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.layout import PARAMS_FILE, ROBUSTNESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ import torch
 
 from windtunnel.assessments.run import result_of, task_on
 from windtunnel.assessments.verification.bound_propagation.memory import counts_its_own
-from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.layout import Layout
-from windtunnel.core.plugins import families
 from windtunnel.core.subject import subject_of
 from windtunnel.operations.direct.pipeline import resolved_directly
 from windtunnel.params.entry import Entry, Storage
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import AssessmentResult
+from windtunnel.records.layout import Layout
+from windtunnel.registry.plugins import families
 
 _SAMPLED = 0.005  # seconds between looks at the memory
 _LIMIT_OF_CONTAINER = Path("/sys/fs/cgroup/memory.max")

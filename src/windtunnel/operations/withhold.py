@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import LOCK, RESOLVED
 from windtunnel.operations.dvc_lock import LockedStage, read_lock
 from windtunnel.params.resolved import Resolved, read_resolved
+from windtunnel.records.layout import LOCK, RESOLVED
 
 
 def withhold_failed_entries() -> list[str]:

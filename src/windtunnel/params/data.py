@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from windtunnel.core.plugins import plugins
 from windtunnel.params.entry import Block, Samples, Value
 from windtunnel.params.numbers import Number, Seconds
 from windtunnel.params.words import one_of
+from windtunnel.registry.plugins import plugins
 
 _OURS = ("digits", "npz", "idx", "folder", "function")
 Source = Annotated[str, one_of(*_OURS, more=partial(plugins, "windtunnel.data", _OURS))]

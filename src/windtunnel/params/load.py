@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from windtunnel.core.errors import UserError, shown, unknown_word
-from windtunnel.core.plugins import families
 from windtunnel.params.entry import Entry
 from windtunnel.params.schema import Params, params_model
+from windtunnel.registry.plugins import families
 
 _REFERENCE = re.compile(r"\$\{budgets\.([^}]+)\}")
 

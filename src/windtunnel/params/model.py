@@ -9,10 +9,10 @@ from pydantic import Field, PositiveInt, model_validator
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import unknown_word
-from windtunnel.core.plugins import model_sources
 from windtunnel.params.entry import Block, Value
 from windtunnel.params.numbers import Number, Seconds
 from windtunnel.params.words import one_of
+from windtunnel.registry.plugins import model_sources
 
 
 class Recipe(Block):

@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import Field, JsonValue, ValidationError
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import read_json, write_json
-from windtunnel.core.layout import RESOLVED
 from windtunnel.params.entry import Block, Value
+from windtunnel.records.files import read_json, write_json
+from windtunnel.records.layout import RESOLVED
 
 
 class Work(Block):

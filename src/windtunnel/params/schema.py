@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, create_model
 
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.plugins import families, record_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.data import Data
@@ -21,6 +20,7 @@ from windtunnel.params.queries import QueryEntry
 from windtunnel.params.results import Clean, Gate, Report, Sanity, Tracking
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.registry.plugins import families, record_of
 
 DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 RESERVED_NAMES = frozenset({"clean", "summary", "sanity"})

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from windtunnel.core.findings import FindingRecord, counts, overall
-from windtunnel.core.gate import Condition, Decision, GateResult, gate_json
-from windtunnel.core.metadata import Metadata
-from windtunnel.core.outcomes import Origin
+from windtunnel.records.findings import FindingRecord, counts, overall
+from windtunnel.records.gate import Condition, Decision, GateResult, gate_json
+from windtunnel.records.metadata import Metadata
+from windtunnel.records.outcomes import Origin
 from windtunnel.reporting.compare.comparison import Comparison
 
 

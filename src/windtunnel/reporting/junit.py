@@ -10,9 +10,9 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from windtunnel.boundary.writing import writing
-from windtunnel.core.findings import FindingRecord, Severity, Status
-from windtunnel.core.gate import ConditionStatus, GateResult
 from windtunnel.evaluation.gate.table import NO_CONDITION
+from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.records.gate import ConditionStatus, GateResult
 
 # What XML 1.0 has no way to write, not even escaped: an error message with a terminal's colours would make the file unreadable.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

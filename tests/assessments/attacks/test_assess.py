@@ -15,15 +15,15 @@ from windtunnel.assessments.attacks.evaluate import evaluate, project
 from windtunnel.assessments.attacks.metrics import attack_metrics, transfer_metrics
 from windtunnel.assessments.attacks.survivors import read_prior
 from windtunnel.assessments.attacks.table import ROWS
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.evidence import Region, region_evidence
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
+from windtunnel.records.files import DATA_FILE, file_digest
 
 LINF = Budget(norm=Norm.LINF, epsilon=0.06)
 FIRST = [

@@ -13,12 +13,12 @@ from windtunnel.assessments.attacks.figures import (
 )
 from windtunnel.assessments.figures.base import draw_figures, make_visualiser
 from windtunnel.assessments.figures.maps import signed_map
-from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import AssessmentKind, Norm
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import write_artifacts
 
 
 def test_signed_map_keeps_the_sign_of_the_channel_that_moved_most() -> None:

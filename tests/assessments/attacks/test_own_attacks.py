@@ -12,13 +12,13 @@ from tests.conftest import classifier_of
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.gradients import MeanOverDraws, StraightThrough
 from windtunnel.assessments.attacks.preflight import preflight
-from windtunnel.core.artifacts import AssessmentResult
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import AssessmentResult
 
 HERE = "tests.assessments.attacks.own_attacks"
 BUDGET = Budget(norm="Linf", epsilon=0.1)

@@ -22,7 +22,6 @@ from windtunnel.assessments.figures.base import draw_figures, make_visualiser
 from windtunnel.assessments.figures.scene import Label, Rect
 from windtunnel.boundary.data.load import load_dataset, save_datasets
 from windtunnel.boundary.models.load import import_model
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import AssessmentKind, Capability
 from windtunnel.core.dataset import Dataset
@@ -31,6 +30,7 @@ from windtunnel.core.subject import Subject, subject_of
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model, Recipe
 from windtunnel.params.results import Clean
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
 
 
 class Fixed(nn.Module):

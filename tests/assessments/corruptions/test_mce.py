@@ -10,11 +10,11 @@ from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.corruptions.metrics import SuiteData, mce_metrics
 from windtunnel.assessments.corruptions.reference import ALEXNET, Reference, check_reference, reference_of
 from windtunnel.assessments.corruptions.table import COMMON
-from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.records.artifacts import write_artifacts
 
 PAIRS = [(name, severity) for name in COMMON for severity in range(1, 6)]
 # Means over the severities, github.com/hendrycks/robustness (shared docs/metrics.md).

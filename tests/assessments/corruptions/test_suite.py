@@ -12,17 +12,17 @@ from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteData, suite_metrics
 from windtunnel.assessments.corruptions.series import write_severity_series
 from windtunnel.assessments.corruptions.table import SUITES
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.binomial import binomial_interval
 from windtunnel.core.contracts import PerturbationDistribution, Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.placement import VARIABLE
 from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
+from windtunnel.runtime.placement import VARIABLE
 
 
 @pytest.fixture(autouse=True)
 def _own_checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setattr("windtunnel.core.batches.CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr("windtunnel.runtime.checkpoint.CHECKPOINTS", tmp_path / "checkpoints")
 
 
 @pytest.fixture(scope="module")

@@ -116,8 +116,8 @@ def test_options_that_are_not_the_defaults_are_recorded_beside_the_picture(digit
     from windtunnel.assessments.clean.figures import ConfusionMatrixVisualiser
     from windtunnel.assessments.figures.base import draw_figures
     from windtunnel.assessments.sweeps.figures import DegradationCurveVisualiser
-    from windtunnel.core.artifacts import read_artifacts, write_artifacts
     from windtunnel.params.results import Clean
+    from windtunnel.records.artifacts import read_artifacts, write_artifacts
 
     subject = digits_subject.subset(torch.arange(20))
     clean = write_artifacts(assess_clean(Clean(), subject), tmp_path, subject, started=0)

@@ -17,9 +17,7 @@ from windtunnel.assessments.figures.base import VISUALISERS, draw_figures, drawn
 from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
-from windtunnel.core.artifacts import Artifacts, AssessmentResult, write_artifacts
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.files import RUNTIME_FILE, file_digest
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.summary.sandwich_figure import SandwichVisualiser
 from windtunnel.evaluation.summary.security import security_curves, write_curves
@@ -30,6 +28,8 @@ from windtunnel.params.entry import Budget
 from windtunnel.params.results import Clean
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.records.artifacts import Artifacts, AssessmentResult, write_artifacts
+from windtunnel.records.files import RUNTIME_FILE, file_digest
 
 pytestmark = pytest.mark.slow
 register_figures()
@@ -109,7 +109,7 @@ def test_figures_of_what_is_left_after_attacks(survivors, tmp_path):
 
 @pytest.mark.parametrize("right", [0, 1, N - 1, N])
 def test_figures_of_clean_and_corrupted_accuracy(right, tmp_path, monkeypatch):
-    monkeypatch.setattr("windtunnel.core.batches.CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr("windtunnel.runtime.checkpoint.CHECKPOINTS", tmp_path / "checkpoints")
     clean, suite = corrupted(right, tmp_path)
     assert suite.metrics["corrupted_accuracy"] == clean.metrics["clean_accuracy"] == right / N
 

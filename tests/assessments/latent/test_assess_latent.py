@@ -27,12 +27,12 @@ from windtunnel.boundary.generators.load import fit
 from windtunnel.boundary.generators.record import Quality
 from windtunnel.boundary.generators.training import train_generators
 from windtunnel.boundary.models.training import train_classifier
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.latent import GeneratorRecipe, LatentEntry
 from windtunnel.params.model import Recipe
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
 
 QUICK = {"generated": 30, "codes": 200, "minimum": {"rho": 2.5, "restarts": 4}, "bounded": {"rho": 0.3, "restarts": 4},
          "noise_draws": 4, "conventional": {"restarts": 2, "steps": 20, "step_size": 0.1}}  # fmt: skip

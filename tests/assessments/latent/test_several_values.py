@@ -14,10 +14,10 @@ from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.latent.assess import assess, metrics_from, one_of_each
 from windtunnel.boundary.generators.load import fit
 from windtunnel.boundary.models.training import train_classifier
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.errors import UserError
 from windtunnel.params.latent import LatentEntry
 from windtunnel.params.model import Recipe
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
 
 LINEAR = {"generated": 50, "codes": 100, "conventional": None, "minimum": {"rho": 5}}
 

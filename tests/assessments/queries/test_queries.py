@@ -23,9 +23,6 @@ from windtunnel.assessments.queries.table import LIBRARY, OWN
 from windtunnel.boundary.models.backends import OnnxModule, PredictFunction
 from windtunnel.boundary.models.load import export_onnx, import_model, load_classifier
 from windtunnel.boundary.models.trust import trust_of
-from windtunnel.core import batches
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
-from windtunnel.core.batches import Checkpoint
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
@@ -34,6 +31,9 @@ from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Model
 from windtunnel.params.queries import QueryEntry
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
+from windtunnel.runtime import batch_runner
+from windtunnel.runtime.checkpoint import Checkpoint
 
 BUDGET = Budget(norm=Norm.LINF, epsilon=0.15)
 PARAMS = {
@@ -354,7 +354,7 @@ def test_target_is_label_means_not_attacked_and_not_broken(few):
 
 def test_a_run_that_was_killed_goes_on_where_it_stood(few, monkeypatch, tmp_path):
     monkeypatch.setattr(assess_module, "UNIT", 4)
-    monkeypatch.setattr(batches, "WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(batch_runner, "WORTH_KEEPING", 0.0)
     monkeypatch.chdir(tmp_path)
     entry = own("EvoBA", batch_size=21)
     whole = run(entry, few)

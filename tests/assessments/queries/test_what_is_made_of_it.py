@@ -17,13 +17,13 @@ from windtunnel.assessments.queries.figures import (
     SuccessAgainstQueriesVisualiser,
     SuccessCurvesVisualiser,
 )
-from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.evidence import Region, region_evidence
 from windtunnel.operations.tracking.state import ChildState
 from windtunnel.params.entry import Budget
 from windtunnel.params.queries import QueryEntry
 from windtunnel.params.results import Clean
+from windtunnel.records.artifacts import write_artifacts
 
 ALL = (SuccessAgainstQueriesVisualiser(), QueryHistogramsVisualiser(), QueryGalleryVisualiser())
 

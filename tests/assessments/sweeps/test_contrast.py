@@ -7,13 +7,13 @@ from sklearn.datasets import make_blobs
 from tests.conftest import classifier_of
 from windtunnel.assessments.sweeps.assess import assess
 from windtunnel.boundary.models.training import train_classifier
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.model import Recipe
 from windtunnel.params.sweeps import SweepEntry
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.reporting.compare.contrast import contrast, contrast_chart
 
 ENTRY = SweepEntry(epsilons=[0, 0.05, 0.1, 0.2])

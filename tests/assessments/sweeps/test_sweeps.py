@@ -14,7 +14,6 @@ from windtunnel.assessments.sweeps.curve import Sweep, area_under_curve, critica
 from windtunnel.assessments.sweeps.grid import epsilon_grid, median_index
 from windtunnel.assessments.sweeps.preflight import preflight
 from windtunnel.assessments.sweeps.report import text_histogram
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
@@ -22,6 +21,7 @@ from windtunnel.core.errors import UnsoundError, UserError
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import EpsilonRange, SweepEntry
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
 
 BUDGET = Budget(norm=Norm.LINF, epsilon=0.1)
 CENTRES = torch.tensor([[-0.9, -0.9], [0.9, 0.9], [0.9, -0.9]])

@@ -6,9 +6,9 @@ from balls import budget, entry, first
 
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.audit import audit
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, Verdict
 from windtunnel.core.subject import Subject
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
 
 EPSILON = 0.05
 

@@ -18,8 +18,8 @@ from windtunnel.assessments.verification.cascade.radius import (
     raise_radius,
 )
 from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
-from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm, Verdict
+from windtunnel.records.artifacts import write_artifacts
 
 
 @pytest.mark.parametrize("method", ["crown", "branch-and-bound"])

@@ -24,8 +24,8 @@ from windtunnel.assessments.verification.marabou.queries import check_equivalenc
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import Capability, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.executors import Lost
-from windtunnel.core.placement import VARIABLE
+from windtunnel.runtime.executors import Lost
+from windtunnel.runtime.placement import VARIABLE
 
 SAMPLES = 50
 

@@ -17,14 +17,14 @@ from windtunnel.assessments.verification.falsification.falsifier import falsify
 from windtunnel.assessments.verification.family import FAMILY
 from windtunnel.assessments.verification.preflight import preflight
 from windtunnel.assessments.verification.rates import bounds_metrics
-from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget, Verdict
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import file_digest
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.entry import BudgetOverride
 from windtunnel.params.results import Clean
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.records.artifacts import write_artifacts
+from windtunnel.records.files import file_digest
 
 LINF = budget(0.05)
 CROWN = entry("crown")

@@ -12,8 +12,8 @@ from windtunnel.boundary.generators.quality import frechet_distance, quality
 from windtunnel.boundary.generators.record import Quality
 from windtunnel.boundary.generators.training import train_generators
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import file_digest
 from windtunnel.params.latent import Encoding, GeneratorRecipe, Generators
+from windtunnel.records.files import file_digest
 
 CPU = torch.device("cpu")
 

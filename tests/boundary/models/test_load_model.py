@@ -25,12 +25,12 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.files import read_json
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.sanity.run import before_any_assessment
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model
+from windtunnel.records.files import read_json
 
 FACTORY = """
 import torch

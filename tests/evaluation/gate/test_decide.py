@@ -7,15 +7,15 @@ from click.testing import CliRunner
 
 from windtunnel.cli.gate import gate as gate_command
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import write_json
-from windtunnel.core.gate import ConditionStatus, Decision, gate_json
-from windtunnel.core.layout import GATE
-from windtunnel.core.outcomes import Origin, Outcomes, Record, Shares, read_record, write_record
-from windtunnel.core.sandwich import DrawRecord, Layer
 from windtunnel.evaluation.gate.decide import decide, flatten, regression_mismatch
 from windtunnel.evaluation.gate.table import failing, sentence
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.results import Gate
+from windtunnel.records.files import write_json
+from windtunnel.records.gate import ConditionStatus, Decision, gate_json
+from windtunnel.records.layout import GATE
+from windtunnel.records.outcomes import Origin, Outcomes, Record, Shares, read_record, write_record
+from windtunnel.records.sandwich import DrawRecord, Layer
 from windtunnel.reporting.junit import cases_of_gate
 from windtunnel.reporting.report.sections.sanity import gate_line
 

@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks.gallery.case import run_entry
 from windtunnel.assessments.clean.assess import assess_clean
-from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
 from windtunnel.evaluation.validate import validate
 from windtunnel.params.load import entries
 from windtunnel.params.results import Clean
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import write_artifacts
 
 L2 = {"norm": "L2", "epsilon": 0.5}
 RUN: dict[str, object] = {

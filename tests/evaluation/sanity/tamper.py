@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import AssessmentKind, Verdict
-from windtunnel.core.metadata import parse_metadata
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.params.results import Sanity
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import parse_metadata
 
 
 def piece_of(evidence: Evidence, name: str) -> Assessment:

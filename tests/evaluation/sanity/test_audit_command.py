@@ -15,7 +15,7 @@ def audit(monkeypatch, evidence: Evidence, name: str, verdicts: int = 2):
     for place, answer in (
         ("windtunnel.boundary.params.load_params", evidence.params),
         ("windtunnel.assessments.clean.subject.current_subject", evidence.subject),
-        ("windtunnel.core.artifacts.read_artifacts", evidence.clean),
+        ("windtunnel.records.artifacts.read_artifacts", evidence.clean),
         ("windtunnel.evaluation.sanity.evidence.collect", evidence),
     ):
         monkeypatch.setattr(place, lambda *_, answer=answer: answer)

@@ -36,10 +36,10 @@ from windtunnel.assessments.corruptions.metrics import SuiteData, mce_metrics
 from windtunnel.assessments.corruptions.reference import Reference, alexnet
 from windtunnel.boundary.models.load import export_onnx
 from windtunnel.core.contracts import SMOOTHED_MODEL, Verdict
-from windtunnel.core.files import DATA_FILE, file_digest
 from windtunnel.evaluation.sanity.check import Severity, Status
 from windtunnel.evaluation.sanity.evidence import Evidence, collect
 from windtunnel.evaluation.sanity.run import Finding, registry, run_check
+from windtunnel.records.files import DATA_FILE, file_digest
 
 CHECKS = registry()
 # Not flagged by any fault of one run: pairs are made by `windtunnel compare`; G5 and G6 are asked at the moment.

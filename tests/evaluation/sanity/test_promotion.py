@@ -8,11 +8,11 @@ import pytest
 
 from tests.evaluation.sanity.conftest import RUN
 from tests.evaluation.sanity.tamper import quantised, with_model
-from windtunnel.core.files import write_json
-from windtunnel.core.layout import SANITY
 from windtunnel.evaluation.sanity import promotion
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.validate import validate
+from windtunnel.records.files import write_json
+from windtunnel.records.layout import SANITY
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from tests.made import metadata
 from windtunnel.cli.main import cli
-from windtunnel.core.files import write_json
-from windtunnel.core.findings import FindingRecord, counts, overall, read_findings
-from windtunnel.core.layout import SANITY
 from windtunnel.evaluation.sanity.findings import caveats_of, with_caveats
 from windtunnel.operations import moment
+from windtunnel.records.files import write_json
+from windtunnel.records.findings import FindingRecord, counts, overall, read_findings
+from windtunnel.records.layout import SANITY
 
 ROW = {"id": "B4", "title": "The attack changed its inputs", "tier": "T1", "severity": "HARD", "status": "fail", "value": 0.9,
        "threshold": 0.05, "assessments": ["pgd"], "samples": ["digit-1"], "reason": "unchanged inputs from pgd",
@@ -123,9 +123,9 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
     from types import SimpleNamespace
 
     from windtunnel.boundary import params as load
-    from windtunnel.core.layout import CHAMPION, SUMMARY
-    from windtunnel.core.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
     from windtunnel.params.results import Gate
+    from windtunnel.records.layout import CHAMPION, SUMMARY
+    from windtunnel.records.outcomes import OUTCOMES_FILE, Outcomes, Record, write_record
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
     monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from windtunnel.boundary.params import load_params
-from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.files import read_json
-from windtunnel.core.layout import METRICS, SUMMARY
-from windtunnel.core.outcomes import Outcomes, read_record
-from windtunnel.core.plugins import families
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.operations.stages.run import run_stage
 from windtunnel.params.load import entries
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.files import read_json
+from windtunnel.records.layout import METRICS, SUMMARY
+from windtunnel.records.outcomes import Outcomes, read_record
+from windtunnel.registry.plugins import families
 
 PARAMS = """
 data: {source: digits, samples: {n: 30, selection: stratified}}

@@ -10,13 +10,13 @@ from windtunnel.assessments.attacks.table import ALGORITHMS as ATTACKS
 from windtunnel.assessments.corruptions.table import ALGORITHMS as CORRUPTIONS
 from windtunnel.assessments.latent.table import ALGORITHMS as LATENT
 from windtunnel.assessments.verification.table import ALGORITHMS as VERIFICATION
-from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget, PerturbationDistribution, Randomness, Semantics
-from windtunnel.core.findings import FindingRecord
 from windtunnel.core.randomness import ONE_RANDOM_RUN
 from windtunnel.evaluation.summary.reproducibility import decisions_of_seed, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
+from windtunnel.records.findings import FindingRecord
 
 EVERY = (*ATTACKS, *CORRUPTIONS, *LATENT, *VERIFICATION)
 FOG = next(row for row in CORRUPTIONS if row.name == "fog")

@@ -9,7 +9,6 @@ from windtunnel.assessments.attacks.assess import assess as attack
 from windtunnel.assessments.figures.base import NothingToDraw
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.verification.assess import assess as verify
-from windtunnel.core.artifacts import write_artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.core.distances import l2
 from windtunnel.evaluation.summary.security import read_curves, security_curves, write_curves
@@ -18,6 +17,7 @@ from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.records.artifacts import write_artifacts
 
 BUDGET = Budget(epsilon=0.1)
 

@@ -17,14 +17,6 @@ from torch import nn
 import windtunnel as wt
 from windtunnel.assessments.figures.scene import Rect
 from windtunnel.cli.show import show
-from windtunnel.core.artifacts import (
-    Artifacts,
-    AssessmentResult,
-    base_data,
-    base_kwargs,
-    read_artifacts,
-    write_artifacts,
-)
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
     SMOOTHED_MODEL,
@@ -41,10 +33,7 @@ from windtunnel.core.contracts import (
 )
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.distances import distance
-from windtunnel.core.files import read_block, write_json
-from windtunnel.core.layout import Layout
 from windtunnel.core.sample_states import SampleState
-from windtunnel.core.sandwich import layers_of
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.summary.headline import headline_metrics
@@ -52,6 +41,17 @@ from windtunnel.evaluation.summary.sandwich_figure import ROLES, budget_bars, sa
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.operations.tracking.describe import describe
+from windtunnel.records.artifacts import (
+    Artifacts,
+    AssessmentResult,
+    base_data,
+    base_kwargs,
+    read_artifacts,
+    write_artifacts,
+)
+from windtunnel.records.files import read_block, write_json
+from windtunnel.records.layout import Layout
+from windtunnel.records.sandwich import layers_of
 from windtunnel.reporting.report.build import build_report
 
 N = 12

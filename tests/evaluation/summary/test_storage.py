@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import file_digest
-from windtunnel.core.layout import Layout
-from windtunnel.core.plugins import families
-from windtunnel.core.storage import DISTANCES, KEPT, keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.direct.pipeline import assess_subject
+from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
+from windtunnel.records.files import file_digest
+from windtunnel.records.layout import Layout
+from windtunnel.records.storage import DISTANCES, KEPT, keep_images
+from windtunnel.registry.plugins import families
 from windtunnel.reporting.compare.paired import compare_assessment
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.report.collect import collect
@@ -187,7 +187,7 @@ def test_one_entry_may_keep_other_images_than_the_rest(linear_subject: Subject):
 
 
 def test_a_file_whose_images_are_not_those_that_it_says_it_kept_is_refused(runs, tmp_path):
-    from windtunnel.core.artifacts import check_data
+    from windtunnel.records.artifacts import check_data
 
     good = read_artifacts(runs[1].robustness / "fgsm").data
     check_data(good, "here")

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from pipeline.recompute import differences, of_summary
-from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
     SMOOTHED_MODEL,
@@ -25,14 +24,15 @@ from windtunnel.core.contracts import (
     Verdict,
 )
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.findings import FindingRecord
 from windtunnel.core.sample_states import STATE_CODES
-from windtunnel.core.sandwich import DrawRecord, Layer
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.gate.names import metric_names
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.evaluation.validate import validate
+from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs, write_artifacts
+from windtunnel.records.findings import FindingRecord
+from windtunnel.records.sandwich import DrawRecord, Layer
 
 BUDGET = PerturbationBudget(Norm.LINF, 0.1)
 

@@ -16,16 +16,16 @@ from windtunnel.boundary.params_file import parse_params
 from windtunnel.cli.evidence import evidence
 from windtunnel.cli.init import init
 from windtunnel.cli.report import report
-from windtunnel.core import plugins
 from windtunnel.core.errors import UserError
-from windtunnel.core.placement import LOCAL_FILE
-from windtunnel.core.plugins import families
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.dvc_files import missing_references
 from windtunnel.operations.project.choose import Choice, notes, params_text
 from windtunnel.operations.project.graph import graph, graph_text
 from windtunnel.operations.project.write import RECORD, apply, plan, removal, remove
 from windtunnel.params.load import check_whole
+from windtunnel.registry import plugins
+from windtunnel.registry.plugins import families
+from windtunnel.runtime.placement import LOCAL_FILE
 
 ROOT = Path(__file__).parents[3]
 STATE = Weights(Path("net.pt"), "state_dict", size=1000, channels=1, classes=10)

@@ -9,13 +9,13 @@ import torch
 from windtunnel.assessments.clean.assess import assess_clean
 from windtunnel.assessments.kept import take_back
 from windtunnel.boundary.models.load import export_onnx
-from windtunnel.core.artifacts import write_artifacts
-from windtunnel.core.files import write_json
-from windtunnel.core.kept import set_aside
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
 from windtunnel.params.results import Clean
+from windtunnel.records.artifacts import write_artifacts
+from windtunnel.records.files import write_json
+from windtunnel.records.redraw_cache import set_aside
 
 
 def resolved(**changes) -> Resolved:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.core.outcomes import read_record
 from windtunnel.operations.retrain.champion import fetch_champion
 from windtunnel.operations.retrain.flow import STATUS, Status, promote_last_run, promote_version
 from windtunnel.operations.retrain.summary import summary_markdown
 from windtunnel.operations.tracking.registry import CHALLENGER, CHAMPION, PREVIOUS, RegistryError
+from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
+from windtunnel.records.outcomes import read_record
 
 pytestmark = pytest.mark.slow
 
@@ -192,9 +192,9 @@ def test_a_check_that_runs_attacks_anew_stops_a_promotion(project, monkeypatch):
 
 def test_an_evaluation_that_became_unsound_is_not_green_because_the_weights_are_the_champions(project, monkeypatch):
     """Params that do not touch training give the champion's weights again; the evaluation of today decides all the same."""
-    from windtunnel.core.files import read_json, write_json
-    from windtunnel.core.layout import GATE
     from windtunnel.operations.stages import gate
+    from windtunnel.records.files import read_json, write_json
+    from windtunnel.records.layout import GATE
 
     sound = gate.main
 

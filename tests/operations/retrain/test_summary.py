@@ -2,11 +2,11 @@
 
 import pytest
 
-from windtunnel.core.gate import Decision, GateResult
-from windtunnel.core.outcomes import Origin
 from windtunnel.operations.retrain.flow import Retrained, Status
 from windtunnel.operations.retrain.summary import headline, summary_markdown
 from windtunnel.operations.tracking.registry import Version
+from windtunnel.records.gate import Decision, GateResult
+from windtunnel.records.outcomes import Origin
 
 ONE, TWO, THREE = (Version("net", number, f"run{number}", {}) for number in "123")
 OF_ONE = Origin(model="net", version="1", run_id="run1")

@@ -18,15 +18,15 @@ from tests.mlflow_server import Server, free_port, wait_until
 from windtunnel.boundary.mlflow_server import connect
 from windtunnel.boundary.models.architectures import mlp
 from windtunnel.boundary.models.from_mlflow import fetch_model
-from windtunnel.core.artifacts import save_tensors
-from windtunnel.core.files import write_json
-from windtunnel.core.gate import Decision, GateResult
 from windtunnel.operations.tracking import store
 from windtunnel.operations.tracking.outbox import waiting
 from windtunnel.operations.tracking.registry import CHAMPION, PREVIOUS, open_registry
 from windtunnel.operations.tracking.state import read_state
 from windtunnel.operations.tracking.track import track
 from windtunnel.params.results import Tracking
+from windtunnel.records.artifacts import save_tensors
+from windtunnel.records.files import write_json
+from windtunnel.records.gate import Decision, GateResult
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -15,12 +15,12 @@ from tests.made import content
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.cli.track import track as track_command
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import read_json, write_json
-from windtunnel.core.layout import HERE
 from windtunnel.operations.tracking.outbox import outbox
 from windtunnel.operations.tracking.state import read_state, state_digest
 from windtunnel.operations.tracking.sweep import Point, record_sweep
 from windtunnel.operations.tracking.track import track
+from windtunnel.records.files import read_json, write_json
+from windtunnel.records.layout import HERE
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nothing listens, so connections are refused at once
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 
 from tests.made import content
-from windtunnel.core.artifacts import save_tensors
-from windtunnel.core.files import write_json
+from windtunnel.records.artifacts import save_tensors
+from windtunnel.records.files import write_json
 
 
 def write_run(root: Path, verdicts, *, shift=0.0, steps=10, names=None, targets=None, sweep=None, epsilon=None) -> Path:

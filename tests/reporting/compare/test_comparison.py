@@ -10,10 +10,10 @@ from planted import write_run
 
 from tests.made import content
 from windtunnel.cli.compare import compare as command
-from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import read_json, write_json
 from windtunnel.evaluation.gate.decide import flatten
+from windtunnel.records.artifacts import save_tensors
+from windtunnel.records.files import read_json, write_json
 from windtunnel.reporting.compare.comparison import compare_runs
 from windtunnel.reporting.compare.document import document
 from windtunnel.reporting.compare.html import render_html

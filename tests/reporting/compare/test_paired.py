@@ -7,9 +7,9 @@ import pytest
 import torch
 from planted import write_run
 
-from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
-from windtunnel.core.metadata import parse_metadata
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.metadata import parse_metadata
 from windtunnel.reporting.compare.curves import compare_curves
 from windtunnel.reporting.compare.paired import compare_assessment, mcnemar_exact
 

@@ -13,13 +13,13 @@ from windtunnel.assessments.clean.figures import ConfusionMatrixVisualiser, PerC
 from windtunnel.assessments.figures.base import draw_figures
 from windtunnel.assessments.sweeps.assess import assess as sweep
 from windtunnel.assessments.sweeps.figures import DegradationCurveVisualiser
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.evaluation.summary.security import security_curves, write_curves
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.entry import Budget
 from windtunnel.params.results import Clean
 from windtunnel.params.sweeps import SweepEntry
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 

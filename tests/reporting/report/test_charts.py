@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from windtunnel.assessments.figures.axes import Axes, ticks
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines, matrix
 from windtunnel.assessments.figures.scene import PALETTE, Dot, Label, Line, Rect
-from windtunnel.core.metadata import Rate
 from windtunnel.core.sample_states import SampleState
 from windtunnel.evaluation.summary.sandwich_figure import ROLES, BudgetBar, sandwich
+from windtunnel.records.metadata import Rate
 
 share = st.floats(0, 1)
 

@@ -10,11 +10,11 @@ from windtunnel.assessments.catalogue import algorithms
 from windtunnel.assessments.figures.plots import Bar, bars
 from windtunnel.assessments.figures.scene import Label
 from windtunnel.assessments.figures.split import split_scene
-from windtunnel.core.artifacts import Artifacts, write_metadata
-from windtunnel.core.files import DATA_FILE
-from windtunnel.core.findings import FindingRecord, Severity, Status
-from windtunnel.core.plugins import families
 from windtunnel.evaluation.sanity.run import registry
+from windtunnel.records.artifacts import Artifacts, write_metadata
+from windtunnel.records.files import DATA_FILE
+from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.registry.plugins import families
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.pdf import render_pdf

@@ -8,9 +8,9 @@ import pypdf
 import pytest
 
 from tests.reporting.report.conftest import edit, metrics_of
-from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.files import write_json
 from windtunnel.params.results import Report as Options
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.files import write_json
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Table
 from windtunnel.reporting.report.pdf import render_pdf

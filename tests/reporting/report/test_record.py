@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from windtunnel.assessments.sweeps.assess import assess as sweep
-from windtunnel.core.artifacts import read_artifacts, write_artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.files import write_json
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
+from windtunnel.records.artifacts import read_artifacts, write_artifacts
+from windtunnel.records.files import write_json
 from windtunnel.reporting.report.record import NOT_ASSESSED, write_record
 
 NAMES = ["fgsm", "pair"]

@@ -10,9 +10,9 @@ from tests.made import content
 from tests.reporting.report.conftest import edit, html_of, write_run
 from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import Rect
-from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.files import file_digest, write_json
 from windtunnel.params.results import Report as Options
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.files import file_digest, write_json
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.model import Chart, Figure

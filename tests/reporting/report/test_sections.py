@@ -12,10 +12,10 @@ from windtunnel.assessments.figures.base import NothingToDraw
 from windtunnel.assessments.figures.scene import Dot, Line, Rect
 from windtunnel.assessments.queries.figures import SuccessAgainstQueriesVisualiser
 from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser, VerdictSummaryVisualiser
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Norm
 from windtunnel.evaluation.summary.security import SecurityCurve
 from windtunnel.evaluation.summary.security_figure import _series
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.model import Chart, Table
 from windtunnel.reporting.report.sections.families import reported, show

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.made import metadata
-from windtunnel.core.artifacts import Artifacts
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.sections.statement import statement
 
 NO_LABELS = ({"code": "pseudo_labels", "text": "There are no labels."},)

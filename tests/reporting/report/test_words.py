@@ -10,11 +10,11 @@ from tests.reporting.report.conftest import metrics_of
 from windtunnel.assessments.corruptions.assess import _upsampled
 from windtunnel.assessments.figures.scene import Label, Line
 from windtunnel.assessments.verification.figures import CertifiedCurveVisualiser
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.evaluation.summary.sandwich_figure import ROLES, BudgetBar, sandwich
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.model import Recipe
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.sections.front import _worst_corruption
 from windtunnel.reporting.report.words import region_words

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.reporting.report.conftest import edit, write_run
 from windtunnel.cli.view import view
-from windtunnel.core.artifacts import load_tensors, read_artifacts, save_tensors
+from windtunnel.records.artifacts import load_tensors, read_artifacts, save_tensors
 from windtunnel.reporting.compare.runs import run_in
 from windtunnel.reporting.view.columns import NONE, STATUSES, collect, statuses
 from windtunnel.reporting.view.serve import ViewServer

@@ -12,7 +12,7 @@ from windtunnel.assessments.attacks.calls import Invoke, LibraryCall
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import PerturbationBudget
 from windtunnel.core.criterion import Criterion, OneLabel
-from windtunnel.core.plugins import library_of
+from windtunnel.registry.plugins import library_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,18 +25,20 @@ from windtunnel.assessments.attacks.table import row_of
 from windtunnel.assessments.attacks.targets import has_aim, reached_without_attack, target_summary, targets_for
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, each_batch
+from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Algorithm, Json, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import DISTANCE
-from windtunnel.core.files import plain_block
-from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import seeded
-from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.files import plain_block
+from windtunnel.records.storage import DISTANCES
+from windtunnel.registry.plugins import library_of
+from windtunnel.runtime.batch_runner import each_batch
+from windtunnel.runtime.checkpoint import Checkpoint
 
 NOBODY, MISCLASSIFIED = -1, -2  # codes of `broken_by` beside the index of a run
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from windtunnel.assessments.attacks.plan import Run
 from windtunnel.assessments.attacks.rows import Invoker
 from windtunnel.assessments.attacks.survivors import Prior
-from windtunnel.core.artifacts import Tensors
 from windtunnel.core.contracts import Algorithm, Caveat
 from windtunnel.core.subject import Subject
+from windtunnel.records.artifacts import Tensors
 
 
 def caveats_of(

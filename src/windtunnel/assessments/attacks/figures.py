@@ -10,7 +10,7 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.core.contracts import AssessmentKind, Verdict
 
 if TYPE_CHECKING:
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 NOT_IMAGES = "Not images: nothing to draw."
 _ATTACKS = frozenset({AssessmentKind.EMPIRICAL_ATTACK})

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from windtunnel.core.artifacts import tensor_in
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Algorithm, Json, Norm, Verdict
 from windtunnel.core.distances import DISTANCE
 from windtunnel.core.medians import median_metric
-from windtunnel.core.storage import distances_of
+from windtunnel.records.artifacts import tensor_in
+from windtunnel.records.storage import distances_of
 
 
 def attack_metrics(

@@ -16,10 +16,10 @@ from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Algorithm, Norm, ThreatModel
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError
-from windtunnel.core.plugins import library_of
 from windtunnel.core.references import resolve
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget, Entry
+from windtunnel.registry.plugins import library_of
 
 _MEASURED_INPUTS = 3 * 32 * 32  # of the images for which `AttackRow.seconds` was measured
 

@@ -13,7 +13,7 @@ from windtunnel.params.resolved import read_resolved
 
 if TYPE_CHECKING:
     from windtunnel.assessments.task import Task
-    from windtunnel.core.artifacts import AssessmentResult
+    from windtunnel.records.artifacts import AssessmentResult
 
 
 def run(task: Task[AttackEntry]) -> AssessmentResult:

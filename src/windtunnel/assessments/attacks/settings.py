@@ -11,8 +11,8 @@ from typing import Any
 from windtunnel.assessments.attacks.rows import AT_CALL, AttackRow, Invoker
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.plugins import library_of
 from windtunnel.params.numbers import parse_number
+from windtunnel.registry.plugins import library_of
 
 # What a user never gives: the model is ours, and these print or write log files.
 _OURS = {"self", "args", "kwargs", "model", "verbose", "tensorboard", "init_attack", "trainloader", "attack_class"}

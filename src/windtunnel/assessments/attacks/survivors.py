@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.contracts import Norm, PerturbationBudget
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import InfrastructureError, PrerequisiteError, UserError
-from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.storage import KEPT
 from windtunnel.core.subject import Subject
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import Artifacts, read_artifacts
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.storage import KEPT
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windtunnel.assessments.attacks.rows import AttackRow
 from windtunnel.core.contracts import Algorithm
-from windtunnel.core.plugins import libraries, rows_of
+from windtunnel.registry.plugins import libraries, rows_of
 
 ROWS: dict[tuple[str, str], AttackRow] = {row.algorithm.key: row for row in rows_of("attacks")}
 

@@ -12,13 +12,13 @@ from windtunnel.assessments.clean.metrics import (
     reliability,
 )
 from windtunnel.assessments.clean.table import IDENTITY
-from windtunnel.core.artifacts import AssessmentResult, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
 from windtunnel.core.errors import UnsoundError
 from windtunnel.core.subject import Subject
-from windtunnel.core.tables import ClassShare, written
 from windtunnel.params.results import Clean
+from windtunnel.records.artifacts import AssessmentResult, base_data, base_kwargs
+from windtunnel.records.tables import ClassShare, written
 
 
 def assess_clean(params: Clean, subject: Subject) -> AssessmentResult:

@@ -12,11 +12,11 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Bar, Series, bars, lines, matrix
 from windtunnel.assessments.figures.style import BLUES
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import number
-from windtunnel.core.tables import ClassShare, table
+from windtunnel.records.metadata import number
+from windtunnel.records.tables import ClassShare, table
 
 if TYPE_CHECKING:
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
 _MOST_CONFUSIONS = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.metadata import Record
+from windtunnel.records.metadata import Record
 
 
 class ConfidenceBins(Record):

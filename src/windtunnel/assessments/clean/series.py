@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from windtunnel.assessments.clean.reliability import ConfidenceBins
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.series import write_csv
-from windtunnel.core.tables import ClassShare, table
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.series import write_csv
+from windtunnel.records.tables import ClassShare, table
 
 
 def write_clean_series(clean: Artifacts, class_names: tuple[str, ...], directory: Path) -> None:

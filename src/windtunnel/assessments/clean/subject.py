@@ -8,11 +8,11 @@ from pathlib import Path
 from windtunnel.boundary.data.load import read_assessed
 from windtunnel.boundary.models.load import load_classifier
 from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
-from windtunnel.core.artifacts import read_artifacts, same_samples
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import CLEAN, DATA, MODEL
 from windtunnel.core.subject import PSEUDO_LABELS, Subject, subject_of
 from windtunnel.params.model import Model as ModelBlock
+from windtunnel.records.artifacts import read_artifacts, same_samples
+from windtunnel.records.layout import CLEAN, DATA, MODEL
 
 
 def fresh_subject(data: Path, model: Path, device: str, seed: int, trust: Trust = NOTHING) -> Subject:

@@ -16,16 +16,18 @@ from windtunnel.assessments.corruptions.metrics import NEVER, Interval, SuiteDat
 from windtunnel.assessments.corruptions.reference import ALEXNET, Pair, Reference, reference_of
 from windtunnel.assessments.corruptions.table import COMMON, corruptions_of
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
+from windtunnel.core.batches import Batch, Incidents
 from windtunnel.core.chunks import put_samples, sample_parts
 from windtunnel.core.contracts import Caveat, Json, PerturbationDistribution, Semantics, Verdict
-from windtunnel.core.executors import UNASKED
-from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.core.tables import table
 from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.metadata import number
+from windtunnel.records.tables import table
+from windtunnel.runtime.batch_runner import each_batch
+from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.executors import UNASKED
 
 # Pixels to corrupt that are worth the seconds in which other processes start (about 15 s of work).
 WORTH_PROCESSES = 2**24

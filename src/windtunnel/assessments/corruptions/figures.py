@@ -12,11 +12,11 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Bar, Series, Stack, bars, lines, matrix, stacks
 from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import corruption_pairs, limits, number, numbers
-from windtunnel.core.tables import table
+from windtunnel.records.metadata import corruption_pairs, limits, number, numbers
+from windtunnel.records.tables import table
 
 if TYPE_CHECKING:
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 _SAMPLING = frozenset({AssessmentKind.STATISTICAL_SAMPLING})
 _FAMILY = frozenset({"corruptions"})
@@ -136,8 +136,8 @@ class CorruptionSheetVisualiser(Visualiser):
     def draw(self, artifacts: Artifacts) -> Sequence[Drawing]:
         """A grid; from the directories of the single corruptions, of which those that are not written are left out."""
         from windtunnel.assessments.figures.pictures import PictureGrid, picture
-        from windtunnel.core.artifacts import load_tensors, tensor_in
-        from windtunnel.core.files import DATA_FILE
+        from windtunnel.records.artifacts import load_tensors, tensor_in
+        from windtunnel.records.files import DATA_FILE
 
         pairs, images, i = _pairs(artifacts), artifacts.tensor("clean_inputs"), self.sample
         if images.ndim != 4:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windtunnel.core.libraries import Install
-from windtunnel.core.plugins import Lazy, Library
+from windtunnel.registry.libraries import Install
+from windtunnel.registry.plugins import Lazy, Library
 
 LIBRARIES = (
     Library(

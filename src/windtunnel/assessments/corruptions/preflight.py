@@ -8,9 +8,9 @@ from windtunnel.assessments.corruptions.table import corruptions_of
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.plugins import library_of
 from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.entry import Budget, BudgetOverride
+from windtunnel.registry.plugins import library_of
 
 SMALLEST = 32  # imagecorruptions refuses anything smaller
 

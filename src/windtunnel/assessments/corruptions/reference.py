@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from windtunnel.core.artifacts import Artifacts, read_artifacts, same_samples
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.metadata import corruption_pairs
 from windtunnel.params.corruptions import CorruptionEntry
+from windtunnel.records.artifacts import Artifacts, read_artifacts, same_samples
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.metadata import corruption_pairs
 
 ALEXNET = "imagenet-alexnet"
 Pair = tuple[str, int]  # corruption, severity

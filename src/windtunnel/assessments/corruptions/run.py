@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from windtunnel.assessments.corruptions.assess import assess_suite
 from windtunnel.assessments.corruptions.series import write_severity_series
-from windtunnel.core.artifacts import write_artifacts
-from windtunnel.core.storage import keep_images
+from windtunnel.records.artifacts import write_artifacts
+from windtunnel.records.storage import keep_images
 
 if TYPE_CHECKING:
     from windtunnel.assessments.task import Task
-    from windtunnel.core.artifacts import Artifacts, AssessmentResult
-    from windtunnel.core.layout import Layout
     from windtunnel.params.corruptions import CorruptionEntry
+    from windtunnel.records.artifacts import Artifacts, AssessmentResult
+    from windtunnel.records.layout import Layout
 
 
 def run(task: Task[CorruptionEntry]) -> AssessmentResult:

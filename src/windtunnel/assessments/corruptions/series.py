@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.metadata import numbers
-from windtunnel.core.series import write_csv
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import numbers
+from windtunnel.records.series import write_csv
 
 
 def write_severity_series(suite: Artifacts, path: Path) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import plain_json, replacing
-from windtunnel.core.metadata import FigureRecord
+from windtunnel.records.files import plain_json, replacing
+from windtunnel.records.metadata import FigureRecord
 
 if TYPE_CHECKING:  # torch is slow to import, and params only need the names
     from windtunnel.assessments.figures.pictures import PictureGrid
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 Drawing: TypeAlias = "Scene | PictureGrid"
 Spec = str | Mapping[str, Mapping[str, object]]
@@ -105,7 +105,7 @@ def _draws(visualiser: type[Visualiser], kind: AssessmentKind, family: str) -> b
 
 def draw_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> list[Path]:
     """Draw the figures of an assessment that is on disk, and list them in its metadata; their files."""
-    from windtunnel.core.artifacts import write_metadata
+    from windtunnel.records.artifacts import write_metadata
 
     figures = save_figures(artifacts, visualisers)
     write_metadata(artifacts, figures)
@@ -118,7 +118,7 @@ def save_figures(artifacts: Artifacts, visualisers: Sequence[Visualiser]) -> lis
     They show the result as it is in DVC, without what was measured of time: equal results have equal figures.
     """
     from windtunnel.assessments.figures.paint import paint
-    from windtunnel.core.artifacts import without_run_times
+    from windtunnel.records.artifacts import without_run_times
 
     artifacts = replace(artifacts, data=without_run_times(artifacts.data))
     rows: list[FigureRecord] = []

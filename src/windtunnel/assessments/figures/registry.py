@@ -6,8 +6,8 @@ from importlib import import_module
 
 from windtunnel.assessments.catalogue import entry_kind
 from windtunnel.assessments.figures.base import Visualiser, make_visualiser
-from windtunnel.core.plugins import families, family_of, load_modules
 from windtunnel.params.entry import Entry
+from windtunnel.registry.plugins import families, family_of, load_modules
 
 CLEAN_FIGURES = "windtunnel.assessments.clean.figures"  # clean is no family: it has no entries
 

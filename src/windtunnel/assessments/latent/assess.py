@@ -29,18 +29,20 @@ from windtunnel.assessments.latent.table import LATENT_PGD
 from windtunnel.assessments.latent.tables import ClassifierMetrics
 from windtunnel.boundary.generators.interface import Generators
 from windtunnel.boundary.generators.record import Quality
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
-from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
+from windtunnel.core.batches import Batch, batches_of
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Caveat, Json, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import within
 from windtunnel.core.errors import UserError
-from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
-from windtunnel.core.tables import written
 from windtunnel.params.latent import LatentEntry
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in, tensors_in
+from windtunnel.records.metadata import number
+from windtunnel.records.tables import written
+from windtunnel.runtime.batch_runner import run_batches
+from windtunnel.runtime.checkpoint import Checkpoint
 
 # What `examine` calls otherwise than robustness_data.pt.
 _RENAMED = {

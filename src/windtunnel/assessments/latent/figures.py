@@ -12,14 +12,14 @@ from windtunnel.assessments.figures.plots import Bar, Cloud, Series, bars, cloud
 from windtunnel.assessments.latent import pictures as pictures  # registers its figures
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
-from windtunnel.core.metadata import limits, number, numbers
-from windtunnel.core.tables import table
+from windtunnel.records.metadata import limits, number, numbers
+from windtunnel.records.tables import table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 _SIDES = {"reconstruction": "clean", "generation": "corrupted"}  # the colour of each
 _ACROSS = 8

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, register
 from windtunnel.assessments.latent.visualiser import NOT_IMAGES, LatentVisualiser, Side, drawn_side, known_side, made
-from windtunnel.core.metadata import names_in, numbers
+from windtunnel.records.metadata import names_in, numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.pictures import Picture
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 Row = tuple[str, "list[Picture | None]"]
 

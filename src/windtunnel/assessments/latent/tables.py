@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from windtunnel.core.metadata import Rate, Record, Value
+from windtunnel.records.metadata import Rate, Record, Value
 
 
 class ClassifierMetrics(Record):

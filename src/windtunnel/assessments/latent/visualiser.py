@@ -14,7 +14,7 @@ from windtunnel.core.contracts import AssessmentKind
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 NOT_LATENT = "No latent codes on disk: this assessment is not a latent one."
 Side = Literal["reconstruction", "generation"]

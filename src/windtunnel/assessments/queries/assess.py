@@ -20,15 +20,17 @@ from windtunnel.assessments.queries.search import Search, State, Task, search_im
 from windtunnel.assessments.queries.settings import as_attack, library_row, limit_of, params_of, region_of, search_of
 from windtunnel.assessments.queries.streams import stream_seeds
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, run_batches
+from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.contracts import Algorithm, Caveat, Norm, Objective, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
-from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.queries import QueryEntry
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.registry.plugins import library_of
+from windtunnel.runtime.batch_runner import run_batches
+from windtunnel.runtime.checkpoint import Checkpoint
 
 # Images of a unit of work, at least: where few fit into a batch of queries, more wait to enter as others leave.
 UNIT = 64

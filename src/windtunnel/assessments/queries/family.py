@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.plugins import Family, Lazy
+from windtunnel.registry.plugins import Family, Lazy
 
 FAMILY = Family(
     name="queries",

@@ -13,11 +13,11 @@ from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualis
 from windtunnel.assessments.figures.plots import Series, columns, lines
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.epsilons import epsilon_text
-from windtunnel.core.metadata import number, numbers
+from windtunnel.records.metadata import number, numbers
 
 if TYPE_CHECKING:
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 NO_QUERIES = "No query counts on disk: this assessment is not one of `queries`."
 _BINS = 20

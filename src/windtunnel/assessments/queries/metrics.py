@@ -11,7 +11,7 @@ from torch import Tensor
 from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json, Norm, Verdict
 from windtunnel.core.medians import median_metric
-from windtunnel.core.storage import distances_of
+from windtunnel.records.storage import distances_of
 
 CURVE_POINTS = 100
 

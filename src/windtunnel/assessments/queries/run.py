@@ -8,8 +8,8 @@ from windtunnel.assessments.queries.assess import assess
 
 if TYPE_CHECKING:
     from windtunnel.assessments.task import Task
-    from windtunnel.core.artifacts import AssessmentResult
     from windtunnel.params.queries import QueryEntry
+    from windtunnel.records.artifacts import AssessmentResult
 
 
 def run(task: Task[QueryEntry]) -> AssessmentResult:

@@ -12,16 +12,18 @@ from windtunnel.assessments.sweeps.curve import Sweep, critical_epsilon, sweep_m
 from windtunnel.assessments.sweeps.engines import AttackAtEpsilon, Engine, OneGradientFGSM, called_with
 from windtunnel.assessments.sweeps.grid import epsilon_grid
 from windtunnel.assessments.sweeps.table import FGSM
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
-from windtunnel.core.batches import Batch, Checkpoint, Incidents, batches_of, run_batches
+from windtunnel.core.batches import Batch, Incidents, batches_of
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Norm, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import UnsoundError
-from windtunnel.core.plugins import library_of
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.sweeps import SweepEntry
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.registry.plugins import library_of
+from windtunnel.runtime.batch_runner import run_batches
+from windtunnel.runtime.checkpoint import Checkpoint
 
 
 def assess(name: str, entry: SweepEntry, budget: Budget, subject: Subject) -> AssessmentResult:

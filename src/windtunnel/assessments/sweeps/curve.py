@@ -15,7 +15,7 @@ from windtunnel.core.binomial import binomial_interval, binomial_rate
 from windtunnel.core.bootstrap import bootstrap_means, percentile_interval
 from windtunnel.core.contracts import Json
 from windtunnel.core.medians import median_metric
-from windtunnel.core.tables import Share, written
+from windtunnel.records.tables import Share, written
 
 HISTOGRAM_BINS = 10
 

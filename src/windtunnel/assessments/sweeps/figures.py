@@ -11,11 +11,11 @@ from windtunnel.assessments.figures.axes import HALF, plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Bar, Series, bars, columns, lines
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import number, numbers
-from windtunnel.core.tables import Share, table
+from windtunnel.records.metadata import number, numbers
+from windtunnel.records.tables import Share, table
 
 if TYPE_CHECKING:
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 NO_SWEEP = "No epsilons on disk: this assessment is not a sweep."
 _MOST_CLASSES, _MOST_POINTS = 40, 1000

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from windtunnel.core.metadata import Metadata, number, numbers
-from windtunnel.core.tables import Share, table
+from windtunnel.records.metadata import Metadata, number, numbers
+from windtunnel.records.tables import Share, table
 
 
 def print_report(metadata: Metadata, console: Console | None = None) -> None:

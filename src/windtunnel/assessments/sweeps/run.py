@@ -10,9 +10,9 @@ from windtunnel.assessments.sweeps.series import write_curve_series
 
 if TYPE_CHECKING:
     from windtunnel.assessments.task import Task
-    from windtunnel.core.artifacts import Artifacts, AssessmentResult
-    from windtunnel.core.layout import Layout
     from windtunnel.params.sweeps import SweepEntry
+    from windtunnel.records.artifacts import Artifacts, AssessmentResult
+    from windtunnel.records.layout import Layout
 
 
 def run(task: Task[SweepEntry]) -> AssessmentResult:

@@ -30,16 +30,6 @@ from windtunnel.assessments.verification.falsification.examples import known_exa
 from windtunnel.assessments.verification.rates import bounds_metrics, verdict_rates
 from windtunnel.assessments.verification.table import ROWS
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import (
-    Artifacts,
-    AssessmentResult,
-    Tensors,
-    base_data,
-    base_kwargs,
-    package_version,
-    tensor_in,
-    tensors_in,
-)
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.chunks import finite_samples
 from windtunnel.core.contracts import (
@@ -53,10 +43,20 @@ from windtunnel.core.contracts import (
     Verdict,
 )
 from windtunnel.core.distances import distance
-from windtunnel.core.plugins import libraries, library_of
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Radius, VerificationEntry
+from windtunnel.records.artifacts import (
+    Artifacts,
+    AssessmentResult,
+    Tensors,
+    base_data,
+    base_kwargs,
+    package_version,
+    tensor_in,
+    tensors_in,
+)
+from windtunnel.registry.plugins import libraries, library_of
 
 # Of a time budget: one operation of torch or of a library cannot be interrupted, and what was found is still to be written.
 _KEPT_BACK = 0.05

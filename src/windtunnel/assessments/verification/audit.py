@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from windtunnel.assessments.verification.assess import assess
 from windtunnel.assessments.verification.canonical.subject import unit_of
 from windtunnel.assessments.verification.falsification.falsifier import falsify, falsify_targeted
-from windtunnel.core.artifacts import Artifacts, tensor_in
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.metadata import names_in
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.records.artifacts import Artifacts, tensor_in
+from windtunnel.records.metadata import names_in
 
 DOMAINS, SECONDS = 500, 10.0  # of the second opinion: subdomains of a search, seconds of the solver, for one sample
 _SUFFIX = {Norm.LINF: "", Norm.L2: "-l2", Norm.L1: "-l1"}

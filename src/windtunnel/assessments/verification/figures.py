@@ -12,15 +12,15 @@ from windtunnel.assessments.figures.plots import Bar, Box, Series, bars, boxes, 
 from windtunnel.assessments.figures.style import ramp
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.medians import median
-from windtunnel.core.metadata import limits, number, numbers
-from windtunnel.core.run_times import RUN_TIMES
-from windtunnel.core.tables import table
+from windtunnel.records.metadata import limits, number, numbers
+from windtunnel.records.run_times import RUN_TIMES
+from windtunnel.records.tables import table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from windtunnel.assessments.figures.scene import Scene
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 _FORMAL = frozenset({AssessmentKind.FORMAL_VERIFICATION})
 _ROLES = {"verified": "certified", "falsified": "broken", "unknown": "unknown", "error": "error"}

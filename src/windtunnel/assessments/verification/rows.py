@@ -15,9 +15,9 @@ from windtunnel.core.contracts import (
     Randomness,
     ThreatModel,
 )
-from windtunnel.core.plugins import Lazy
 from windtunnel.params.entry import Block
 from windtunnel.params.verification import BranchAndBound, Smoothing
+from windtunnel.registry.plugins import Lazy
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from windtunnel.assessments.verification.falsification.examples import read_exam
 
 if TYPE_CHECKING:
     from windtunnel.assessments.task import Task
-    from windtunnel.core.artifacts import AssessmentResult
     from windtunnel.params.verification import VerificationEntry
+    from windtunnel.records.artifacts import AssessmentResult
 
 
 def run(task: Task[VerificationEntry]) -> AssessmentResult:

@@ -16,15 +16,15 @@ from torch import Tensor
 from windtunnel.boundary.data.record import DATASET_JSON, DatasetRecord, read_record
 from windtunnel.boundary.data.sources import ImageFiles, Raw, middle, source_of
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import load_tensors, save_tensors, tensor_in
 from windtunnel.core.chunks import AT_A_TIME, finite_samples
 from windtunnel.core.contracts import Json
 from windtunnel.core.dataset import Dataset, select
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import write_json
-from windtunnel.core.metadata import fitting
-from windtunnel.core.view import View
 from windtunnel.params.data import MOST_CLASSES, Data
+from windtunnel.records.artifacts import load_tensors, save_tensors, tensor_in
+from windtunnel.records.files import write_json
+from windtunnel.records.metadata import fitting
+from windtunnel.registry.image_view import View
 
 ASSESSED, TRAIN = "assessed.pt", "train.pt"
 # Values may leave the range by float rounding alone (a mean of pixels, a resize); more is another range.

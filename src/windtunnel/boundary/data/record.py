@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from windtunnel.core.files import read_json
-from windtunnel.core.metadata import Record, Value, fitting
+from windtunnel.records.files import read_json
+from windtunnel.records.metadata import Record, Value, fitting
 
 DATASET_JSON = "dataset.json"
 

@@ -21,9 +21,10 @@ from windtunnel.boundary.files import open_file
 from windtunnel.core import scratch
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError, shown
-from windtunnel.core.plugins import load_plugin
 from windtunnel.core.references import first_line, resolve, users_code
 from windtunnel.params.data import Data
+from windtunnel.registry.plugins import load_plugin
+from windtunnel.runtime.supervised import limited
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 
@@ -288,7 +289,7 @@ def load_function(data: Data, seed: int) -> tuple[Raw | Dataset, Raw | Dataset |
     if data.function is None:
         raise UserError("data.function: is required for source: function (module:function)")
     function = resolve(data.function, "data.function")
-    with users_code(f"data.function: {data.function}", data.time_limit, "data.time_limit"):
+    with users_code(what := f"data.function: {data.function}"), limited(what, data.time_limit, "data.time_limit"):
         found = function(**data.kwargs)
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple | Dataset):
         return _from_function(found[0], data.function), _from_function(found[1], data.function)

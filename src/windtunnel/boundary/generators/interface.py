@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.watched import limited
+from windtunnel.runtime.supervised import limited
 
 TIME_LIMIT = "generators.time_limit"
 

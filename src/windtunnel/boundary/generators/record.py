@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from windtunnel.core.files import read_json
-from windtunnel.core.metadata import Record, Value, fitting
 from windtunnel.params.latent import GeneratorRecipe
+from windtunnel.records.files import read_json
+from windtunnel.records.metadata import Record, Value, fitting
 
 GENERATORS_JSON, QUALITY_JSON = "generators.json", "quality.json"
 
@@ -30,7 +30,7 @@ class TrainedGenerators(GeneratorsRecord):
     n_train: int
 
 
-class OwnGenerators(GeneratorsRecord):  # type: ignore[no-redef]  # see core.metadata.Metadata
+class OwnGenerators(GeneratorsRecord):  # type: ignore[no-redef]  # see records.metadata.Metadata
     """`source: function`: what the user's function builds. value_range: of its images. original, sha256: of its weights."""
 
     function: str

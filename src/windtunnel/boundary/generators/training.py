@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.generators.banks import feature_bank
 from windtunnel.boundary.generators.builtin import BUILTIN, Autoencoder, Generator, SphereAutoencoder, on_sphere
-from windtunnel.core.batches import progress_bar
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.params.latent import GeneratorRecipe
+from windtunnel.runtime.progress import progress_bar
 
 # One update of a model on images (K, B, *shape), B of each class.
 Step = Callable[[Tensor], None]

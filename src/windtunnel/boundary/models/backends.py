@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from windtunnel.boundary.models.preprocess import Preprocessed, same_pixels
 from windtunnel.core.errors import UserError
 from windtunnel.core.references import users_code
-from windtunnel.core.watched import limited
+from windtunnel.runtime.supervised import limited
 
 _INPUT_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 # Probabilities may leave [0, 1] and their sums 1 by rounding; more means that they are something else, logits perhaps.

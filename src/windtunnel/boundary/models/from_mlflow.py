@@ -8,9 +8,9 @@ from pathlib import Path
 
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.core.contracts import Json
-from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import file_digest, replacing
+from windtunnel.records.files import file_digest, replacing
+from windtunnel.runtime.credentials import reason_of, without_credentials
 
 # What MLflow's flavours write, the safe forms first: (file in the model's folder, the form it is loaded as).
 _FORMS = (("model.onnx", "onnx"), ("data/model.pt2", "export"), ("data/model.pth", "pickle"))

@@ -35,19 +35,19 @@ from windtunnel.boundary.models.program_gradients import cutting_operator
 from windtunnel.boundary.models.record import MODEL_JSON, Steps, read_model, write_model
 from windtunnel.boundary.models.training import train_classifier
 from windtunnel.boundary.models.trust import NOTHING, Trust, trust_of
-from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Json
 from windtunnel.core.criterion import SOFTMAX
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.devices import make_deterministic
 from windtunnel.core.errors import IncompatibleError, UserError, unknown_word
-from windtunnel.core.files import file_digest, replacing
 from windtunnel.core.limits import OutOfTimeError
-from windtunnel.core.plugins import model_source, model_sources
 from windtunnel.core.references import first_line
-from windtunnel.core.watched import begin, end
 from windtunnel.params.model import Model, Preprocess
+from windtunnel.records.artifacts import save_tensors
+from windtunnel.records.files import file_digest, replacing
+from windtunnel.registry.plugins import model_source, model_sources
+from windtunnel.runtime.supervised import begin, end
 
 UNTRAINED = "untrained"  # the digest of a model that is yet to be trained
 TESTED_DEVICES = ("cpu", "cuda")

@@ -33,9 +33,10 @@ from windtunnel.boundary.models.trust import Trust
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Capability, Caveat
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import file_digest
-from windtunnel.core.plugins import model_source, plugins
 from windtunnel.core.references import find_own_modules, first_line, resolve, users_code
+from windtunnel.records.files import file_digest
+from windtunnel.registry.plugins import model_source, plugins
+from windtunnel.runtime.supervised import limited
 
 TORCH = frozenset({Capability.FORWARD, Capability.AUTOGRAD, Capability.ONNX_GRAPH})
 ONNX = frozenset({Capability.FORWARD, Capability.ONNX_GRAPH})
@@ -89,7 +90,7 @@ def own_module(trust: Trust, why: str) -> nn.Module:
     """What the user's factory builds. Raises UserError where params.yaml names none (`why` it is needed), or it builds none."""
     name = trust.required("factory", why)
     factory = resolve(name, f"{trust.key}.factory")
-    with users_code(f"{trust.key}.factory: {name}", trust.time_limit, f"{trust.key}.time_limit"):
+    with users_code(what := f"{trust.key}.factory: {name}"), limited(what, trust.time_limit, f"{trust.key}.time_limit"):
         module = factory(**trust.kwargs)
     if not isinstance(module, nn.Module):
         raise UserError(f"{trust.key}.factory: {name} returned a {type(module).__name__}, not a torch.nn.Module")

@@ -16,15 +16,15 @@ from windtunnel.boundary.limits import bounded
 from windtunnel.boundary.models.loaders import TORCH, Loaded, load_weights
 from windtunnel.boundary.models.record import OfLibrary
 from windtunnel.boundary.network import no_network
-from windtunnel.core.artifacts import save_tensors
 from windtunnel.core.classifier import module_digest
 from windtunnel.core.contracts import Caveat, Json
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import file_digest
-from windtunnel.core.libraries import missing
 from windtunnel.core.references import first_line, users_code
 from windtunnel.core.seeds import derive_seed, seeded
-from windtunnel.core.view import View
+from windtunnel.records.artifacts import save_tensors
+from windtunnel.records.files import file_digest
+from windtunnel.registry.image_view import View
+from windtunnel.registry.libraries import missing
 
 if TYPE_CHECKING:
     from windtunnel.params.model import Model

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.criterion import Criterion
-from windtunnel.core.files import read_json, write_json
-from windtunnel.core.metadata import Record, Value, fitting
+from windtunnel.records.files import read_json, write_json
+from windtunnel.records.metadata import Record, Value, fitting
 
 MODEL_JSON = "model.json"
 LIMIT = 1e-4  # of the logits' largest spread, as graphs for a verifier are held to
@@ -109,14 +109,14 @@ class KeptFile(ModelRecord):
     original: str
 
 
-class StateDict(KeptFile):  # type: ignore[no-redef]  # see core.metadata.Metadata
+class StateDict(KeptFile):  # type: ignore[no-redef]  # see records.metadata.Metadata
     """`source: state_dict`. The factory here is for the reader: the one that is called is that of params.yaml."""
 
     factory: str = ""
     kwargs: dict[str, Value] = Field(default_factory=dict)
 
 
-class UsersFunction(ModelRecord):  # type: ignore[no-redef]  # see core.metadata.Metadata
+class UsersFunction(ModelRecord):  # type: ignore[no-redef]  # see records.metadata.Metadata
     """`source: function`. As with a factory, what is called is what params.yaml says."""
 
     function: str

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from windtunnel.boundary.models.architectures import ARCHITECTURES
 from windtunnel.boundary.models.augmentation import augment
-from windtunnel.core.batches import progress_bar
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.params.model import Recipe
+from windtunnel.runtime.progress import progress_bar
 
 HELD_OUT = 10  # with `patience`, one sample of so many is held out
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from windtunnel.core.plugins import model_source, model_sources
-from windtunnel.core.view import View
 from windtunnel.params.model import Model
+from windtunnel.registry.image_view import View
+from windtunnel.registry.plugins import model_source, model_sources
 
 
 def view_of(model: Model) -> View | None:

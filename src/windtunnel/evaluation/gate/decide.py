@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import nearest
-from windtunnel.core.gate import Condition, ConditionStatus, Decision, GateResult
-from windtunnel.core.outcomes import Record
-from windtunnel.core.sandwich import Layer
 from windtunnel.params.results import Gate
+from windtunnel.records.gate import Condition, ConditionStatus, Decision, GateResult
+from windtunnel.records.outcomes import Record
+from windtunnel.records.sandwich import Layer
 
 
 def flatten(metrics: Mapping[str, Json], prefix: str = "") -> dict[str, float]:

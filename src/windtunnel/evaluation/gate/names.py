@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from windtunnel.assessments.catalogue import entry_kind
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import unknown_word
-from windtunnel.core.outcomes import PAIRED_METRIC
-from windtunnel.core.plugins import family_of
 from windtunnel.evaluation.summary.headline import OF_CLASSES
 from windtunnel.params.load import entries
+from windtunnel.records.outcomes import PAIRED_METRIC
+from windtunnel.registry.plugins import family_of
 
 if TYPE_CHECKING:
     from windtunnel.params.schema import Params

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windtunnel.core.outcomes import HELD, LOST, Outcomes, Shares
 from windtunnel.evaluation.gate.mean_difference import mean_interval
 from windtunnel.evaluation.gate.non_inferiority import Method, Paired, paired_interval
+from windtunnel.records.outcomes import HELD, LOST, Outcomes, Shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windtunnel.core.gate import Condition, ConditionStatus, Decision, GateResult
 from windtunnel.core.markdown import escape
+from windtunnel.records.gate import Condition, ConditionStatus, Decision, GateResult
 
 COLUMNS = ("condition", "value", "threshold", "interval", "result", "why")
 SIGN = {"at least": "≥", "at most": "≤", "lower end above": "low end >"}

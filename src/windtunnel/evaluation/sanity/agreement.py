@@ -13,7 +13,6 @@ from torch import Tensor
 from windtunnel.core.chunks import finite_samples, sample_parts
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.distances import within
-from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity.attack import perturbing
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
@@ -21,6 +20,7 @@ from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.probes import onnx_logits
 from windtunnel.evaluation.sanity.undecided import blame
 from windtunnel.evaluation.summary.evidence import Region, examples_of, in_latent_space, of_a_smoothed_model
+from windtunnel.records.metadata import number
 
 POINTS, AT_RANDOM = 100, 5000  # random points of a ball; so many balls at most
 GAVE_WAY = frozenset({"weaker_method", "step_skipped"})  # caveats: another method than asked for answered, or none

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import Json, PerturbationDistribution, Semantics, Verdict
-from windtunnel.core.findings import counts, overall
 from windtunnel.evaluation.sanity.evidence import Evidence
 from windtunnel.evaluation.sanity.run import Finding, run_checks
 from windtunnel.evaluation.sanity.table import SANITY
 from windtunnel.evaluation.sanity.witness import stored_examples
 from windtunnel.params.results import Sanity
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.findings import counts, overall
 
 NECESSARY = (
     "Passing these checks is necessary, not sufficient: they find evaluations that went wrong in known ways, and prove "

@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from windtunnel.assessments.corruptions.reference import alexnet
-from windtunnel.core.metadata import corruption_pairs
-from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence, numbers
 from windtunnel.evaluation.sanity.rates import significantly_more
+from windtunnel.records.metadata import corruption_pairs
+from windtunnel.records.tables import table
 
 COMMON_SUITE = "common"  # the 15 corruptions of Hendrycks and Dietterich
 SAME = 1e-6  # relative: the published errors have five digits, and the corruption errors are kept to the last

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from windtunnel.core.findings import Severity as Severity
-from windtunnel.core.findings import Status as Status
-from windtunnel.core.findings import Tier as Tier
+from windtunnel.records.findings import Severity as Severity
+from windtunnel.records.findings import Status as Status
+from windtunnel.records.findings import Tier as Tier
 
 if TYPE_CHECKING:
     from windtunnel.evaluation.sanity.evidence import Evidence

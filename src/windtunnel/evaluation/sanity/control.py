@@ -9,12 +9,12 @@ from windtunnel.core.chunks import by_samples
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.metadata import number
 from windtunnel.core.seeds import derive_seed, seeded
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget, BudgetOverride
+from windtunnel.records.metadata import number
 
 CLASSES = 10  # at most
 LESSONS = 8  # samples of each class that a control learns from

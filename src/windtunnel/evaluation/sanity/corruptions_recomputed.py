@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from windtunnel.core.artifacts import AssessmentResult, read_artifacts, tensor_in
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
+from windtunnel.records.artifacts import AssessmentResult, read_artifacts, tensor_in
 
 SAMPLES = 8
 

@@ -16,21 +16,21 @@ from windtunnel.assessments.attacks.table import ROWS
 from windtunnel.assessments.verification.cascade.step import asks_exported_graph
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.chunks import by_samples, same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Norm, Objective, ThreatModel, Verdict
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.errors import UserError
-from windtunnel.core.metadata import Metadata, SemanticsRecord, Value, names_in
-from windtunnel.core.plugins import libraries
-from windtunnel.core.storage import IMAGES, KEPT
 from windtunnel.core.subject import Subject
-from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import NotApplicable, NotRun
 from windtunnel.evaluation.summary.evidence import Region, RegionEvidence, indices_of, region_evidence, region_of
 from windtunnel.params.load import entries
 from windtunnel.params.results import Sanity
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts, read_artifacts
+from windtunnel.records.metadata import Metadata, SemanticsRecord, Value, names_in
+from windtunnel.records.storage import IMAGES, KEPT
+from windtunnel.records.tables import table
+from windtunnel.registry.plugins import libraries
 
 T = TypeVar("T")
 GREY_LEVELS = 255

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from windtunnel.core.contracts import Caveat
-from windtunnel.core.findings import FindingRecord
-from windtunnel.core.metadata import CaveatRecord, Metadata
+from windtunnel.records.findings import FindingRecord
+from windtunnel.records.metadata import CaveatRecord, Metadata
 
 
 def caveats_of(rows: Iterable[FindingRecord], name: str) -> list[Caveat]:

@@ -15,13 +15,13 @@ from windtunnel.core.chunks import by_samples, finite_samples, sample_parts
 from windtunnel.core.contracts import AssessmentKind, Capability, Norm
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.medians import median
-from windtunnel.core.plugins import library_of
 from windtunnel.core.seeds import derive_seed
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import GREY_LEVELS, Evidence
 from windtunnel.evaluation.sanity.probes import input_gradients, need_gradients, onnx_logits, several_passes
 from windtunnel.evaluation.summary.evidence import Region
+from windtunnel.registry.plugins import library_of
 
 BATCH = 64
 DRAWS = 5

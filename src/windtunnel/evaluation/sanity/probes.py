@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from windtunnel.core.artifacts import Tensors, tensor_in
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.seeds import derive_seed, seeded
@@ -19,6 +18,7 @@ from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.summary.evidence import Region
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.artifacts import Tensors, tensor_in
 
 NOISE = 64  # images of noise
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.boundary.data.load import read_train
-from windtunnel.core.artifacts import read_artifacts
-from windtunnel.core.findings import read_sanity
-from windtunnel.core.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 from windtunnel.evaluation.sanity.check import Status, Tier
 from windtunnel.evaluation.sanity.evidence import collect
 from windtunnel.evaluation.sanity.run import registry, run_checks
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.findings import read_sanity
+from windtunnel.records.layout import CLEAN, DATA, ROBUSTNESS, SANITY
 
 
 def failures_before_promotion(params: Params) -> list[str]:

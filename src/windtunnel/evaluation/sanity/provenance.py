@@ -5,13 +5,13 @@ from __future__ import annotations
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from windtunnel.core.artifacts import package_version, tensor_in
 from windtunnel.core.contracts import Randomness
-from windtunnel.core.files import DATA_FILE, file_digest
-from windtunnel.core.tables import table
 from windtunnel.evaluation.sanity.check import CheckResult, NotApplicable, NotRun, Severity, Tier, check, listing
 from windtunnel.evaluation.sanity.evidence import Assessment, Evidence
 from windtunnel.evaluation.sanity.probes import rerun_attack
+from windtunnel.records.artifacts import package_version, tensor_in
+from windtunnel.records.files import DATA_FILE, file_digest
+from windtunnel.records.tables import table
 
 FINGERPRINT = ("python", "packages", "seed", "device", "threads_deterministic", "dataset_digest", "model_digest")
 AGAIN = 32

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from windtunnel.core.files import read_json
-from windtunnel.core.metadata import fitting
 from windtunnel.params.numbers import parse_number
+from windtunnel.records.files import read_json
+from windtunnel.records.metadata import fitting
 
 FILE = Path(__file__).with_name("records.json")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypedDict
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.findings import FindingRecord
 from windtunnel.params.attacks import AttackEntry
 from windtunnel.params.entry import Budget
+from windtunnel.records.findings import FindingRecord
 
 STANDINS = "windtunnel.assessments.attacks.standins"
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.others import named_classifier
-from windtunnel.core.artifacts import Tensors
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Capability, Norm
 from windtunnel.core.distances import DISTANCE
@@ -28,6 +27,7 @@ from windtunnel.evaluation.witness.balls import Ball
 from windtunnel.evaluation.witness.budget import PASSES_AT_LEAST, SHARE_OF_THE_RUN
 from windtunnel.evaluation.witness.search import Search, Target, search
 from windtunnel.evaluation.witness.surrogate import train_student
+from windtunnel.records.artifacts import Tensors
 
 CHECK = "D15"
 NOT_VALID = 0.1  # share of the attacked samples: a worst case that is off by more is not valid

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from windtunnel.core.metadata import Rate, Value, limits, number
-from windtunnel.core.tables import ClassShare, table
+from windtunnel.records.metadata import Rate, Value, limits, number
+from windtunnel.records.tables import ClassShare, table
 
 MOST_CLASSES = 20  # in a table; metadata.json has all of them
 ENDS = {"worst_case": "worst case", "certified": "certified"}  # the prefix of the metrics: in words

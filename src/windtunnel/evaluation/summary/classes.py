@@ -8,7 +8,7 @@ from torch import Tensor
 
 from windtunnel.core.binomial import IntervalMethod, Rate, binomial_interval, binomial_rate
 from windtunnel.core.contracts import Json
-from windtunnel.core.tables import ClassShare, written
+from windtunnel.records.tables import ClassShare, written
 
 LEVEL = 0.95
 

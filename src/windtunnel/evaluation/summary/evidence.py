@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind, Norm, Verdict
 from windtunnel.core.distances import DISTANCE, within
 from windtunnel.core.errors import UserError
 from windtunnel.core.sample_states import sample_states
-from windtunnel.core.sandwich import DrawRecord
 from windtunnel.core.subject import Subject
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.sandwich import DrawRecord
 
 NOBODY = -1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from windtunnel.core.artifacts import Artifacts, AssessmentResult
 from windtunnel.core.contracts import Caveat
+from windtunnel.records.artifacts import Artifacts, AssessmentResult
 
 
 def with_failed_entries(summary: AssessmentResult, found: Sequence[tuple[str, Artifacts]]) -> AssessmentResult:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Json
-from windtunnel.core.leading import leading_metric
-from windtunnel.core.plugins import families
-from windtunnel.core.sandwich import layers_of
-from windtunnel.core.series import write_csv
+from windtunnel.records.headline_metric import leading_metric
+from windtunnel.records.sandwich import layers_of
+from windtunnel.records.series import write_csv
+from windtunnel.registry.plugins import families
 
 if TYPE_CHECKING:  # `leading` is asked by commands that should not wait for torch
-    from windtunnel.core.artifacts import Artifacts
+    from windtunnel.records.artifacts import Artifacts
 
 # Of the classes of `certified` and `worst_case`; every class's own rate is in reports/summary/metadata.json.
 OF_CLASSES = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from windtunnel.assessments.reported import reported_of
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.plugins import families
+from windtunnel.registry.plugins import families
 
 OF_THE_SUMMARY: Mapping[str, str] = {
     "worst_case_per_class": "share of each class's samples that no assessment broke, with its interval",

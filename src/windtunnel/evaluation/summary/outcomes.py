@@ -10,13 +10,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
-from windtunnel.core.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record, Shares
 from windtunnel.core.sample_states import SampleState
 from windtunnel.evaluation.summary.evidence import indices_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.outcomes import HELD, LOST, NOT_ASSESSED, PAIRED_METRIC, Outcomes, Record, Shares
 
 V = TypeVar("V")
 A = TypeVar("A")

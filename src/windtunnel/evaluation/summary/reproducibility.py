@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Caveat, Json, Randomness
-from windtunnel.core.findings import FindingRecord
-from windtunnel.core.metadata import number
 from windtunnel.core.randomness import OF_THE_RUN
 from windtunnel.params.entry import Samples
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.findings import FindingRecord
+from windtunnel.records.metadata import number
 
 RANDOM_MODEL = "A2"  # the sanity check that asks the model twice
 

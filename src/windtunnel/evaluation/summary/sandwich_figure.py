@@ -9,11 +9,11 @@ from typing import ClassVar
 from windtunnel.assessments.figures.axes import WIDTH, percent
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.scene import Dot, Label, Line, Mark, Rect, Scene, hatch, legend, text_width, whisker
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import Rate, number
 from windtunnel.core.sample_states import SampleState
-from windtunnel.core.sandwich import Layer, layers_in
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import Rate, number
+from windtunnel.records.sandwich import Layer, layers_in
 
 # The states in the order of a bar, each with the role of its colour.
 ROLES = {

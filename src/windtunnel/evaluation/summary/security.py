@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Norm
-from windtunnel.core.files import read_json, write_json
-from windtunnel.core.metadata import fitting, number, numbers
 from windtunnel.evaluation.summary.evidence import Region, examples_of, of_a_smoothed_model, region_of
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.files import read_json, write_json
+from windtunnel.records.metadata import fitting, number, numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from windtunnel.assessments.figures.axes import plain
 from windtunnel.assessments.figures.base import Drawing, NothingToDraw, Visualiser, register
 from windtunnel.assessments.figures.plots import Series, lines
 from windtunnel.assessments.figures.scene import Scene
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
-from windtunnel.core.metadata import Rate
-from windtunnel.core.sandwich import Layer, layers_in
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import Rate
+from windtunnel.records.sandwich import Layer, layers_in
 
 _ATTACKED = ("broken", "attack-2", "attack-3", "attack-4", "attack-5", "attack-6")
 _CERTIFIED = ("certified", "certificate-2", "certificate-3", "certificate-4")

@@ -8,13 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Caveat, Json, PerturbationBudget, Randomness, Semantics, Verdict
 from windtunnel.core.epsilons import budget_text
-from windtunnel.core.findings import FindingRecord, Severity, Status
 from windtunnel.core.sample_states import STATE_CODES, SampleState, state_counts
-from windtunnel.core.storage import DISTANCES
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.classes import class_metrics
 from windtunnel.evaluation.summary.evidence import (
@@ -29,6 +26,9 @@ from windtunnel.evaluation.summary.evidence import (
 )
 from windtunnel.evaluation.summary.reproducibility import is_randomised, reproducibility, reproducibility_caveat
 from windtunnel.evaluation.summary.table import SUMMARY
+from windtunnel.records.artifacts import Artifacts, AssessmentResult, Tensors, base_data, base_kwargs
+from windtunnel.records.findings import FindingRecord, Severity, Status
+from windtunnel.records.storage import DISTANCES
 
 
 def summarise(

@@ -7,11 +7,7 @@ import time
 from pathlib import Path
 
 from windtunnel.assessments.run import compute, finish_entry, task_on
-from windtunnel.core.artifacts import write_artifacts
-from windtunnel.core.batches import progress_bar
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.layout import Layout
-from windtunnel.core.plugins import families
 from windtunnel.core.subject import Subject
 from windtunnel.operations.direct.result import Result
 from windtunnel.operations.resolve import facts
@@ -23,6 +19,10 @@ from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.resolved import Resolved, Work
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import write_artifacts
+from windtunnel.records.layout import Layout
+from windtunnel.registry.plugins import families
+from windtunnel.runtime.progress import progress_bar
 
 GIVEN = "given:directly"  # what params say of data or a model that nobody has to fetch
 

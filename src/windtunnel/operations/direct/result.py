@@ -17,16 +17,16 @@ import torch
 from windtunnel.assessments.clean.table import VISUALISERS as OF_CLEAN
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
 from windtunnel.assessments.figures.registry import register_figures, visualisers_of
-from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.files import read_block
-from windtunnel.core.layout import Layout
 from windtunnel.core.sample_states import SampleState, states_of
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.summary.evidence import examples_of
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts, read_artifacts
+from windtunnel.records.files import read_block
+from windtunnel.records.layout import Layout
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.model import Report

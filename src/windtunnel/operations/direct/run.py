@@ -19,14 +19,14 @@ from windtunnel.boundary.models.backends import PredictFunction
 from windtunnel.boundary.models.load import fit, pick_device
 from windtunnel.boundary.models.loaders import Loaded
 from windtunnel.boundary.models.trust import NOTHING
-from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.errors import UserError, shown
-from windtunnel.core.layout import Layout
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
 from windtunnel.operations.direct.result import Result
 from windtunnel.operations.direct.words import Given, budget_block, entries_of, entry_of, epsilon_of
+from windtunnel.records.artifacts import Artifacts, read_artifacts
+from windtunnel.records.layout import Layout
 
 # Images (n, C, H, W) or (n, H, W) in [0, 1], or uint8; tabular (n, F). Labels (n,).
 Array = Tensor | np.ndarray | Sequence[Any]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from windtunnel.core.contracts import SMOOTHED_MODEL, AssessmentKind
-from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.layout import CLEAN, ROBUSTNESS, SUMMARY
-from windtunnel.core.metadata import Metadata, Metrics, rate
 from windtunnel.core.sample_states import SampleState
-from windtunnel.core.sandwich import layers_in
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.layout import CLEAN, ROBUSTNESS, SUMMARY
+from windtunnel.records.metadata import Metadata, Metrics, rate
+from windtunnel.records.sandwich import layers_in
 
 Run = Mapping[str, Metadata]  # by name of the assessment, and `summary`
 AI_ACT, ISO = "EU AI Act, Article 15", "ISO/IEC 24029-2"

@@ -24,13 +24,6 @@ from windtunnel.boundary.params_file import read_params
 from windtunnel.boundary.writing import check_output
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, replacing
-from windtunnel.core.gate import read_gate
-from windtunnel.core.layout import GATE, LOCK, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
-from windtunnel.core.metadata import Rate, Record, rate, read_metadata
-from windtunnel.core.outcomes import OUTCOMES_FILE
-from windtunnel.core.revision import commit
-from windtunnel.core.sandwich import layers_in
 from windtunnel.operations.dvc_lock import differing_results, read_lock
 from windtunnel.operations.evidence import verify
 from windtunnel.operations.evidence.clauses import CLAUSES, Run
@@ -40,6 +33,13 @@ from windtunnel.operations.revisions import other_params
 from windtunnel.operations.tracking.describe import not_valid
 from windtunnel.params.load import entries
 from windtunnel.params.results import Report
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, plain_json, replacing
+from windtunnel.records.gate import read_gate
+from windtunnel.records.layout import GATE, LOCK, METRICS, MODEL, PARAMS_FILE, REPORTS, ROBUSTNESS, SANITY, SUMMARY
+from windtunnel.records.metadata import Rate, Record, rate, read_metadata
+from windtunnel.records.outcomes import OUTCOMES_FILE
+from windtunnel.records.run_times import commit
+from windtunnel.records.sandwich import layers_in
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.pdf import render_pdf
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from windtunnel.boundary.discovery.samples import Samples
 from windtunnel.boundary.discovery.weights import Weights
-from windtunnel.core.plugins import library_of
+from windtunnel.registry.plugins import library_of
 
 TO_NAME = "NAME-IT"  # stands where nothing was found
 _SMALL = 2_000_000  # numbers in a model up to which bounds are quick

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ruamel.yaml import YAML
 
-from windtunnel.core.plugins import Family, families
+from windtunnel.registry.plugins import Family, families
 
 Stage = dict[str, object]
 _STAGE = "python -m windtunnel stage"

@@ -12,8 +12,6 @@ from windtunnel.assessments.depends import code_of_others, other_models
 from windtunnel.assessments.figures.base import VISUALISERS, Spec, parse_spec
 from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import PARAMS_FILE, ROBUSTNESS
-from windtunnel.core.plugins import families, family_of, record_of
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.validate import validated_params
 from windtunnel.operations.resolve import facts
@@ -26,6 +24,8 @@ from windtunnel.params.load import entries
 from windtunnel.params.resolved import Drawing, FigureSpec, Resolved, Work
 from windtunnel.params.results import ReportEntry
 from windtunnel.params.schema import Params
+from windtunnel.records.layout import PARAMS_FILE, ROBUSTNESS
+from windtunnel.registry.plugins import families, family_of, record_of
 
 
 @dataclass

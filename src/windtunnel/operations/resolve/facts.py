@@ -10,7 +10,12 @@ from pathlib import Path
 from windtunnel.assessments.depends import Depends, module_of
 from windtunnel.assessments.figures.registry import CLEAN_FIGURES
 from windtunnel.assessments.reported import OF_KIND
-from windtunnel.core.plugins import (
+from windtunnel.params.data import Data
+from windtunnel.params.entry import BudgetOverride, Entry
+from windtunnel.params.latent import Generators
+from windtunnel.params.model import Model
+from windtunnel.params.schema import Params
+from windtunnel.registry.plugins import (
     Library,
     families,
     family_of,
@@ -20,11 +25,6 @@ from windtunnel.core.plugins import (
     model_sources,
     record_of,
 )
-from windtunnel.params.data import Data
-from windtunnel.params.entry import BudgetOverride, Entry
-from windtunnel.params.latent import Generators
-from windtunnel.params.model import Model
-from windtunnel.params.schema import Params
 
 
 @dataclass(frozen=True, slots=True)

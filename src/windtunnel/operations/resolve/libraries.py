@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.libraries import missing
-from windtunnel.core.plugins import Library, families, libraries, model_source, model_sources
 from windtunnel.operations.resolve.facts import DISTRIBUTION, WITHOUT_SAY
+from windtunnel.registry.libraries import missing
+from windtunnel.registry.plugins import Library, families, libraries, model_source, model_sources
 
 
 def versions(names: Iterable[str], where: str) -> dict[str, str]:

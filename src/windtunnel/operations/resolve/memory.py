@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from windtunnel.core.files import file_digest, write_json
+from windtunnel.records.files import file_digest, write_json
 
 MEMORY = Path(".cache/windtunnel/resolve.json")
 # Raised where what is remembered changes its form or its meaning: the digest of a module, what counts as an import.

@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from windtunnel.core.digests import digests_file, result_digests
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import read_json
-from windtunnel.core.kept import KEPT, set_aside
-from windtunnel.core.layout import LOCK, ROBUSTNESS
 from windtunnel.operations.dvc_lock import read_lock
 from windtunnel.params.resolved import Resolved, resolved_file
+from windtunnel.records.digests import digests_file, result_digests
+from windtunnel.records.files import read_json
+from windtunnel.records.layout import LOCK, ROBUSTNESS
+from windtunnel.records.redraw_cache import KEPT, set_aside
 
 
 def keep_for_redrawing(stages: Iterable[Resolved], root: Path) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field, ValidationError
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import HERE, LOCK, RESOLVED, ROBUSTNESS
-from windtunnel.core.metadata import fitting, read_metadata
-from windtunnel.core.run_times import read_runtime
 from windtunnel.operations.dvc_lock import LockedStage, read_lock
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.resolve.explain import explain
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
+from windtunnel.records.layout import HERE, LOCK, RESOLVED, ROBUSTNESS
+from windtunnel.records.metadata import fitting, read_metadata
+from windtunnel.records.run_times import read_runtime
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import RESOLVED
 from windtunnel.operations.resolve.redraw import forget_others, keep_for_redrawing
 from windtunnel.params.resolved import Resolved, read_resolved, resolved_file
+from windtunnel.records.layout import RESOLVED
 
 
 def write_all(found: Iterable[Resolved], root: Path = RESOLVED) -> list[str]:

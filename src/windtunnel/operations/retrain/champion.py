@@ -11,14 +11,14 @@ from ruamel.yaml import YAML
 
 from windtunnel.boundary.params_file import params_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.core.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
-from windtunnel.core.outcomes import OUTCOMES_FILE, Origin, Record, read_record, write_record
-from windtunnel.core.plugins import families
 from windtunnel.operations.resolve.build import resolve_all
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
+from windtunnel.records.layout import DATA, PARAMS_FILE, REPORTS, RESOLVED, SUMMARY
+from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, Record, read_record, write_record
+from windtunnel.registry.plugins import families
 
 # (folder, stage, name of the entry or None) -> runs the stage there.
 RunStage = Callable[[Path, Sequence[str]], None]

@@ -8,10 +8,6 @@ from enum import StrEnum
 
 from windtunnel.boundary.params import load_params
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.gate import EXIT_CODE, Decision, GateResult, read_gate
-from windtunnel.core.layout import CHAMPION as CHAMPION_FILE
-from windtunnel.core.layout import GATE, MODEL, SUMMARY
-from windtunnel.core.outcomes import OUTCOMES_FILE, read_record
 from windtunnel.evaluation.gate.decide import regression_mismatch
 from windtunnel.evaluation.gate.table import failing
 from windtunnel.evaluation.sanity.promotion import failures_before_promotion
@@ -20,6 +16,10 @@ from windtunnel.operations.retrain.inputs import inputs_digest, require_committe
 from windtunnel.operations.tracking.registry import CHAMPION, Registry, Version, was_rolled_back
 from windtunnel.operations.tracking.state import MAX_TAG, read_state
 from windtunnel.params.schema import Params
+from windtunnel.records.gate import EXIT_CODE, Decision, GateResult, read_gate
+from windtunnel.records.layout import CHAMPION as CHAMPION_FILE
+from windtunnel.records.layout import GATE, MODEL, SUMMARY
+from windtunnel.records.outcomes import OUTCOMES_FILE, read_record
 
 # Tags of the version that a retraining ended with: on what it ran, how it ended, and why not better.
 INPUTS, STATUS, REASONS = "windtunnel.boundary", "windtunnel.outcome", "windtunnel.outcome_reasons"

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Sequence
 
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import file_digest
-from windtunnel.core.layout import DATA, MODEL
 from windtunnel.params.schema import Params
+from windtunnel.records.files import file_digest
+from windtunnel.records.layout import DATA, MODEL
 
 # Committed, but without a say in any result. dvc.lock is what a run writes.
 _NO_SAY = (":!dvc.lock", ":!docs", ":!tests", ":!benchmarks", ":!*.md")

@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from windtunnel.core.errors import InfrastructureError
-from windtunnel.core.files import replacing
+from windtunnel.records.files import replacing
 
 
 class BusyError(InfrastructureError):

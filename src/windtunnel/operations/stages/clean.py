@@ -11,14 +11,14 @@ from windtunnel.assessments.clean.series import write_clean_series
 from windtunnel.assessments.clean.subject import fresh_subject
 from windtunnel.assessments.run import draw_resolved, model_in
 from windtunnel.boundary.models.trust import trust_of
-from windtunnel.core.artifacts import Artifacts, Draw, no_figures, write_artifacts
-from windtunnel.core.digests import write_digests
-from windtunnel.core.layout import CLEAN, DATA, HERE, MODEL, Layout
-from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Storage
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.results import Clean
+from windtunnel.records.artifacts import Artifacts, Draw, no_figures, write_artifacts
+from windtunnel.records.digests import write_digests
+from windtunnel.records.layout import CLEAN, DATA, HERE, MODEL, Layout
+from windtunnel.records.storage import keep_images
 
 
 def main() -> None:

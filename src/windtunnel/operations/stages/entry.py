@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from windtunnel.assessments.run import run_entry
-from windtunnel.core.plugins import family_of
 from windtunnel.params.resolved import read_resolved
+from windtunnel.registry.plugins import family_of
 
 
 def main(stage: str, name: str) -> None:

@@ -8,10 +8,10 @@ from windtunnel.boundary.generators.quality import quality
 from windtunnel.boundary.generators.record import QUALITY_JSON, Quality
 from windtunnel.boundary.models.load import pick_device
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.files import write_json
-from windtunnel.core.layout import DATA, HERE, Layout
 from windtunnel.params.latent import Generators
 from windtunnel.params.resolved import read_resolved
+from windtunnel.records.files import write_json
+from windtunnel.records.layout import DATA, HERE, Layout
 
 
 def main() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from windtunnel.core.layout import REPORT, REPORTS
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.results import ReportEntry
+from windtunnel.records.layout import REPORT, REPORTS
 from windtunnel.reporting.report.build import build_report
 from windtunnel.reporting.report.html import render_html
 from windtunnel.reporting.report.pdf import render_pdf

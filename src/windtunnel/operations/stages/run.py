@@ -6,9 +6,9 @@ import sys
 import time
 from importlib import import_module
 
-from windtunnel.core.endings import handle_signals, user_errors
 from windtunnel.core.errors import UserError, shown, unknown_word
 from windtunnel.core.threads import compute_with_one_thread
+from windtunnel.runtime.shutdown import handle_signals, user_errors
 
 # Those that are no family's, in the order of the pipeline: each is a module beside this one. `entry` runs all others.
 STAGES = ("resolve", "prepare", "train", "clean", "generators", "sanity", "summary", "gate", "report", "track")
@@ -22,15 +22,15 @@ def main(*words: str) -> None:
     handle_signals()  # before anything else is imported
     compute_with_one_thread()
     with user_errors():
-        from windtunnel.core.narration import narrated
-        from windtunnel.core.own_source import require_own_source
-        from windtunnel.core.placement import require_placement
+        from windtunnel.runtime.own_source import require_own_source
+        from windtunnel.runtime.placement import require_placement
+        from windtunnel.runtime.stage_log import log_stage
 
         # No stage may record numbers that other code made than the one that was resolved.
         require_own_source()
         require_placement()
         stage, name = stage_of(*words, *sys.argv[1:])
-        with narrated(stage, name):
+        with log_stage(stage, name):
             run_stage(stage, name)
 
 
@@ -41,7 +41,7 @@ def run_stage(stage: str, name: str = "") -> None:
     stage refuses.
     """
     if stage in STAGES:
-        from windtunnel.core.run_times import write_stage_runtime
+        from windtunnel.records.run_times import write_stage_runtime
 
         started = time.time()
         import_module(f"{__package__}.{stage}").main()
@@ -57,7 +57,7 @@ def stage_of(stage: str = "", name: str = "", *more: str) -> tuple[str, str]:
 
     if not more and (not name if stage in STAGES else resolved_file(stage, name).is_file()):
         return stage, name
-    from windtunnel.core.plugins import families
+    from windtunnel.registry.plugins import families
 
     of_families = {family.stage: family.name for family in families().values()}
     if stage in STAGES:

@@ -8,15 +8,15 @@ from dataclasses import replace
 from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.boundary.data.load import read_train
 from windtunnel.boundary.params import load_params
-from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.dataset import Dataset
-from windtunnel.core.layout import DATA, HERE, Layout
-from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.sanity.assess import assess
 from windtunnel.evaluation.sanity.evidence import collect
 from windtunnel.params.resolved import read_resolved
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
+from windtunnel.records.layout import DATA, HERE, Layout
+from windtunnel.records.storage import keep_images
 
 
 def main() -> None:

@@ -10,14 +10,7 @@ from windtunnel.assessments.clean.subject import current_subject
 from windtunnel.assessments.figures.base import save_figures
 from windtunnel.assessments.queries.figures import SuccessCurvesVisualiser
 from windtunnel.boundary.params import load_params
-from windtunnel.core.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.core.contracts import PerturbationBudget
-from windtunnel.core.files import write_json
-from windtunnel.core.findings import read_findings
-from windtunnel.core.layout import HERE, Layout
-from windtunnel.core.metadata import FigureRecord
-from windtunnel.core.outcomes import OUTCOMES_FILE, write_record
-from windtunnel.core.storage import keep_images
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.summary.failed_entries import with_failed_entries
 from windtunnel.evaluation.summary.headline import headline_metrics, write_series
@@ -29,6 +22,13 @@ from windtunnel.evaluation.summary.security_figure import SecurityCurvesVisualis
 from windtunnel.evaluation.summary.summarise import summarise
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
+from windtunnel.records.files import write_json
+from windtunnel.records.findings import read_findings
+from windtunnel.records.layout import HERE, Layout
+from windtunnel.records.metadata import FigureRecord
+from windtunnel.records.outcomes import OUTCOMES_FILE, write_record
+from windtunnel.records.storage import keep_images
 
 
 def main() -> None:

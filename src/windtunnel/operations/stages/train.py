@@ -6,9 +6,9 @@ from windtunnel.boundary.data.load import read_assessed, read_train
 from windtunnel.boundary.models.load import import_model, load_classifier
 from windtunnel.boundary.models.trust import trust_of
 from windtunnel.boundary.params_file import configured_server
-from windtunnel.core.layout import DATA, MODEL
 from windtunnel.params.model import Model
 from windtunnel.params.resolved import read_resolved
+from windtunnel.records.layout import DATA, MODEL
 
 
 def main() -> None:

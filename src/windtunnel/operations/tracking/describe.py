@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from windtunnel.core.contracts import Caveat
-from windtunnel.core.leading import leading_metric
 from windtunnel.core.markdown import escape
-from windtunnel.core.metadata import Metadata, rate
+from windtunnel.records.headline_metric import leading_metric
+from windtunnel.records.metadata import Metadata, rate
 
 # MLflow keeps 5,000 characters of a note in its oldest stores.
 MAX_NOTE = 4500

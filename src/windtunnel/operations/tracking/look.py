@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
-from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import UserError
+from windtunnel.runtime.credentials import reason_of, without_credentials
 
 
 def logged_metrics(digest: str, experiment: str, configured_uri: str | None) -> dict[str, float] | None:

@@ -13,10 +13,10 @@ from pydantic import Field, ValidationError
 
 from windtunnel.boundary.mlflow_server import main_root
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import read_json, write_json
-from windtunnel.core.layout import Layout
-from windtunnel.core.metadata import Record
 from windtunnel.operations.tracking.state import State, read_state
+from windtunnel.records.files import read_json, write_json
+from windtunnel.records.layout import Layout
+from windtunnel.records.metadata import Record
 
 _MANIFEST = "state.json"
 

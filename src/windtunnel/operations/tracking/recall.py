@@ -11,8 +11,8 @@ from windtunnel.boundary.mlflow_server import main_root, tracking_uri
 from windtunnel.boundary.models.record import MODEL_JSON
 from windtunnel.boundary.params_file import configured_server
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, read_json, write_json
-from windtunnel.core.layout import (
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, read_json, write_json
+from windtunnel.records.layout import (
     DATA,
     DIGESTS,
     GATE,
@@ -25,7 +25,7 @@ from windtunnel.core.layout import (
     SANITY,
     SUMMARY,
 )
-from windtunnel.core.metadata import Record, fitting
+from windtunnel.records.metadata import Record, fitting
 
 _SQLITE = "sqlite:///"
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from windtunnel.boundary.mlflow_server import connect, tracking_uri
 from windtunnel.boundary.models.record import Fetched, read_model
-from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import InfrastructureError, UserError
-from windtunnel.core.gate import GateResult
-from windtunnel.core.layout import REPORTS, SUMMARY
-from windtunnel.core.outcomes import OUTCOMES_FILE, Origin, Record, read_record
 from windtunnel.operations.tracking.state import MAX_TAG, State, volatile_tags
 from windtunnel.operations.tracking.store import deliver, logged_model
 from windtunnel.params.results import Tracking
+from windtunnel.records.gate import GateResult
+from windtunnel.records.layout import REPORTS, SUMMARY
+from windtunnel.records.outcomes import OUTCOMES_FILE, Origin, Record, read_record
+from windtunnel.runtime.credentials import reason_of, without_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from windtunnel.boundary.mlflow_server import connect
-from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE
+from windtunnel.records.files import DATA_FILE, METADATA_FILE
+from windtunnel.runtime.credentials import without_credentials
 
 FILES = ("params.yaml", "metrics.json", "dvc.lock")
 

@@ -17,23 +17,23 @@ from windtunnel.boundary.models.record import ModelRecord, read_model
 from windtunnel.boundary.params import load_params
 from windtunnel.boundary.params_file import flat_params, flat_texts
 from windtunnel.core.contracts import Caveat, Json
-from windtunnel.core.credentials import without_credentials
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block
-from windtunnel.core.findings import FindingRecord, counts, overall, read_findings
-from windtunnel.core.gate import read_gate
-from windtunnel.core.layout import HERE, Layout
-from windtunnel.core.metadata import Metadata, Metrics, corruption_pairs, numbers, read_metadata
-from windtunnel.core.outcomes import OUTCOMES_FILE
-from windtunnel.core.run_times import measured_run_times, run_time_metrics
-from windtunnel.core.sandwich import options_of_summary
-from windtunnel.core.tables import table
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.operations.tracking.describe import describe
 from windtunnel.operations.tracking.stages import StageState, read_stages
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
+from windtunnel.records.files import DATA_FILE, METADATA_FILE, file_digest, is_tensor_summary, read_block
+from windtunnel.records.findings import FindingRecord, counts, overall, read_findings
+from windtunnel.records.gate import read_gate
+from windtunnel.records.layout import HERE, Layout
+from windtunnel.records.metadata import Metadata, Metrics, corruption_pairs, numbers, read_metadata
+from windtunnel.records.outcomes import OUTCOMES_FILE
+from windtunnel.records.run_times import measured_run_times, run_time_metrics
+from windtunnel.records.sandwich import options_of_summary
+from windtunnel.records.tables import table
+from windtunnel.runtime.credentials import without_credentials
 
 # Short enough for every store; MLflow cuts or refuses longer ones.
 MAX_TAG = 4500

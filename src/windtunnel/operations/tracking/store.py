@@ -12,10 +12,10 @@ from urllib.parse import urlparse
 from windtunnel.boundary.mlflow_moved import ARTIFACTS
 from windtunnel.boundary.mlflow_server import connect, main_root, store_lock
 from windtunnel.boundary.params_file import read_params
-from windtunnel.core.files import DATA_FILE
-from windtunnel.core.layout import Layout
 from windtunnel.operations.redaction import TEXT_SUFFIXES, redacted_file, secrets_of
 from windtunnel.operations.tracking.state import MAX_TAG, ChildState, State
+from windtunnel.records.files import DATA_FILE
+from windtunnel.records.layout import Layout
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

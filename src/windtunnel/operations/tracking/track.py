@@ -7,12 +7,12 @@ from pathlib import Path
 
 from windtunnel.boundary.mlflow_server import tracking_uri
 from windtunnel.boundary.params import load_params
-from windtunnel.core.credentials import reason_of, without_credentials
 from windtunnel.core.errors import UserError
 from windtunnel.operations.tracking.outbox import keep, kept, waiting
 from windtunnel.operations.tracking.recall import remember_logged
 from windtunnel.operations.tracking.state import read_state, volatile_tags
 from windtunnel.operations.tracking.store import deliver, is_logged
+from windtunnel.runtime.credentials import reason_of, without_credentials
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from statsmodels.stats.multitest import multipletests
 
-from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.contracts import AssessmentKind
 from windtunnel.core.errors import UserError
-from windtunnel.core.leading import leading_metrics
-from windtunnel.core.metadata import read_metadata
+from windtunnel.records.artifacts import read_artifacts
+from windtunnel.records.headline_metric import leading_metrics
+from windtunnel.records.metadata import read_metadata
 from windtunnel.reporting.compare.paired import MADE_BY, Pair, another_algorithm, compare_assessment
 from windtunnel.reporting.compare.runs import Run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from windtunnel.assessments.figures.axes import WIDTH
 from windtunnel.assessments.figures.plots import Series, lines
 from windtunnel.assessments.figures.scene import Scene
-from windtunnel.core.artifacts import read_artifacts
 from windtunnel.core.errors import UserError
+from windtunnel.records.artifacts import read_artifacts
 from windtunnel.reporting.compare.curves import CurveDifference
 from windtunnel.reporting.compare.paired import compare_assessment
 

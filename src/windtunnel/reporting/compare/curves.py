@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.metadata import corruption_pairs, number
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import corruption_pairs, number
 
 RESAMPLES = 2000
 _AT_ONCE = 50  # resamples in memory together

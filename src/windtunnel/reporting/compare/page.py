@@ -10,10 +10,10 @@ from torch import Tensor
 from windtunnel.assessments.figures.axes import plain
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
 from windtunnel.assessments.figures.plots import Change, Series, changes, lines
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.sandwich import layers_in
 from windtunnel.evaluation.summary.security_figure import CERTIFIED, WORST_CASE, end_at_budgets
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.sandwich import layers_in
 from windtunnel.reporting.compare.comparison import Against, Comparison
 from windtunnel.reporting.compare.curves import CurvePoint
 from windtunnel.reporting.compare.document import document, title

@@ -10,13 +10,13 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.chunks import same_values
 from windtunnel.core.contracts import AssessmentKind, Json, Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import is_tensor_summary
-from windtunnel.core.metadata import Metadata
 from windtunnel.evaluation.gate.non_inferiority import Paired, paired_interval
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.files import is_tensor_summary
+from windtunnel.records.metadata import Metadata
 from windtunnel.reporting.compare.curves import CurveDifference, compare_curves
 
 _HELD = (Verdict.ATTACK_FAILED, Verdict.VERIFIED, Verdict.CORRECT_UNDER_PERTURBATION)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from windtunnel.boundary.params_file import flat_params
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE, read_block
-from windtunnel.core.metadata import read_metadata
-from windtunnel.core.sandwich import options_of_summary
 from windtunnel.evaluation.gate.decide import flatten
 from windtunnel.evaluation.summary.security import CURVES_FILE, SecurityCurve, read_curves
+from windtunnel.records.files import METADATA_FILE, read_block
+from windtunnel.records.metadata import read_metadata
+from windtunnel.records.sandwich import options_of_summary
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from windtunnel.boundary.data.record import DATASET_JSON, DatasetRecord, read_record
 from windtunnel.boundary.models.record import MODEL_JSON, ModelRecord, read_model
-from windtunnel.core.artifacts import Artifacts, Tensors, read_artifacts
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.findings import FindingRecord, read_sanity
-from windtunnel.core.gate import GateResult, read_gate
 from windtunnel.core.medians import median
-from windtunnel.core.metadata import Metadata, read_metadata
-from windtunnel.core.run_times import read_runtime
-from windtunnel.core.sandwich import layers_of, options_of_summary
 from windtunnel.evaluation.sanity.findings import with_caveats
 from windtunnel.evaluation.summary.security import SecurityCurve, read_curves
+from windtunnel.records.artifacts import Artifacts, Tensors, read_artifacts
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.findings import FindingRecord, read_sanity
+from windtunnel.records.gate import GateResult, read_gate
+from windtunnel.records.metadata import Metadata, read_metadata
+from windtunnel.records.run_times import read_runtime
+from windtunnel.records.sandwich import layers_of, options_of_summary
 from windtunnel.reporting.report.figures import Drawn, figures_of
 from windtunnel.reporting.report.names import numbered_samples, numbers_of
 from windtunnel.reporting.report.pictures import Pictures, plan_pictures

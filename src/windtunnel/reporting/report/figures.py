@@ -15,8 +15,8 @@ from PIL import Image, UnidentifiedImageError
 from windtunnel.assessments.figures.base import VISUALISERS, drawn
 from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.figures.scene import Scene
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.metadata import FigureRecord
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import FigureRecord
 from windtunnel.reporting.report.guard import ODD_METADATA
 from windtunnel.reporting.report.model import Block, Chart, Figure, Text
 

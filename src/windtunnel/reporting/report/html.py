@@ -17,7 +17,7 @@ from markupsafe import Markup
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.png import data_uri
 from windtunnel.assessments.figures.scene import PALETTE
-from windtunnel.core.files import replacing
+from windtunnel.records.files import replacing
 from windtunnel.reporting.report.model import Report, Samples
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.sandwich import options_of_summary
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.sandwich import options_of_summary
 
 
 def numbers_of(base: Artifacts | None) -> dict[str, str]:

@@ -27,7 +27,7 @@ from reportlab.platypus.tableofcontents import TableOfContents
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.pictures import PictureGrid
 from windtunnel.assessments.figures.scene import clipped
-from windtunnel.core.files import replacing
+from windtunnel.records.files import replacing
 from windtunnel.reporting.report.model import Block, Chart, Figure, Report, SampleRow, Samples, Section, Tile
 from windtunnel.reporting.report.pdf_parts import (
     BODY,

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from windtunnel.assessments.figures.png import pixels_of, png_bytes
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.evaluation.summary.evidence import in_latent_space
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.model import Sprite
 
 PIXELS = 2_400_000  # of all thumbnails together: about 9 MB of HTML at worst (noise in colour)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from windtunnel.core import metadata
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Json
 from windtunnel.core.epsilons import budget_text
-from windtunnel.core.metadata import Metrics, Region, rate, severities_of
+from windtunnel.records import metadata
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import Metrics, Region, rate, severities_of
 
 NBSP = "\N{NO-BREAK SPACE}"
 

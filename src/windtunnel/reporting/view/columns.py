@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from windtunnel.core.artifacts import Tensors, load_tensors, tensor_in, with_run_times
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.errors import UserError
-from windtunnel.core.files import DATA_FILE
-from windtunnel.core.metadata import Region, read_metadata
 from windtunnel.core.sample_states import SampleState, states_of
-from windtunnel.core.storage import KEPT
+from windtunnel.records.artifacts import Tensors, load_tensors, tensor_in, with_run_times
+from windtunnel.records.files import DATA_FILE
+from windtunnel.records.metadata import Region, read_metadata
+from windtunnel.records.storage import KEPT
 from windtunnel.reporting.compare.runs import Run
 
 NONE = 65_535  # of an answer or a confidence that is not there

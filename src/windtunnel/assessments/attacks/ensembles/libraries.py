@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.core.plugins import Lazy, Library
+from windtunnel.registry.plugins import Lazy, Library
 
 LIBRARIES = (
     Library(

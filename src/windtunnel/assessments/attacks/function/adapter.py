@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.core.errors import UserError
-from windtunnel.core.plugins import library_of
 from windtunnel.core.references import users_code
+from windtunnel.registry.plugins import library_of
 
 
 def perturb(request: Request, model: nn.Module) -> Tensor:

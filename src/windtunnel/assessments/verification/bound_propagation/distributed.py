@@ -13,7 +13,9 @@ from torch import Tensor
 from windtunnel.assessments.verification.bound_propagation.bounder import WEAKER, Bounder
 from windtunnel.assessments.verification.bound_propagation.lirpa import Bounds
 from windtunnel.assessments.verification.deadline import Deadline
-from windtunnel.core.batches import Batch, Checkpoint, Incidents, each_batch
+from windtunnel.core.batches import Batch, Incidents
+from windtunnel.runtime.batch_runner import each_batch
+from windtunnel.runtime.checkpoint import Checkpoint
 
 _METHODS = tuple(sorted({*WEAKER, *WEAKER.values()}))
 

@@ -26,10 +26,11 @@ from windtunnel.assessments.verification.falsification.falsifier import (
     falsify,
     falsify_targeted,
 )
-from windtunnel.core.batches import Batch, each_batch
+from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Norm
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
+from windtunnel.runtime.batch_runner import each_batch
 
 
 class _Round(NamedTuple):

@@ -18,12 +18,13 @@ from windtunnel.assessments.verification.cascade.steps import proves
 from windtunnel.assessments.verification.cascade.task import Task
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
-from windtunnel.core.batches import Batch, each_batch
+from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.distances import distance
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.limits import OutOfTimeError, time_limit
 from windtunnel.params.verification import Radius
+from windtunnel.runtime.batch_runner import each_batch
 
 
 def search_radii(step: str, known: Known, ledger: Ledger, task: Task) -> Tensor:

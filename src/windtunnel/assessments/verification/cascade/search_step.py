@@ -20,10 +20,11 @@ from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
 from windtunnel.assessments.verification.marabou.worker import corner
 from windtunnel.assessments.verification.regions import Region
-from windtunnel.core.batches import Batch, each_batch
+from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.limits import time_limit
+from windtunnel.runtime.batch_runner import each_batch
 
 _MOST_INNER = 4096  # units: a solver decides nothing larger, and bounds are kept of every sample
 _FLAGS = ("verified", "exhausted", "late", "undecidable", "short")

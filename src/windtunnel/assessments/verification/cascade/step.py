@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from windtunnel.core.contracts import Capability
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.plugins import Library, libraries
+from windtunnel.registry.plugins import Library, libraries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,13 +17,14 @@ from windtunnel.assessments.verification.cascade.task import Task
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import falsify
 from windtunnel.assessments.verification.rows import VerifierRow
-from windtunnel.core.batches import Batch, run_batches
+from windtunnel.core.batches import Batch
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.errors import IncompatibleError
 from windtunnel.core.limits import OutOfTimeError
 from windtunnel.core.seeds import derive_seed
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import Radius, VerificationEntry
+from windtunnel.runtime.batch_runner import run_batches
 
 ATTACK_BATCH = 256
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from windtunnel.assessments.verification.bound_propagation.bounder import Bounder
 from windtunnel.assessments.verification.canonical.subject import Canonical
 from windtunnel.assessments.verification.cascade.ledger import Ledger
-from windtunnel.core.batches import Checkpoint
 from windtunnel.core.contracts import Norm
 from windtunnel.core.subject import Subject
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.runtime.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

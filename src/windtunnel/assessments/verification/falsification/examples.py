@@ -10,14 +10,14 @@ from torch import Tensor
 
 from windtunnel.assessments.verification.falsification.falsifier import leads
 from windtunnel.core import scratch
-from windtunnel.core.artifacts import Artifacts, read_artifacts
 from windtunnel.core.chunks import finite_samples, put_samples
 from windtunnel.core.contracts import Caveat, Norm
 from windtunnel.core.distances import distance, within
 from windtunnel.core.errors import PrerequisiteError
-from windtunnel.core.files import METADATA_FILE
-from windtunnel.core.storage import KEPT
 from windtunnel.core.subject import Subject
+from windtunnel.records.artifacts import Artifacts, read_artifacts
+from windtunnel.records.files import METADATA_FILE
+from windtunnel.records.storage import KEPT
 
 
 def read_examples(where: str, names: Sequence[str], root: Path) -> dict[str, Artifacts]:

@@ -13,13 +13,14 @@ from torch import Tensor
 from windtunnel.assessments.verification.deadline import Deadline
 from windtunnel.assessments.verification.falsification.falsifier import ROUNDING
 from windtunnel.assessments.verification.marabou.worker import Answer, Query, Solve
-from windtunnel.core.batches import Checkpoint, progress_bar
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import Verdict
 from windtunnel.core.errors import IncompatibleError
-from windtunnel.core.executors import UNASKED, Here, Lost, executor
-from windtunnel.core.executors.processes import Processes
 from windtunnel.core.subject import Subject
+from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.executors import UNASKED, Here, Lost, executor
+from windtunnel.runtime.executors.processes import Processes
+from windtunnel.runtime.progress import progress_bar
 
 # Seconds after its own time-out in which a solver may still answer before it is killed.
 GRACE = 5.0

@@ -15,14 +15,16 @@ from torch import Tensor
 from windtunnel.assessments.verification.cascade.radius import curve_metrics
 from windtunnel.assessments.verification.rates import verdict_rates
 from windtunnel.assessments.verification.rows import SMOOTHING
-from windtunnel.core.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in
-from windtunnel.core.batches import Batch, Checkpoint, batches_of, run_batches
+from windtunnel.core.batches import Batch, batches_of
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.classifier import FORWARD_BATCH, Classifier
 from windtunnel.core.contracts import Caveat, Json, PerturbationBudget, Semantics, Verdict
 from windtunnel.core.subject import Subject
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import Smoothing, VerificationEntry
+from windtunnel.records.artifacts import AssessmentResult, Tensors, base_data, base_kwargs, tensor_in
+from windtunnel.runtime.batch_runner import run_batches
+from windtunnel.runtime.checkpoint import Checkpoint
 
 ABSTAIN = -1
 

@@ -22,7 +22,6 @@ from windtunnel.assessments.verification.vnnlib.specification import (
 from windtunnel.boundary.files import read_bytes
 from windtunnel.boundary.models.backends import OnnxModule
 from windtunnel.boundary.models.onnx_network import OnnxNetwork
-from windtunnel.core.artifacts import tensor_in
 from windtunnel.core.classifier import Classifier, module_digest
 from windtunnel.core.contracts import Capability, Norm, Verdict
 from windtunnel.core.dataset import Dataset
@@ -30,6 +29,7 @@ from windtunnel.core.errors import IncompatibleError, UserError
 from windtunnel.core.subject import subject_of
 from windtunnel.params.entry import Budget
 from windtunnel.params.verification import VerificationEntry
+from windtunnel.records.artifacts import tensor_in
 
 _AGREEMENT = 1e-4  # of the largest logit: by how much torch and onnxruntime may differ on one graph
 _COMPARED = 4  # points of the box

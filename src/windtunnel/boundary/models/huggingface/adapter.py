@@ -31,11 +31,11 @@ from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError
 from windtunnel.core.limits import OutOfTimeError
-from windtunnel.core.metadata import Value, fitting
 from windtunnel.core.references import first_line
 from windtunnel.core.seeds import derive_seed, seeded
-from windtunnel.core.view import View, distinct
 from windtunnel.params.model import Model
+from windtunnel.records.metadata import Value, fitting
+from windtunnel.registry.image_view import View, distinct
 
 # Of a configuration: code of a repository's, kernels of the hub, and how weights were packed.
 _DROPPED = ("auto_map", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",

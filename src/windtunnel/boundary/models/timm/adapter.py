@@ -28,10 +28,10 @@ from windtunnel.boundary.network import NetworkRefusedError
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
 from windtunnel.core.limits import OutOfTimeError
-from windtunnel.core.metadata import fitting
 from windtunnel.core.references import first_line
-from windtunnel.core.view import View, distinct
 from windtunnel.params.model import Model
+from windtunnel.records.metadata import fitting
+from windtunnel.registry.image_view import View, distinct
 
 _HUB = ("hf-hub:", "hf_hub:")
 

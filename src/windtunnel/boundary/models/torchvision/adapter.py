@@ -25,10 +25,10 @@ from windtunnel.boundary.models.record import MODEL_JSON, OfLibrary
 from windtunnel.boundary.models.trust import Trust
 from windtunnel.core.contracts import Json
 from windtunnel.core.errors import UserError, unknown_word
-from windtunnel.core.metadata import fitting
 from windtunnel.core.references import first_line
-from windtunnel.core.view import View, distinct
 from windtunnel.params.model import Model
+from windtunnel.records.metadata import fitting
+from windtunnel.registry.image_view import View, distinct
 
 # Two have heads that only training uses; torchvision gives them with its weights and does not need them for logits.
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}

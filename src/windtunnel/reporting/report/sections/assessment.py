@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import ThreatModel
-from windtunnel.core.files import is_tensor_summary
-from windtunnel.core.metadata import limits
-from windtunnel.core.tables import table
 from windtunnel.params.results import Report as Options
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.files import is_tensor_summary
+from windtunnel.records.metadata import limits
+from windtunnel.records.tables import table
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Finding, Section, Table, Text
 from windtunnel.reporting.report.sections.classifiers import classifier_tables

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.figures.plots import Bar, Stack, bars, stacks
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.leading import leading_metric
-from windtunnel.core.metadata import limits
 from windtunnel.evaluation.summary.class_rows import ENDS, MOST_CLASSES, gap_words, weakest_first
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.headline_metric import leading_metric
+from windtunnel.records.metadata import limits
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
 from windtunnel.reporting.report.sections.known import known_against_epsilon

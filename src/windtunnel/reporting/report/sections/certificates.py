@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from windtunnel.assessments.figures.plots import Stack, ranks, stacks
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.medians import median
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart
 from windtunnel.reporting.report.words import number, region, region_words

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from windtunnel.assessments.latent.tables import ClassifierMetrics, Correlation
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.metadata import Rate, limits
-from windtunnel.core.tables import table
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import Rate, limits
+from windtunnel.records.tables import table
 from windtunnel.reporting.report.model import Table
 from windtunnel.reporting.report.words import bracket, short
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.results import Report as Options
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Section, Table, Text

@@ -11,10 +11,10 @@ from functools import partial
 
 from windtunnel.assessments.figures.axes import HALF
 from windtunnel.assessments.reported import CONFIDENCE, COST, Column, Question, Reported, reported_of
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import ThreatModel
-from windtunnel.core.metadata import Metrics
 from windtunnel.params.results import Report as Options
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import Metrics
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.binomial import binomial_rate
 from windtunnel.core.contracts import AssessmentKind, Verdict
 from windtunnel.core.medians import median
-from windtunnel.core.metadata import corruption_pairs, number, numbers, rate
-from windtunnel.core.sandwich import Layer, options_of_summary
 from windtunnel.evaluation.summary.sandwich_figure import budget_bars, sandwich
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import corruption_pairs, number, numbers, rate
+from windtunnel.records.sandwich import Layer, options_of_summary
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
 from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Section, Table, Text
 from windtunnel.reporting.report.sections.assessment import what_ran

@@ -6,11 +6,11 @@ import math
 
 from torch import Tensor
 
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import Verdict
-from windtunnel.core.metadata import names_in
 from windtunnel.core.sample_states import SampleState, states_of
-from windtunnel.core.sandwich import options_of_summary
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import names_in
+from windtunnel.records.sandwich import options_of_summary
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import SampleResult, SampleRow, Samples
 from windtunnel.reporting.report.pictures import thumbnails_note

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windtunnel.core.findings import FindingRecord, Status, counts, in_words
-from windtunnel.core.findings import Severity as Level
-from windtunnel.core.gate import ConditionStatus, Decision, GateResult
 from windtunnel.evaluation.gate.table import NO_CONDITION, SIGN
+from windtunnel.records.findings import FindingRecord, Status, counts, in_words
+from windtunnel.records.findings import Severity as Level
+from windtunnel.records.gate import ConditionStatus, Decision, GateResult
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
 from windtunnel.reporting.report.words import listed, short
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from windtunnel.assessments.figures.maps import WORDS, map_png, signed_map
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid
 from windtunnel.assessments.figures.png import png_of
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.params.results import Report as Options
+from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.pictures import LARGE, Pictures

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windtunnel.core.artifacts import Artifacts
-from windtunnel.core.metadata import number
-from windtunnel.core.sandwich import Layer, layers_of, options_of_summary
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.metadata import number
+from windtunnel.records.sandwich import Layer, layers_of, options_of_summary
 from windtunnel.reporting.report.words import bracket
 
 _PSEUDO_LABELS = "pseudo_labels"

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from windtunnel.assessments.figures.pictures import Picture, PictureGrid, picture
-from windtunnel.core.artifacts import Artifacts
 from windtunnel.core.contracts import AssessmentKind, Norm, Objective
 from windtunnel.core.distances import distance
 from windtunnel.core.epsilons import epsilon_text
 from windtunnel.core.sample_states import SampleState, states_of
-from windtunnel.core.sandwich import Layer
+from windtunnel.records.artifacts import Artifacts
+from windtunnel.records.sandwich import Layer
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
 from windtunnel.reporting.report.sections.statement import layers

@@ -1,0 +1,111 @@
+"""What the sanity checks found, as reports/sanity/metadata.json keeps it: written and read as the same type, counted in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+
+from windtunnel.records.files import METADATA_FILE, read_block
+from windtunnel.records.metadata import Options, SparseRecord, fitting
+
+
+class Tier(StrEnum):
+    """What a check costs."""
+
+    STORED = "T0"  # tensors and metadata on disk
+    PASSES = "T1"  # forward and backward passes, and short attacks: the witness
+    ATTACKS = "T2"  # attacks rerun on at most `sanity.samples` samples
+
+
+class Severity(StrEnum):
+    """What it means when a check flags."""
+
+    HARD = "HARD"  # the number is not valid
+    WARN = "WARN"  # robustness may be overestimated
+    INFO = "INFO"  # worth knowing
+
+
+class Status(StrEnum):
+    """How a check ended. `not_run` is shown wherever results are: silence never reads as pass."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    NOT_APPLICABLE = "not_applicable"
+    NOT_RUN = "not_run"
+
+
+class FindingRecord(SparseRecord):
+    """The result of one check; what is empty is left out. value: text where it is infinite.
+
+    samples, assessments: whom it concerns. each: the reason by assessment, where `reason` speaks of the worst of them.
+    """
+
+    id: str
+    title: str
+    tier: Tier | None = None
+    severity: Severity
+    status: Status
+    value: float | str | None = None
+    threshold: float | None = None
+    n: int | None = None
+    samples: tuple[str, ...] = ()
+    assessments: tuple[str, ...] = ()
+    reason: str = ""
+    each: dict[str, str] = Field(default_factory=dict)
+    remedy: str = ""
+    source: str = ""
+
+    @property
+    def flagged(self) -> bool:
+        """Whether it is a failure or a warning."""
+        return self.status in (Status.FAIL, Status.WARN)
+
+    @property
+    def group(self) -> str:
+        """The letter of its group."""
+        return self.id[0]
+
+
+def counts(rows: Iterable[FindingRecord]) -> dict[str, int]:
+    """How many checks ended how, by status; a flagged INFO check is no warning and has a count of its own."""
+    found = {status.value: 0 for status in Status} | {"info": 0}
+    for row in rows:
+        info = row.status is Status.WARN and row.severity is Severity.INFO
+        found["info" if info else row.status.value] += 1
+    return found
+
+
+def in_words(found: Mapping[str, int]) -> str:
+    """`60 pass, 2 warn, 1 info, 28 not run`: the same line wherever the counts of a run are shown."""
+    return ", ".join(f"{number} {status.replace('_', ' ')}" for status, number in found.items() if number)
+
+
+def overall(found: Mapping[str, int]) -> str:
+    """`fail` for any hard failure, else `warn` for any warning, else `pass`; passing is necessary, not sufficient."""
+    return "fail" if found["fail"] else "warn" if found["warn"] else "pass"
+
+
+class SanityOptions(Options):
+    """`kwargs` of the metadata of the stage `sanity`. meaning: what passing these checks does not say."""
+
+    profile: str = ""
+    checks: tuple[FindingRecord, ...] = ()
+    meaning: str = ""
+
+
+def read_sanity(directory: Path) -> SanityOptions | None:
+    """What the stage found; None where it never ran. Raises UserError, in one line, for a damaged file."""
+    path = directory / METADATA_FILE
+    if not path.is_file():
+        return None
+    return fitting(SanityOptions, read_block(path, "kwargs")["kwargs"], str(path), "what the sanity checks found")
+
+
+def read_findings(directory: Path) -> tuple[FindingRecord, ...]:
+    """The findings of the stage; none where it never ran. Raises UserError as `read_sanity`."""
+    found = read_sanity(directory)
+    return found.checks if found else ()

@@ -1,0 +1,103 @@
+"""What became of each sample under each metric's name: all that a later run needs for a paired comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import StrictInt, TypeAdapter
+
+from windtunnel.core.contracts import AssessmentKind
+from windtunnel.core.errors import UserError
+from windtunnel.records.files import read_json, write_json
+from windtunnel.records.metadata import SparseRecord, fitting
+
+OUTCOMES_FILE = "outcomes.json"
+HELD, LOST, NOT_ASSESSED = "1", "0", "-"
+
+# The metric of an assessment on which two models are paired sample by sample: of the first two kinds a share of samples
+# (`Outcomes`), of the last a mean over many images of each (`Shares`).
+PAIRED_METRIC = {
+    AssessmentKind.EMPIRICAL_ATTACK: "adversarial_accuracy",
+    AssessmentKind.FORMAL_VERIFICATION: "certified_accuracy",
+    AssessmentKind.STATISTICAL_SAMPLING: "corrupted_accuracy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """One metric: `held` has a character per sample (1, 0, or - for not assessed), and 1 / (1 or 0) is the metric.
+
+    `protocol` is a digest of all that decides the outcome beside the model: samples, budget, algorithm and its settings.
+    """
+
+    protocol: str
+    held: str
+
+    @property
+    def assessed(self) -> tuple[bool, ...]:
+        """Of which samples the outcome is known."""
+        return tuple(one != NOT_ASSESSED for one in self.held)
+
+    def damage(self, n: int) -> str:
+        """Why this is no row of `n` samples; empty where it is one."""
+        whole = len(self.held) == n and not set(self.held) - {HELD, LOST, NOT_ASSESSED}
+        return "" if whole else "a row is not one of 1, 0, - for each sample"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """One metric: of the `images` made of each sample, how many were classified rightly; None for not assessed.
+
+    The mean of right / images over the samples is the metric. `protocol` as of `Outcomes`.
+    """
+
+    protocol: str
+    right: tuple[StrictInt | None, ...]
+    images: int
+
+    @property
+    def assessed(self) -> tuple[bool, ...]:
+        """Of which samples the outcome is known."""
+        return tuple(one is not None for one in self.right)
+
+    def damage(self, n: int) -> str:
+        """Why this is no row of `n` samples; empty where it is one."""
+        whole = len(self.right) == n and all(one is None or 0 <= one <= self.images for one in self.right)
+        return "" if whole else f"a row is not one of 0 to {self.images}, null for each sample"
+
+
+class Origin(SparseRecord):
+    """The version in the registry that outcomes were fetched for. reassessed: it was assessed once more, under other params."""
+
+    model: str = ""
+    version: str = ""
+    run_id: str = ""
+    reassessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The outcomes of one model under every metric that pairs samples. `origin`: where it was fetched from."""
+
+    model_digest: str
+    samples: tuple[str, ...]
+    outcomes: Mapping[str, Outcomes | Shares]
+    origin: Origin | None = None
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Write a record as JSON; equal records give equal bytes."""
+    content = TypeAdapter(Record).dump_python(record, mode="json")
+    origin = content.pop("origin")
+    write_json({**({"origin": origin} if origin else {}), **content}, path)
+
+
+def read_record(path: Path) -> Record:
+    """Read what `write_record` wrote. Raises UserError where it is missing or damaged."""
+    record = fitting(Record, read_json(path), str(path), "a record of outcomes")
+    n = len(record.samples)
+    if bad := [why for row in record.outcomes.values() if (why := row.damage(n))]:
+        raise UserError(f"{path}: not a record of outcomes ({bad[0]})")
+    return record

@@ -1,0 +1,144 @@
+"""What the summary says beside an assessment's metadata: a layer of the sandwich for each budget, and what is not valid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from windtunnel.core.contracts import Norm
+from windtunnel.core.epsilons import budget_text
+from windtunnel.records.files import METADATA_FILE, read_block
+from windtunnel.records.metadata import Metadata, Options, Rate, Record, Value, fitting
+
+
+class DrawRecord(Record):
+    """The draw of one attack at a budget: the samples assigned to it before any result was known.
+
+    selection: how the entry selected them among the assessed samples: `all`, `first`, `random` or `stratified`.
+    """
+
+    name: str
+    family: str = "attacks"
+    n: int
+    selection: str
+
+    @property
+    def key(self) -> str:
+        """The entry in params.yaml, for example `attacks.pgd`."""
+        return f"{self.family}.{self.name}"
+
+
+class Layer(Record):
+    """The robustness sandwich at one budget, each rate with its 95 % interval.
+
+    n: all samples. n_attacked: the union of the draws of the attacks at this budget (`draws`); n_examined: samples that a
+    verifier was given. worst_case_accuracy: share of the union that is neither misclassified nor broken; None where nothing
+    attacked. certified_accuracy: share of the union that is certified (of all samples where nothing attacked);
+    certified_accuracy_all: of all samples; None where nothing was verified. robust_accuracy_at_most: certified, survived
+    and not attacked, of all samples. states: how many of all samples are in each `SampleState`. attacked_by,
+    certified_by: the assessments that broke or certified one.
+    """
+
+    norm: Norm
+    epsilon: float
+    n: int
+    n_attacked: int
+    n_examined: int
+    worst_case_accuracy: float | None = None
+    worst_case_accuracy_ci_low: float | None = None
+    worst_case_accuracy_ci_high: float | None = None
+    certified_accuracy: float | None = None
+    certified_accuracy_ci_low: float | None = None
+    certified_accuracy_ci_high: float | None = None
+    certified_accuracy_all: float | None = None
+    certified_accuracy_all_ci_low: float | None = None
+    certified_accuracy_all_ci_high: float | None = None
+    robust_accuracy_at_most: float | None = None
+    states: dict[str, int] = Field(default_factory=dict)
+    draws: tuple[DrawRecord, ...] = ()
+    attacked_by: tuple[str, ...] = ()
+    certified_by: tuple[str, ...] = ()
+
+    @property
+    def budget(self) -> str:
+        """`Linf ≤ 0.06`."""
+        return budget_text(self.norm, self.epsilon)
+
+    @property
+    def worst_case(self) -> Rate | None:
+        """Worst-case accuracy over the union of the draws."""
+        return Rate.of(self.worst_case_accuracy, self.worst_case_accuracy_ci_low, self.worst_case_accuracy_ci_high)
+
+    @property
+    def certified(self) -> Rate | None:
+        """Certified accuracy over the same samples."""
+        return Rate.of(self.certified_accuracy, self.certified_accuracy_ci_low, self.certified_accuracy_ci_high)
+
+    @property
+    def certified_all(self) -> Rate | None:
+        """Certified accuracy over all samples, the lower bound of robust accuracy; of older versions that of `certified`."""
+        low, high = self.certified_accuracy_all_ci_low, self.certified_accuracy_all_ci_high
+        return Rate.of(self.certified_accuracy_all, low, high) or self.certified
+
+    @property
+    def n_certified(self) -> int:
+        """The number of samples that `certified` is of."""
+        return self.n_attacked or self.n
+
+    @property
+    def only_first(self) -> bool:
+        """True if every draw took the first samples: the sandwich is then no unbiased estimate for all samples."""
+        return bool(self.draws) and all(draw.selection == "first" for draw in self.draws)
+
+
+class Reproducibility(Record):
+    """What of a run comes out equal on a second run: names of the assessments that two seeds cannot, or can, tell apart.
+
+    decided_by_seed: a phrase for everything that the seed decides before any assessment. not_controlled: a phrase for everything
+    that may differ on a second run with the same seed.
+    """
+
+    seed: int
+    decided_by_seed: tuple[str, ...] = ()
+    deterministic: tuple[str, ...]
+    seeded: tuple[str, ...]
+    not_controlled: tuple[str, ...]
+
+
+class SummaryOptions(Options):
+    """`kwargs` of the summary's metadata. assessments: their names, in the order of the run. hard_failures: a line each.
+
+    failed: names of the entries that have no result.
+    """
+
+    assessments: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    hard_failures: tuple[str, ...]
+    reproducibility: Reproducibility | None = None
+
+
+class _Sandwich(Record):
+    sandwich: tuple[Layer, ...]
+
+
+def layers_of(metrics: Mapping[str, Value], where: str = "the summary") -> tuple[Layer, ...]:
+    """The layers among the metrics of the summary, the global budget first. Raises UserError where they do not fit."""
+    return fitting(_Sandwich, metrics, where, "a sandwich").sandwich
+
+
+def layers_in(metrics: Mapping[str, Value]) -> tuple[Layer, ...]:
+    """The layers among the metrics of any assessment: none but for the summary. Raises UserError as `layers_of`."""
+    return layers_of(metrics) if "sandwich" in metrics else ()
+
+
+def options_of_summary(metadata: Metadata) -> SummaryOptions:
+    """The options of the summary. Raises UserError, in one line, where they do not fit."""
+    return fitting(SummaryOptions, metadata.kwargs.model_dump(), metadata.name, "the options of a summary")
+
+
+def read_summary(directory: Path) -> SummaryOptions:
+    """The options of the summary in `directory`. Raises UserError, in one line, where it is missing or does not fit."""
+    path = directory / METADATA_FILE
+    return fitting(SummaryOptions, read_block(path, "kwargs")["kwargs"], str(path), "the options of a summary")

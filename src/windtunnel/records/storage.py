@@ -1,0 +1,99 @@
+"""For which samples the images themselves stay in robustness_data.pt (`storage.inputs` of params.yaml).
+
+Of everything else there is an entry for every sample. `kept` says which samples have their images; without it all have. What was
+measured of the images before they were dropped is beside them: the distances under every norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from windtunnel.core import scratch
+from windtunnel.core.contracts import Caveat, Norm
+from windtunnel.core.distances import DISTANCE
+
+if TYPE_CHECKING:
+    from windtunnel.records.artifacts import AssessmentResult, Tensors
+
+KEPT = "kept"
+DISTANCES = "perturbation_distances"
+CLEAN, PERTURBED = IMAGES = ("clean_inputs", "perturbed_inputs")
+Wanted = int | Literal["all"]
+
+_LOGITS = ("clean_logits", "perturbed_logits")
+_NOT_OF_SAMPLES = ("epsilons", KEPT)
+
+
+def evenly(n: int, wanted: Wanted) -> Tensor:
+    """Which of n samples keep their images: `wanted` of them, evenly spaced, so that data in the order of its classes shows all."""
+    if wanted == "all" or wanted >= n:
+        return torch.arange(n)
+    return torch.arange(wanted) * n // wanted
+
+
+def keep_images(result: AssessmentResult, wanted: Wanted) -> AssessmentResult:
+    """`result` with the images of as many samples as `wanted`, and of none that had none to begin with (`result.pictured`).
+
+    Unchanged where that is every sample.
+    """
+    data = result.data
+    n = len(_tensor(data, "targets"))
+    kept = evenly(n, wanted)
+    if result.pictured is not None:
+        kept = kept[result.pictured[kept]]
+    if len(kept) == n:
+        return result
+    images = {key: scratch.samples_at(_tensor(data, key), kept) for key in IMAGES if key in data}
+    caveat = Caveat(
+        "images_not_kept",
+        f"Of {n} samples the images of {len(kept)} are kept (storage.inputs): everything was computed before the others were "
+        f"dropped, but pictures, and checks that look at images again, are of those alone.",
+    )
+    return replace(
+        result, data={**data, **_measured(result.data), **images, KEPT: kept}, caveats=(*result.caveats, caveat), pictured=None
+    )  # fmt: skip
+
+
+def distances_of(data: Mapping[str, Tensor | dict[str, Tensor]], norm: Norm) -> Tensor:
+    """How far each perturbed input lies from its clean one; float32 (N,), NaN where there is none.
+
+    Measured from the images; as they were measured where not all of them were kept.
+    """
+    known = data.get(DISTANCES)
+    if known is not None and not isinstance(known, Tensor):
+        return known[norm.value]
+    return DISTANCE[norm](_tensor(data, PERTURBED), _tensor(data, CLEAN))
+
+
+def of_samples(data: Tensors, indices: Tensor) -> Tensors:
+    """What `data` holds of the samples at `indices`, whose images are all of those that it has; without tables over several models."""
+    n = len(_tensor(data, "targets"))
+    found: Tensors = {}
+    for key, value in data.items():
+        if key == DISTANCES:
+            continue  # they can be measured again
+        if not isinstance(value, Tensor):
+            found[key] = {name: one[indices] for name, one in value.items() if len(one) == n}
+        elif key in IMAGES:
+            found[key] = value
+        elif key in _LOGITS or (value.ndim == 1 and len(value) == n and key not in _NOT_OF_SAMPLES):
+            found[key] = value[indices]
+    return found
+
+
+def _measured(data: Tensors) -> Tensors:
+    """The distances under every norm, which nobody can measure afterwards."""
+    if PERTURBED not in data or DISTANCES in data:
+        return {}
+    return {DISTANCES: {norm.value: distances_of(data, norm) for norm in DISTANCE}}
+
+
+def _tensor(data: Mapping[str, Tensor | dict[str, Tensor]], key: str) -> Tensor:
+    value = data[key]
+    assert isinstance(value, Tensor)
+    return value

@@ -1,0 +1,58 @@
+"""Tables among the metrics of an assessment: each line a type, written and read as the same one. Quick to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from windtunnel.records.metadata import Rate, Record, Value, fitting
+
+if TYPE_CHECKING:  # scipy takes a while to import
+    from windtunnel.core import binomial
+
+T = TypeVar("T")
+
+
+class _Named(Record):
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    label: str = Field(alias="class")
+
+
+class Share(Record):
+    """How many samples there are, and the share of them that holds with the ends of its interval; n alone where it is 0."""
+
+    n: int
+    accuracy: float | None = None
+    accuracy_ci_low: float | None = None
+    accuracy_ci_high: float | None = None
+
+    @property
+    def rate(self) -> Rate | None:
+        """The share with its interval; None without samples."""
+        return Rate.of(self.accuracy, self.accuracy_ci_low, self.accuracy_ci_high)
+
+    @classmethod
+    def of(cls, rate: binomial.Rate, **name: str) -> Self:
+        """The line of a rate; `name`: what else the line holds."""
+        return cls.model_validate({**name, "n": rate.n, **(rate.metrics("accuracy") if rate.n else {})})
+
+
+class ClassShare(Share, _Named):
+    """A line of a table of classes: `class`, `n`, and `accuracy` with its interval."""
+
+
+def table(kind: type[T], block: Mapping[str, object], key: str) -> T:
+    """What stands under `key` of metrics or options, as `kind`, such as `tuple[ClassShare, ...]`; an empty one for nothing.
+
+    Raises UserError, in one line, where it does not fit.
+    """
+    value = block.get(key)
+    return kind() if value is None else fitting(kind, value, key, "what this version writes there")
+
+
+def written(lines: Iterable[BaseModel]) -> list[Value]:
+    """A table as it stands among the metrics."""
+    return [line.model_dump(mode="json") for line in lines]

@@ -1,0 +1,396 @@
+"""Records by which a family of assessments or a library becomes known: ours by their folder, others' by an entry point.
+
+A record holds names, not objects: `Lazy("package.module:name")` is imported when it is called, so that knowing every
+family costs nothing. Ours are `FAMILY` in `windtunnel/assessments/<family>/family.py` and `LIBRARIES` in a
+`libraries.py` below it. Another package registers through the entry-point groups
+`windtunnel.families`, `windtunnel.libraries` (records), `windtunnel.checks`, `windtunnel.figures` (modules that register
+by being imported), `windtunnel.models` (records or functions) and `windtunnel.data` (functions). Nothing else lists families,
+libraries or sources of models.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast, get_type_hints
+
+from windtunnel.core.errors import IncompatibleError, UserError, shown, unknown_word
+from windtunnel.registry.libraries import Install, is_installed, missing
+
+T = TypeVar("T")
+ASSESSMENTS = "windtunnel.assessments"
+_ROOT = Path(__file__).parents[1] / "assessments"
+_MODELS = Path(__file__).parents[1] / "boundary" / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy(Generic[T]):
+    """An object by its reference `module:name`, imported when called."""
+
+    reference: str
+
+    def __call__(self) -> T:
+        """The object. Raises what its import raises."""
+        module, _, name = self.reference.partition(":")
+        if module.startswith("windtunnel."):  # a defect of ours keeps its traceback
+            ours: T = getattr(import_module(module), name)
+            return ours
+        with _one_line(f"plug-in: {self.reference}"):
+            found: T = getattr(import_module(module), name)
+        return found
+
+    @property
+    def module(self) -> str:
+        """The module it is in."""
+        return self.reference.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family of assessments: a key of params.yaml, a DVC stage, and everything that is the family's own.
+
+    name: the key of params.yaml. stage: the DVC stage (`python -m windtunnel stage <stage> <entry>`). order: place in lists
+    and reports. entry: the pydantic model of an entry. algorithms: the registry rows (a sequence of core.contracts.Algorithm).
+    preflight: (where, entry, budget, classifier, dataset) -> lines that `check` prints, or None; raises UserError for what cannot run.
+    run: assessments.run.Task -> AssessmentResult, reading what other entries or stages left where the entry says so.
+    finish: (Artifacts, Layout) -> None, what is written beside the artifacts once they are on disk; None for nothing.
+    depends: assessments.depends.Depends, what its entries depend on beside what the stage imports; None for the usual.
+    reported: assessments.reported.Reported, its section in the report; None for that of its kind.
+    unknown_words: (where, entry) -> a line for each name in it, beside its algorithm and its figures, that no record offers;
+    None where an entry has no such names.
+    asks_libraries: modules of ours that ask for the family's libraries, beside its table of algorithms.
+    figures: module that registers its visualisers.
+    visualisers: those drawn where an entry names none. headline: the metrics that lead, for people who compare runs. accuracy: the one
+    that stands for an assessment where one alone is shown, in words; without it that of its kind (records.headline_metric).
+    plot: x, y and title of the series that `finish` writes to reports/plots/<stage>/<entry>.csv, as DVC draws it; None for none.
+    generators: whether its entries read the generative models of the stage `generators`. results: about how many results of all
+    its samples an entry leaves on the disk, one where absent.
+    """
+
+    name: str
+    stage: str
+    order: int
+    entry: Lazy[Any]
+    algorithms: Lazy[Sequence[Any]]
+    preflight: Lazy[Callable[..., Iterable[str] | None]]
+    run: Lazy[Callable[[Any], Any]]
+    figures: str
+    visualisers: tuple[str, ...]
+    headline: tuple[str, ...]
+    accuracy: Mapping[str, str] = field(default_factory=dict)
+    finish: Lazy[Callable[[Any, Any], None]] | None = None
+    depends: Lazy[Any] | None = None
+    reported: Lazy[Any] | None = None
+    unknown_words: Lazy[Callable[[str, Any], Iterator[str]]] | None = None
+    asks_libraries: tuple[str, ...] = ()
+    plot: Mapping[str, str] | None = None
+    generators: bool = False
+    results: Lazy[Callable[[Any], int]] | None = None
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules by which its stage runs one entry, those of its figures not among them."""
+        named = (self.entry, self.preflight, self.run, *((self.finish,) if self.finish else ()))
+        return tuple(reference.module for reference in named)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One library whose algorithms a family offers.
+
+    name: as `library:` of an entry says it. family: whose algorithms they are. package: the distribution whose version is
+    recorded beside the results; None for what is built in. rows: the family's registry rows (for attacks: AttackRow; for
+    verification: VerifierRow).
+    adapter: the function that runs one (for attacks: (Request, model) -> perturbed inputs).
+    call: for attacks, Request -> LibraryCall, how the library is called, as call_kwargs record it. module: where the library keeps
+    its algorithms by their name; their signatures are the parameters a user may give. row_of: where the algorithms are
+    functions of the user's, the registry row of one by its reference `module:function`, without importing it. steps: for
+    verification, what its algorithms and cascades are made of, by name (assessments.verification.cascade.step.Step).
+    uses: other libraries of the family that its steps may ask. imports: the modules by which Python has it, itself first, as far as
+    no other library of the family asks for them; none for what is built in. install: how `windtunnel doctor` gets it; None where it
+    is not asked to.
+    """
+
+    name: str
+    family: str
+    package: str | None
+    rows: Lazy[Sequence[Any]]
+    adapter: Lazy[Callable[..., Any]] | None = None
+    call: Lazy[Callable[..., Any]] | None = None
+    module: str | None = None
+    row_of: Lazy[Callable[[str], Any]] | None = None
+    steps: Mapping[str, Lazy[Any]] = field(default_factory=dict)
+    uses: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    install: Install | None = None
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it can be imported; what is built in always can."""
+        return is_installed(*self.imports)
+
+    def require(self, where: str) -> None:
+        """Raise IncompatibleError, with the command that installs it, where the library is not installed."""
+        if not self.is_installed:
+            raise IncompatibleError(self.missing(where))
+
+    def missing(self, where: str) -> str:
+        """The one line for a library that is not installed."""
+        return missing(where, self.name, None if self.install else self.package or self.name)
+
+    def algorithm(self, name: str) -> Callable[..., object]:
+        """The library's own object of this name. Imports the library. Raises UserError where it is not installed."""
+        if self.row_of is not None:
+            from windtunnel.core.references import resolve
+
+            return resolve(name, f"library: {self.name}: algorithm")
+        try:
+            found: Callable[..., object] = getattr(import_module(str(self.module)), name)
+        except ModuleNotFoundError as error:
+            raise UserError(self.missing("library")) from error
+        except AttributeError as error:
+            raise UserError(f"library: {self.name}: {self.module} has no {name}, which its rows name") from error
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One source of models: a value of `model.source`.
+
+    load: (facts of model.json, directory, trust) -> Loaded. keep: (model, directory, seed) -> the facts, with all that `load`
+    reads written to the directory; without it `model.path` is copied. view: model -> registry.image_view.View, how the
+    model's own library prepares images, and what the classes are called; without it params.yaml says so. view_reads: the files
+    below `model.path` that decide the view. imports, install: as those of a Library.
+    """
+
+    name: str
+    load: Lazy[Callable[..., Any]]
+    keep: Lazy[Callable[..., Any]] | None = None
+    view: Lazy[Callable[..., Any]] | None = None
+    view_reads: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    install: Install | None = None
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that this source executes."""
+        return tuple(dict.fromkeys(part.module for part in (self.load, self.keep, self.view) if part is not None))
+
+
+R = TypeVar("R", Family, Library, ModelSource)
+
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """Every family by name, in their order."""
+    ours = [family_of(path.parent.name) for path in sorted(_ROOT.glob("*/family.py"))]
+    found = _joined("family", ours, _of_entry_points("windtunnel.families", Family))
+    stages = [family.stage for family in found]
+    if twice := next((family for family in found if stages.count(family.stage) > 1), None):
+        raise UserError(f"plug-in: stage '{twice.stage}': two families have it; a stage is of one family")
+    return {family.name: family for family in sorted(found, key=lambda f: (f.order, f.name))}
+
+
+@functools.cache
+def libraries(family: str) -> dict[str, Library]:
+    """The libraries of a family by name: ours first, then those of other packages."""
+    records: list[Library] = []
+    for name in library_records(family):
+        records += import_module(name).LIBRARIES
+    theirs = [(point, one) for point, one in _of_entry_points("windtunnel.libraries", Library) if one.family == family]
+    return {library.name: library for library in _joined(f"library of {family}", records, theirs)}
+
+
+def rows_of(family: str) -> list[Any]:
+    """Return the registry rows of all libraries of a family. Raises UserError for a plug-in's that are none, or are there twice."""
+    rows: list[Any] = []
+    for library in libraries(family).values():
+        theirs = library.rows()
+        where = f"plug-in: rows of library {library.name} ({library.rows.reference})"
+        if not isinstance(theirs, Sequence) or isinstance(theirs, str):
+            raise UserError(f"{where}: a {type(theirs).__name__} is no sequence of rows")
+        keys = [getattr(getattr(row, "algorithm", None), "key", None) for row in theirs]
+        for key in keys:
+            if key is None or key[0] != library.name:
+                raise UserError(
+                    f"{where}: {key[0] if key else 'one of them'} is no row of an algorithm of {library.name}"
+                )
+            if keys.count(key) > 1:
+                raise UserError(f"{where}: the algorithm {key[1]} is there twice")
+        rows += theirs
+    return rows
+
+
+def library_records(family: str) -> list[str]:
+    """The modules of ours that hold the libraries of a family."""
+    paths = sorted((_ROOT / family).rglob("libraries.py"))
+    return [".".join((ASSESSMENTS, *path.relative_to(_ROOT).with_suffix("").parts)) for path in paths]
+
+
+def record_of(family: str) -> list[str]:
+    """The module of ours that holds the record of a family; none for a plug-in's."""
+    return [f"{ASSESSMENTS}.{family}.family"] if (_ROOT / family / "family.py").is_file() else []
+
+
+def family_of(name: str, where: str = "family") -> Family:
+    """The family of this name; no record of another one is read. Raises UserError, with the nearest match, for none."""
+    for module in record_of(name):
+        record: Family = import_module(module).FAMILY
+        return record
+    if name not in families():
+        raise UserError(unknown_word(where, name, families(), what="a family of assessments"))
+    return families()[name]
+
+
+def library_of(name: str, family: str) -> Library:
+    """The library of this name. Raises UserError, with the nearest match, where there is none."""
+    known = libraries(family)
+    if name not in known:
+        raise UserError(unknown_word("library", name, known, what=f"a library of {family}"))
+    return known[name]
+
+
+def model_sources(ours: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the names of all sources of models that have a record or are a plug-in; none is imported.
+
+    `ours`: further names that no plug-in may have.
+    """
+    folders = tuple(path.parent.name for path in sorted(_MODELS.glob("*/source.py")))
+    return (*folders, *plugins("windtunnel.models", (*ours, *folders)))
+
+
+@functools.cache
+def model_source(name: str) -> ModelSource:
+    """The source of this name: ours, or a record or a `load` function of another package.
+
+    Raises UserError for a name that is none, and for a plug-in that does not import.
+    """
+    if (_MODELS / name / "source.py").is_file():
+        ours: ModelSource = import_module(f"windtunnel.boundary.models.{name}.source").SOURCE
+        return ours
+    if name not in plugins("windtunnel.models"):
+        raise UserError(unknown_word("model.source", name, model_sources(), what="a source of models"))
+    point = plugins("windtunnel.models")[name]
+    if isinstance(found := _loaded(point), ModelSource):
+        _check_record(point, found)
+        return found
+    load_plugin("windtunnel.models", name)  # refuses what is no function
+    return ModelSource(name, Lazy(point.value))
+
+
+@functools.cache
+def _all_entry_points() -> EntryPoints:
+    # Reads a file of every installed distribution: a twentieth of a second, which each group would cost.
+    return cast("EntryPoints", entry_points())  # Python 3.11 gives another class here, which selects alike
+
+
+@functools.cache
+def plugins(group: str, ours: tuple[str, ...] = ()) -> dict[str, EntryPoint]:
+    """Return the entry points of a group of ours, by name.
+
+    Raises UserError for a name that two distributions have, or a distribution and we (`ours`).
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(_all_entry_points().select(group=group), key=lambda p: p.name):
+        other = found.setdefault(point.name, point)
+        if point.name in ours or (_distribution(other), other.value) != (_distribution(point), point.value):
+            owner = "windtunnel" if point.name in ours else _distribution(other)
+            raise _taken(f"entry point of {group}", point.name, owner, point)
+    return found
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "an unnamed distribution"
+
+
+def _taken(what: str, name: str, owner: str, point: EntryPoint) -> UserError:
+    return UserError(
+        f"plug-in {point.name} ({point.value}): {what} '{name}' is there twice, of {owner} and of {_distribution(point)}; "
+        f"names are unique: rename one, or uninstall its distribution"
+    )
+
+
+def _joined(what: str, ours: Sequence[R], theirs: Iterable[tuple[EntryPoint, R]]) -> list[R]:
+    """Return records of ours and of plug-ins. Raises UserError for a name that is there twice."""
+    records, owners = list(ours), {record.name: "windtunnel" for record in ours}
+    for point, record in theirs:
+        if record.name in owners:
+            raise _taken(what, record.name, owners[record.name], point)
+        owners[record.name] = _distribution(point)
+        records.append(record)
+    return records
+
+
+def load_plugin(group: str, name: str) -> Callable[..., Any]:
+    """The function that an entry point names. Raises UserError where it does not import, or is no function."""
+    found = _loaded(plugins(group)[name])
+    if not callable(found):
+        raise UserError(f"plug-in {name} ({plugins(group)[name].value}): is a {type(found).__name__}, not a function")
+    return found
+
+
+def load_modules(group: str) -> None:
+    """Import the modules of a group, which register what they hold. Raises UserError for one that does not import."""
+    for point in plugins(group).values():
+        _loaded(point)
+
+
+def _of_entry_points(group: str, kind: type[R]) -> Iterator[tuple[EntryPoint, R]]:
+    for point in plugins(group).values():
+        record = _loaded(point)
+        if not isinstance(record, kind):
+            raise UserError(
+                f"plug-in {point.name} ({point.value}): is a {type(record).__name__}, not a {kind.__name__}"
+            )
+        _check_record(point, record)
+        yield point, record
+
+
+def _check_record(point: EntryPoint, record: Family | Library | ModelSource) -> None:
+    """Raise UserError, naming the field, for a record whose fields have wrong types or no proper names."""
+    from pydantic import TypeAdapter, ValidationError
+
+    where = f"plug-in {point.name} ({point.value}) of {_distribution(point)}"
+    values = {item.name: getattr(record, item.name) for item in fields(record)}
+    hints = get_type_hints(type(record))
+    for name, value in values.items():
+        try:
+            TypeAdapter(hints[name], config={"arbitrary_types_allowed": True}).validate_python(value)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"]
+            raise UserError(f"{where}: {name}: {shown(value)} does not fit ({said[0].lower()}{said[1:]})") from error
+        except Exception as error:  # an object that no schema can be asked about
+            raise UserError(f"{where}: {name}: {type(value).__name__} does not fit ({type(error).__name__})") from error
+        parts = [*value.values()] if isinstance(value, Mapping) else [value]
+        for part in parts:
+            if isinstance(part, Lazy) and not re.fullmatch(r"[\w.]+:\w+", str(part.reference)):
+                raise UserError(f"{where}: {name}: {shown(part.reference)} is not of the form package.module:name")
+    for name in ("name", "stage"):
+        if name in values and not re.fullmatch(r"[A-Za-z][\w-]*", str(values[name])):
+            raise UserError(f"{where}: {name}: {shown(values[name])} is no name; letters, digits, - and _ make one")
+    if isinstance(record, Library) and record.family not in families():
+        raise UserError(unknown_word(f"{where}: family", record.family, families(), what="a family of assessments"))
+
+
+def _loaded(point: EntryPoint) -> object:
+    with _one_line(f"plug-in {point.name} ({point.value})"):
+        return point.load()
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """Make a UserError of one line of whatever somebody else's package raises at import, `sys.exit` among it."""
+    from windtunnel.core.references import FOREIGN, first_line
+
+    try:
+        yield
+    except UserError:
+        raise
+    except FOREIGN as error:
+        raise UserError(f"{where}: {type(error).__name__}: {first_line(error)}") from error

@@ -1,0 +1,122 @@
+"""Run batches on the executor, with progress and checkpoints. What decides a result is in `core.batches`."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+
+from torch import Tensor
+
+from windtunnel.core.batches import HALVED, Batch, HalvingWork, Incidents, join_results
+from windtunnel.core.errors import InfrastructureError
+from windtunnel.runtime.checkpoint import Checkpoint
+from windtunnel.runtime.console import warn
+from windtunnel.runtime.executors import Lost, executor
+from windtunnel.runtime.progress import progress_bar
+
+WORTH_KEEPING = 1.0  # seconds: what takes less in all is sooner done again than written
+KEEP_AT_MOST = 4  # batches that wait in memory to be written
+KEPT_TEXT = "what is finished is kept, and the next dvc repro does only the rest"
+
+
+def each_batch(
+    batches: Iterable[Batch],
+    work: Callable[[Batch], dict[str, Tensor]],
+    *,
+    name: str,
+    checkpoint: Checkpoint | None = None,
+    without: Callable[[Batch], dict[str, Tensor]] | None = None,
+    incidents: Incidents | None = None,
+    processes: int = 1,
+) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
+    """Do `work` on every batch, with a progress bar; each batch beside its result, in order, which is not kept here.
+
+    `work` returns tensors whose first axis is the samples of its batch; it is done wherever `executor` says (where nothing is asked for
+    in so many `processes`), and gives the same there. A batch that the memory does not hold is worked on in halves.
+    A run that is killed loses what is in work; of the first second, `WORTH_KEEPING`, all but KEEP_AT_MOST batches.
+    without: what stands for the result of a batch whose workers died or hung; `incidents` then says why. Raises InfrastructureError
+    for such a batch where there is no such thing, when all others are done and kept.
+    """
+    todo = list(batches)
+    said = Incidents() if incidents is None else incidents
+    there = {b.number for b in todo if checkpoint and checkpoint.has(b.number)}
+    fresh = _finished([b for b in todo if b.number not in there], work, name, checkpoint, processes)
+    ready: dict[int, dict[str, Tensor] | Lost] = {}  # by number, what came before its turn
+    with closing(fresh), progress_bar() as progress:
+        before = sum(len(b.indices) for b in todo if b.number in there)
+        task = progress.add_task(name, total=sum(len(b.indices) for b in todo), completed=before)
+        for batch in todo:
+            part: dict[str, Tensor] | Lost | None = None
+            if checkpoint and batch.number in there:
+                part = checkpoint.get(batch.number)
+            if part is None and batch.number in there:  # it was damaged by a kill
+                part = HalvingWork(work)(batch)
+            while part is None:
+                if (part := ready.pop(batch.number, None)) is None:
+                    done, found = next(fresh)
+                    ready[done.number] = found
+                    progress.advance(task, len(done.indices))
+            if isinstance(part, Lost):
+                said.lost.setdefault(part.reason, []).extend(batch.indices.tolist())
+                if without is None:
+                    continue
+                part = without(batch)
+            elif part.pop(HALVED, None) is not None:
+                said.halved += batch.indices.tolist()
+            yield batch, part
+        if not said.lost:
+            next(fresh, None)  # its end: closed before it, it would write what nobody needs any more
+    if said.lost:
+        if checkpoint is not None:
+            checkpoint.keep()
+        if without is None:
+            raise InfrastructureError(
+                f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}"
+            )
+        warn(f"{name}: {len(said.lost_samples)} samples have no result: {next(iter(said.lost))}; {KEPT_TEXT}")
+
+
+def _finished(
+    batches: Sequence[Batch],
+    work: Callable[[Batch], dict[str, Tensor]],
+    name: str,
+    checkpoint: Checkpoint | None,
+    processes: int,
+) -> Generator[tuple[Batch, dict[str, Tensor] | Lost], None, None]:
+    """Every batch beside its result, as they come; kept at once, whatever is still missing before it."""
+    fresh: list[Callable[[], None]] = []
+    began = time.monotonic()
+    results = executor(processes).results(HalvingWork(work), batches, name)
+    try:
+        with closing(results):
+            for place, part in results:
+                if checkpoint and not isinstance(part, Lost):
+                    fresh.append(functools.partial(checkpoint.put, batches[place].number, dict(part)))
+                if len(fresh) >= KEEP_AT_MOST or time.monotonic() - began > WORTH_KEEPING:
+                    _write(fresh)
+                yield batches[place], part
+    except BaseException:
+        _write(fresh)
+        raise
+
+
+def _write(waiting: list[Callable[[], None]]) -> None:
+    while waiting:
+        waiting.pop()()
+
+
+def run_batches(
+    batches: Iterable[Batch],
+    work: Callable[[Batch], dict[str, Tensor]],
+    *,
+    name: str,
+    checkpoint: Checkpoint | None = None,
+    without: Callable[[Batch], dict[str, Tensor]] | None = None,
+    incidents: Incidents | None = None,
+) -> dict[str, Tensor]:
+    """As `each_batch`, all results joined along the first axis, in batch order; an empty dictionary for no batches."""
+    todo = list(batches)
+    results = each_batch(todo, work, name=name, checkpoint=checkpoint, without=without, incidents=incidents)
+    return join_results(results, sum(len(batch.indices) for batch in todo))

@@ -1,0 +1,11 @@
+"""Lines on the terminal. Imports nothing, because worker processes need it too."""
+
+from __future__ import annotations
+
+import sys
+
+
+def warn(line: str | None) -> None:
+    """Print one line on stderr about something that is done otherwise than params.yaml says; do nothing for an empty one."""
+    if line:
+        print(f"windtunnel: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,118 @@
+"""What says where units of work are done, and how long one may take: the environment, or a local file. Nothing of it is resolved.
+
+Apart from `runtime.executors`, which does the work: a stage without units asks it, and does not depend on how they are done.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from windtunnel.core.errors import UserError, shown, unknown_word
+from windtunnel.core.repository import asking_project
+
+VARIABLE, LOCAL_FILE, KEY = "WINDTUNNEL_EXECUTOR", Path("windtunnel.local.yaml"), "executor"
+PROGRESS_FILE = "WINDTUNNEL_PROGRESS"  # a variable that names the file to which a stage writes how far it is
+LIMIT_VARIABLE, LIMIT_KEY = "WINDTUNNEL_BATCH_LIMIT", "batch_limit"
+# Seconds for a unit, after which its worker counts as hung: far beyond any sensible batch, so that none waits for ever.
+BATCH_LIMIT = 6 * 3600.0
+_KEYS = (KEY, LIMIT_KEY)
+KINDS = ("here", "processes", "ray")
+# Workers of one thread each that any machine may be asked for, and for each of its processors: more is a slip of the pen.
+_FEW, _A_PROCESSOR = 16, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where units of work are done. kind: of `KINDS`. workers: None for this process, and where a cluster decides."""
+
+    kind: str
+    workers: int | None = None
+
+
+def placement() -> Placement | None:
+    """What the environment or the local file asks for; None where neither does.
+
+    Raises UserError for what is not known, or what this machine lacks.
+    """
+    where, text = _asked()
+    if not where:
+        return None
+    kind, colon, number = text.partition(":")
+    if kind not in KINDS:
+        raise UserError(unknown_word(where, kind, KINDS, what="an executor (here, processes:4, ray, ray:8)"))
+    if (
+        (colon and not (number.isascii() and number.isdecimal()))
+        or (kind == "processes" and not number)
+        or (kind == "here" and colon)
+    ):
+        raise UserError(f"{where}: '{text}' is not an executor; write here, processes:4, ray or ray:8")
+    workers = int(number) if number else None
+    if workers == 0:
+        raise UserError(f"{where}: '{text}' has no workers; at least one is needed")
+    there = os.cpu_count() or 1
+    if kind == "processes" and workers is not None and workers > (most := max(_FEW, _A_PROCESSOR * there)):
+        raise UserError(f"{where}: '{text}' is more than this machine of {there} processors can use; at most {most}")
+    if kind == "ray" and find_spec("ray") is None:
+        raise UserError(f"{where}: '{text}' needs ray, which is not installed; pip install 'windtunnel[ray]'")
+    return Placement(kind, workers)
+
+
+def require_placement() -> None:
+    """Raise UserError for what says wrongly where work is done, or how long a unit may take: before anything is computed."""
+    placement()
+    batch_limit()
+
+
+def batch_limit() -> float:
+    """Seconds for a unit, after which its worker counts as hung. Raises UserError for what is no number above 0."""
+    given: object = os.environ.get(LIMIT_VARIABLE, "").strip()
+    where = LIMIT_VARIABLE
+    if not given:
+        where, given = f"{LOCAL_FILE}: {LIMIT_KEY}", _local().get(LIMIT_KEY, BATCH_LIMIT)
+    try:
+        seconds = float(str(given))
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UserError(f"{where}: '{given}' is no number of seconds above 0")
+    return seconds
+
+
+def _asked() -> tuple[str, str]:
+    """(who says so, what); nobody where nothing is asked for."""
+    if asked := os.environ.get(VARIABLE, "").strip():
+        return VARIABLE, asked
+    given = _local().get(KEY)
+    if given is not None:
+        return f"{LOCAL_FILE}: {KEY}", str(given)
+    return "", ""
+
+
+def _local() -> dict[str, Any]:
+    """What the local file holds; an experiment of DVC, whose clone is without it, asks the one beside the params.yaml of who began it."""
+    file = next((path for path in (LOCAL_FILE, asking_project() / LOCAL_FILE) if path.is_file()), None)
+    if file is None:
+        return {}
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        content = YAML(typ="safe", pure=True).load(file)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UserError(
+            f"{file}: is not YAML ({str(getattr(error, 'problem', error)).splitlines()[0]}{place})"
+        ) from error
+    if content is None:  # comments alone
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: holds {shown(content)} and no keys; write `{KEY}: processes:4`")
+    for key in content:
+        if key not in _KEYS:
+            raise UserError(unknown_word(str(file), str(key), _KEYS, what="a key here"))
+    return content

@@ -1,0 +1,87 @@
+"""The one progress bar of the project."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from windtunnel.runtime.executors import is_inside_a_unit
+from windtunnel.runtime.placement import PROGRESS_FILE
+
+T = TypeVar("T")
+TELL_EVERY = 60.0  # seconds between lines of progress where there is no terminal
+_WRITE_EVERY = 0.5  # seconds between writes of the progress file
+
+
+class _Told(Progress):
+    """A bar on a terminal; elsewhere (a log, a scheduler) a line a minute, for work that takes long; none before a batch is done."""
+
+    _began = _told = 0.0
+    _before = _written = 0.0
+
+    def add_task(self, description: str, *, total: float, completed: float = 0) -> TaskID:  # type: ignore[override]
+        """As rich's; the clock of the lines starts."""
+        self._began = self._told = time.perf_counter()
+        self._before = completed
+        return super().add_task(description, total=total, completed=int(completed))
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """As rich's, and the line where one is due."""
+        super().advance(task_id, advance)
+        now = time.perf_counter()
+        if (file := os.environ.get(PROGRESS_FILE)) and not is_inside_a_unit() and now - self._written > _WRITE_EVERY:
+            self._written, task = now, self._tasks[task_id]
+            rate = (task.completed - self._before) / (now - self._began)
+            Path(file).write_text(json.dumps({"completed": task.completed, "total": task.total, "rate": rate}))
+        if not self.disable or is_inside_a_unit() or now - self._told < TELL_EVERY:
+            return
+        # By the clock and not by the last line, so that batches of 35 s do not make it a line every 70.
+        self._told += (now - self._told) // TELL_EVERY * TELL_EVERY
+        task = self._tasks[task_id]
+        total, rate = task.total or 0.0, (task.completed - self._before) / (now - self._began)
+        left = timedelta(seconds=round((total - task.completed) / rate)) if rate else "an unknown time"
+        line = f"{task.description}: {task.completed:.0f} of {total:.0f}, {rate:.3g}/s, {left} left"
+        print(line, file=sys.stderr, flush=True)
+
+    def track(self, sequence: Sequence[T], *, description: str) -> Iterator[T]:  # type: ignore[override]
+        """As rich's, whose thread ends at once where nothing is drawn, so that it would tell nothing."""
+        task = self.add_task(description, total=len(sequence))
+        for value in sequence:
+            yield value
+            self.advance(task)
+
+
+class _Rate(ProgressColumn):
+    """Samples a second, over all workers."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.3g}/s" if task.speed else "", style="progress.data.speed")
+
+
+def progress_bar() -> _Told:
+    """The one progress bar of the project: name, bar, samples done, rate, time left; a line a minute where there is no terminal.
+
+    Silent inside a unit, whose progress is that of the whole.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    silent = is_inside_a_unit() or not sys.stderr.isatty()
+    return _Told(*columns, transient=True, disable=silent, console=Console(stderr=True))

@@ -1,0 +1,149 @@
+"""Work that calls code of the user's, watched by a process of ours: it cannot hang, nor end unseen.
+
+The user's model may sleep for ever in C, call `os._exit(0)` or crash the interpreter. Only another process sees that.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, ParamSpec, TypeVar
+
+from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
+from windtunnel.runtime import watchdog
+from windtunnel.runtime.shutdown import as_user_error, deaf_children
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_GRACE = 5.0  # seconds that a process may take to end after its last word
+
+
+class _Watcher:
+    """In a watched process: the way to the process that watches it."""
+
+    connection: Connection | None = None
+
+
+def run_watched(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run `work` in a process of its own and return what it returns. Its UserError is raised here; so is one for any other end.
+
+    What it prints appears as if it were called. Raises UserError too where a call inside `limited` takes too long.
+    """
+    # fork starts at once; where it is not safe (macOS, Windows), a new interpreter imports everything again.
+    context: mp.context.DefaultContext = mp.get_context("fork" if sys.platform == "linux" else "spawn")  # type: ignore[assignment]  # typeshed: a choice of literals
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_watched, args=(theirs, ours, work, args, kwargs))
+    sys.stdout.flush()
+    with deaf_children():
+        process.start()
+    theirs.close()
+    try:
+        result: R = _listen(ours, process)
+        return result
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def limited(what: str, seconds: float, key: str) -> Iterator[None]:
+    """A call of the user's code that may take `seconds` where it is watched; `key` of params.yaml raises the limit.
+
+    A stage, which nobody watches, gives it ten times as long (`runtime.watchdog`).
+    """
+    begin(what, seconds, key)
+    try:
+        yield
+    finally:
+        end()
+
+
+def begin(what: str, seconds: float, key: str) -> None:
+    """As `limited`, for a call that ends elsewhere: `end` says that it did."""
+    watcher = _Watcher.connection
+    if watcher is None:
+        watchdog.begin(what, seconds, key)
+    else:
+        watcher.send(("begin", f"{what} has not answered in {seconds:g} s; {key} gives it more", seconds))
+
+
+def end() -> None:
+    """The call that began last is over."""
+    watcher = _Watcher.connection
+    if watcher is None:
+        watchdog.end()
+    else:
+        watcher.send(("end",))
+
+
+def is_watched() -> bool:
+    """Return True in a process that `run_watched` started, which is ended by the one that watches it."""
+    return _Watcher.connection is not None
+
+
+def _listen(connection: Connection, process: mp.process.BaseProcess) -> Any:
+    """Until the process says what it returns, or ends without a word, or one of its calls takes too long."""
+    waiting: list[tuple[str, float]] = []  # of calls inside calls, the limit of the innermost counts
+    while True:
+        left = max(0.0, waiting[-1][1] - time.monotonic()) if waiting else None
+        if not connection.poll(left):
+            raise UserError(waiting[-1][0])
+        try:
+            word, *details = connection.recv()
+        except EOFError:
+            break
+        if word == "begin":
+            waiting.append((details[0], time.monotonic() + details[1]))
+        elif word == "end":
+            waiting.pop()
+        elif word == "refused":
+            raise (InfrastructureError if details[1] else UserError)(details[0])
+        else:
+            process.join(_GRACE)
+            return details[0]
+    process.join(_GRACE)
+    code = process.exitcode
+    how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+    raise UserError(f"code of yours ended the process {how} before anything was known; nothing was checked")
+
+
+def _watched(
+    connection: Connection,
+    theirs: Connection,
+    work: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> None:
+    """In the process of its own."""
+    theirs.close()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _Watcher.connection = connection
+    try:
+        returned = work(*args, **kwargs)
+        sys.stdout.flush()
+        connection.send(("done", returned))
+    except SystemExit as error:
+        connection.send(("refused", f"code of yours called sys.exit({error.code!r}); nothing was checked", False))
+    except Exception as error:
+        known = as_user_error(error)
+        if known is None:
+            raise
+        connection.send(("refused", str(known), isinstance(known, InfrastructureError)))
+
+
+def _end_with_parent() -> None:
+    """The watching process was killed: nobody waits for this one."""
+    import os
+
+    parent = mp.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(USER_ERROR)
