@@ -56,7 +56,7 @@ ui: setup ## the MLflow UI on the right store
 	$(BIN)/windtunnel ui
 
 lock: setup ## write what is installed into requirements.lock and requirements-dev.lock
-	$(BIN)/python -m pipeline.lock
+	$(BIN)/python -m tools.lock
 
 clean: ## everything that a run makes; the environment and the DVC cache stay
 	find reports -mindepth 1 ! -name .gitignore -delete

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from windtunnel.core.dataset import Dataset
     from windtunnel.core.errors import UserError
     from windtunnel.core.subject import Subject, subject_of
-    from windtunnel.operations.direct.result import Result
-    from windtunnel.operations.direct.run import assess, attack, corrupt, read, verify
+    from windtunnel.operations.api.result import Result
+    from windtunnel.operations.api.run import assess, attack, corrupt, read, verify
     from windtunnel.records.artifacts import Artifacts, AssessmentResult, read_artifacts, write_artifacts
 
 _HOME = {
@@ -23,17 +23,17 @@ _HOME = {
     "AssessmentResult": "records.artifacts",
     "Classifier": "core.classifier",
     "Dataset": "core.dataset",
-    "Result": "operations.direct.result",
+    "Result": "operations.api.result",
     "Subject": "core.subject",
     "UserError": "core.errors",
     "load_params": "boundary.params",
     "read_artifacts": "records.artifacts",
     "subject_of": "core.subject",
-    "assess": "operations.direct.run",
-    "attack": "operations.direct.run",
-    "corrupt": "operations.direct.run",
-    "read": "operations.direct.run",
-    "verify": "operations.direct.run",
+    "assess": "operations.api.run",
+    "attack": "operations.api.run",
+    "corrupt": "operations.api.run",
+    "read": "operations.api.run",
+    "verify": "operations.api.run",
     "write_artifacts": "records.artifacts",
 }
 

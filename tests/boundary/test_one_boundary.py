@@ -71,7 +71,7 @@ EXEMPT: dict[str, tuple[set[str], str]] = {
     ),
     "cli/main.py": ({"os.open"}, "stdout of a reader that left"),
     "cli/ui.py": ({"urllib.request.urlopen"}, "asks the server that it has just started whether it is up"),
-    "operations/direct/result.py": ({".read_bytes"}, "a figure of ours"),
+    "operations/api/result.py": ({".read_bytes"}, "a figure of ours"),
     "operations/dvc_files.py": (
         {".open", ".read_text", "json.loads", "ruamel.yaml.YAML"},
         "files of DVC's that it tests for damage",

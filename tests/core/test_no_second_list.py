@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "windtunnel"
 # Where families are named: their own folders, the schema of params.yaml, and checks that are about one or two of ours.
 OF_THEIR_OWN = ("assessments", "params", "evaluation/sanity")
 # What is offered under the names of families of ours: functions of the package and their arguments.
-OFFERED = {"__init__.py", "operations/direct/run.py"}
+OFFERED = {"__init__.py", "operations/api/run.py"}
 # A module may be about one family, or about one and another that it builds on. Three names are a list.
 A_LIST = 3
 

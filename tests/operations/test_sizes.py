@@ -14,7 +14,7 @@ from windtunnel.core.contracts import Caveat
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
 from windtunnel.operations import estimate, sizes, trial
-from windtunnel.operations.direct.pipeline import assess_subject
+from windtunnel.operations.api.pipeline import assess_subject
 from windtunnel.reporting.answers import RoomAnswer
 
 N = 60

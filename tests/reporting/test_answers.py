@@ -16,7 +16,7 @@ from windtunnel.cli.check import check
 from windtunnel.cli.gate import gate
 from windtunnel.cli.sanity import sanity
 from windtunnel.cli.show import show
-from windtunnel.operations import moment
+from windtunnel.operations import live_checks
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, Status
 from windtunnel.reporting.answers import ANSWERS, ShowAnswer, compare_answer
@@ -65,7 +65,7 @@ def run(tmp_path, monkeypatch):
     write_json(summary, Path("reports/summary/metadata.json"))
     write_json({"kwargs": {"checks": CHECKS}}, Path("reports/sanity/metadata.json"))
     write_json(VERDICT, Path("reports/gate.json"))
-    monkeypatch.setattr(moment, "ASKED_NOW", {"G6": lambda: moment.Asked(Status.WARN, "not committed: x")})
+    monkeypatch.setattr(live_checks, "ASKED_NOW", {"G6": lambda: live_checks.Asked(Status.WARN, "not committed: x")})
     return tmp_path
 
 

@@ -76,7 +76,7 @@ def sanity(*, explain: str | None, group: str | None, flagged: bool, as_json: bo
 
 
 def _asked_now(rows: Iterable[FindingRecord]) -> list[FindingRecord]:
-    from windtunnel.operations.moment import ASKED_NOW
+    from windtunnel.operations.live_checks import ASKED_NOW
 
     return [ASKED_NOW[row.id]().instead_of(row) if row.id in ASKED_NOW else row for row in rows]
 

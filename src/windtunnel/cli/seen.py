@@ -18,9 +18,9 @@ from windtunnel.cli.tables import Column, print_table
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.seen.corrections import Suspicion, invisible_channels, suspicion
-from windtunnel.evaluation.seen.first_layer import twice_normalised
-from windtunnel.evaluation.seen.look import MEASURED, chosen, picture, rows
+from windtunnel.evaluation.input_conventions.corrections import Suspicion, invisible_channels, suspicion
+from windtunnel.evaluation.input_conventions.first_layer import twice_normalised
+from windtunnel.evaluation.input_conventions.look import MEASURED, chosen, picture, rows
 from windtunnel.params.model import Model
 from windtunnel.records.layout import REPORTS
 from windtunnel.registry.plugins import model_source, model_sources

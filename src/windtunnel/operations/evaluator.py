@@ -27,7 +27,7 @@ from windtunnel.boundary.models.trust import trust_of
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject, subject_of
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
+from windtunnel.operations.api.pipeline import GIVEN, assess_subject
 from windtunnel.params.load import mistakes_of
 from windtunnel.params.schema import Params
 from windtunnel.records.files import DATA_FILE, METADATA_FILE

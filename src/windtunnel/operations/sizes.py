@@ -14,7 +14,7 @@ from torch import nn
 from windtunnel.core.classifier import Classifier, forward_samples
 from windtunnel.core.contracts import Capability
 from windtunnel.core.dataset import Dataset
-from windtunnel.operations.resolve import facts
+from windtunnel.operations.resolve import dependencies
 from windtunnel.params.entry import Entry
 from windtunnel.params.load import entries
 from windtunnel.params.schema import Params
@@ -49,7 +49,7 @@ def sizes_of(params: Params, assessed: Dataset, train: Dataset | None, keep: Wan
 
     for family, name, entry in entries(params):
         n, record = _samples(entry, everyone), families()[family]
-        wanted = facts.as_it_runs(family, entry, params).kept_inputs
+        wanted = dependencies.as_it_runs(family, entry, params).kept_inputs
         wanted = keep if keep is not None and entry.drops_images else wanted
         results = record.results()(entry) if record.results else 1
         found.append(Size(f"{family}.{name}", n, results, results * result(n, wanted)))

@@ -16,7 +16,7 @@ from windtunnel.assessments.verification.bound_propagation.memory import counts_
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import subject_of
-from windtunnel.operations.direct.pipeline import resolved_directly
+from windtunnel.operations.api.pipeline import resolved_directly
 from windtunnel.params.entry import Entry, Storage
 from windtunnel.params.schema import Params
 from windtunnel.records.artifacts import AssessmentResult

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from pipeline.recompute import differences
 from tests.assessments.latent.linear import closed_form, linear_case
 from tests.assessments.latent.test_assess_latent import QUICK, Grey
 from tests.conftest import classifier_of
+from tools.recompute import differences
 from windtunnel.assessments.figures.base import VISUALISERS, draw_figures
 from windtunnel.assessments.figures.registry import register_figures
 from windtunnel.assessments.latent.assess import assess, metrics_from, one_of_each

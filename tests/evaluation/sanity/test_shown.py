@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.made import metadata
 from windtunnel.cli.main import cli
 from windtunnel.evaluation.sanity.findings import caveats_of, with_caveats
-from windtunnel.operations import moment
+from windtunnel.operations import live_checks
 from windtunnel.records.files import write_json
 from windtunnel.records.findings import FindingRecord, counts, overall, read_findings
 from windtunnel.records.layout import SANITY
@@ -91,12 +91,12 @@ def test_info_is_no_warning_and_nothing_is_no_pass() -> None:
 
 
 def test_git_is_asked_now(run: Path) -> None:
-    assert moment.committed().status == "not_run"
+    assert live_checks.committed().status == "not_run"
     subprocess.run(["git", "init", "-q"], check=True)
-    assert moment.committed().status == "warn"
+    assert live_checks.committed().status == "warn"
     subprocess.run(["git", "add", "-A"], check=True)
     subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "all"], check=True)
-    assert moment.committed().status == "pass"
+    assert live_checks.committed().status == "pass"
 
 
 def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_mlflow_is_asked_now(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (None, "not_run"),
     ):
         monkeypatch.setattr(look, "logged_metrics", lambda *_, logged=logged: logged)
-        assert moment.tracked().status == status
+        assert live_checks.tracked().status == status
 
 
 def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,12 +129,12 @@ def test_the_champion_is_compared_on_its_own_samples_or_not_at_all(run: Path, mo
 
     gate = Gate(maximum_regression={"worst_case/accuracy": 0.05})
     monkeypatch.setattr(load, "load_params", lambda: SimpleNamespace(gate=gate))
-    assert moment.paired().status == "not_applicable"
+    assert live_checks.paired().status == "not_applicable"
     mine = Record("a", ("one", "two"), {"worst_case/accuracy": Outcomes("p", "11")})
     write_record(mine, SUMMARY / OUTCOMES_FILE)
     for theirs, status in ((mine, "pass"), (replace(mine, samples=("one", "three")), "warn")):
         write_record(theirs, CHAMPION)
-        assert moment.paired().status == status
+        assert live_checks.paired().status == status
 
 
 def test_each_assessment_gets_its_own_reason_and_the_table_that_of_all() -> None:

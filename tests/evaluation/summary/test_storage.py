@@ -10,7 +10,7 @@ import torch
 from windtunnel.core.errors import UserError
 from windtunnel.core.subject import Subject
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.direct.pipeline import assess_subject
+from windtunnel.operations.api.pipeline import assess_subject
 from windtunnel.records.artifacts import Artifacts, read_artifacts, write_artifacts
 from windtunnel.records.files import file_digest
 from windtunnel.records.layout import Layout

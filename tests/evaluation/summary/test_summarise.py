@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.recompute import differences, of_summary
+from tools.recompute import differences, of_summary
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.contracts import (
     SMOOTHED_MODEL,

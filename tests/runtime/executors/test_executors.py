@@ -485,7 +485,7 @@ run_batches(batches_of(torch.arange(8), 1, 0, "it"), slow, name="it")
 
 def test_nothing_of_it_is_resolved():
     """A colleague's cache is the same wherever the work was done."""
-    from windtunnel.operations.resolve.facts import WITHOUT_SAY
+    from windtunnel.operations.resolve.dependencies import WITHOUT_SAY
 
     assert {"cloudpickle", "ray"} <= WITHOUT_SAY
     assert Path("windtunnel.local.yaml") == LOCAL_FILE

@@ -14,7 +14,7 @@ from windtunnel.assessments.figures.registry import visualisers_of
 from windtunnel.core.errors import UserError
 from windtunnel.evaluation.sanity import CONTROL_LIBRARY
 from windtunnel.evaluation.validate import validated_params
-from windtunnel.operations.resolve import facts
+from windtunnel.operations.resolve import dependencies
 from windtunnel.operations.resolve.closure import Closure, Code
 from windtunnel.operations.resolve.libraries import versions
 from windtunnel.operations.resolve.memory import Memory
@@ -38,18 +38,19 @@ class Resolver:
     done: dict[str, Resolved] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.code = Code(self.project, self.memory, facts.lazy_imports())
-        self.model_code = tuple(facts.model_code(self.params.model))
+        self.code = Code(self.project, self.memory, dependencies.lazy_imports())
+        self.model_code = tuple(dependencies.model_code(self.params.model))
         self.asks = {"clean", *(known.stage for known in families().values()), "sanity", "summary"}
-        self.model_options = facts.model_options(self.params.model)
+        self.model_options = dependencies.model_options(self.params.model)
         self.entries = {(families()[f].stage, name): (f, entry) for f, name, entry in entries(self.params)}
 
     def stages(self) -> Iterator[Resolved]:
         """Every stage, in the order of the pipeline."""
         p = self.params
         yield self._stage(
-            "prepare", {"data": _plain(p.data)}, facts.data_options(p.data) | facts.view_options(p.model),
-            (*facts.data_code(p.data), *facts.view_code(p.model)), facts.data_files(p.data) | facts.view_files(p.model),
+            "prepare", {"data": _plain(p.data)}, dependencies.data_options(p.data) | dependencies.view_options(p.model),
+            (*dependencies.data_code(p.data), *dependencies.view_code(p.model)),
+            dependencies.data_files(p.data) | dependencies.view_files(p.model),
         )  # fmt: skip
         yield self._stage("train", {"model": _plain(p.model)}, self.model_options, self.model_code, self._weights())
         yield self._clean()
@@ -58,7 +59,7 @@ class Resolver:
             "generators",
             {"generators": _plain(p.generators, "time_limit")},
             frozenset(),
-            facts.generator_code(p.generators),
+            dependencies.generator_code(p.generators),
             own_generators,
         )
         for stage, name in self.entries:
@@ -101,18 +102,18 @@ class Resolver:
             return self.done[label]
         self.done[label] = _IN_WORK
         family, entry = self.entries[stage, name]
-        known, where = facts.of_family(family), f"{family}.{name}"
+        known, where = dependencies.of_family(family), f"{family}.{name}"
         built = [*known.builds_on(entry)]
         files = {f"{where}.{key}": place for key, place in known.files(entry).items()}
         for key, place in list(files.items()):
             if own := self._of_this_run(place):
                 built += own
                 del files[key]
-        effective = facts.as_it_runs(family, entry, self.params)
+        effective = dependencies.as_it_runs(family, entry, self.params)
         reached = known.options(entry, self.params) | self.model_options
         modules = [
             *self.model_code,
-            *(facts.generator_code(self.params.generators) if family_of(family).generators else ()),
+            *(dependencies.generator_code(self.params.generators) if family_of(family).generators else ()),
         ]
         modules += [*family_of(family).modules, *known.code(entry)]
         found = self._stage(
@@ -127,7 +128,7 @@ class Resolver:
     def _checked_by(self, profile: str) -> frozenset[str]:
         """What the sanity checks of a profile reach: those that ask the model may run any entry again."""
         found = frozenset[str]().union(
-            *(facts.of_family(f).options(entry, self.params) for f, _, entry in entries(self.params))
+            *(dependencies.of_family(f).options(entry, self.params) for f, _, entry in entries(self.params))
         )
         reached = {
             "stored": frozenset[str](),
@@ -162,12 +163,12 @@ class Resolver:
         builds_on: Mapping[str, str] | None = None,
         draws: bool = False,
     ) -> Resolved:
-        without_modules, without_libraries = facts.not_reached(options)
+        without_modules, without_libraries = dependencies.not_reached(options)
         label = f"{stage}@{name}" if name else stage
-        own, installed = self._own_modules([*modules, *facts.reached_by(options)])
+        own, installed = self._own_modules([*modules, *dependencies.reached_by(options)])
         closure = self.code.closure([*self._entry_points(stage, family), *own], without_modules, drawing=draws)
         inputs = {"model": _plain(self.params.model, *_NOT_CALLED)} if stage in self.asks else {}
-        if stage == "prepare" and (seen := facts.view_model(self.params.model)):
+        if stage == "prepare" and (seen := dependencies.view_model(self.params.model)):
             inputs["model"] = _plain(seen, *(key for key in _NOT_CALLED if key != "path"))
         if family and family_of(family).generators:
             inputs["generators"] = _plain(self.params.generators, "time_limit")

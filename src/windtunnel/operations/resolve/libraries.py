@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from windtunnel.core.errors import UserError
-from windtunnel.operations.resolve.facts import DISTRIBUTION, WITHOUT_SAY
+from windtunnel.operations.resolve.dependencies import DISTRIBUTION, WITHOUT_SAY
 from windtunnel.registry.libraries import missing
 from windtunnel.registry.plugins import Library, families, libraries, model_source, model_sources
 

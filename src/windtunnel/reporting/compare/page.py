@@ -20,7 +20,7 @@ from windtunnel.reporting.compare.document import document, title
 from windtunnel.reporting.compare.paired import Pair
 from windtunnel.reporting.compare.runs import Run
 from windtunnel.reporting.report.model import Block, Chart, Finding, Front, Report, Section, Table, Text
-from windtunnel.reporting.report.words import class_name
+from windtunnel.reporting.report.phrases import class_name
 
 MOST_PICTURES = 8  # of one way of flipping: a page that opens at once
 _LEVEL = 0.05

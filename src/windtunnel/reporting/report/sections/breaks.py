@@ -15,9 +15,9 @@ from windtunnel.records.headline_metric import leading_metric
 from windtunnel.records.metadata import limits
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
+from windtunnel.reporting.report.phrases import class_name, number, region_words
 from windtunnel.reporting.report.sections.known import known_against_epsilon
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import class_name, number, region_words
 
 
 def damage_blocks(mine: Sequence[Artifacts], found: Found) -> Iterator[Block]:

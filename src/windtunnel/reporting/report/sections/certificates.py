@@ -11,7 +11,7 @@ from windtunnel.core.medians import median
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart
-from windtunnel.reporting.report.words import number, region, region_words
+from windtunnel.reporting.report.phrases import number, region, region_words
 
 _KEY = (("certified", "verified"), ("broken", "falsified"), ("unknown", "unknown"), ("error", "error"))
 

@@ -9,7 +9,7 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import Rate, limits
 from windtunnel.records.tables import table
 from windtunnel.reporting.report.model import Table
-from windtunnel.reporting.report.words import bracket, short
+from windtunnel.reporting.report.phrases import bracket, short
 
 Numbers = Mapping[str, float]
 

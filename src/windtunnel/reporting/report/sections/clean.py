@@ -9,8 +9,8 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Section, Table, Text
+from windtunnel.reporting.report.phrases import number, percent
 from windtunnel.reporting.report.sections.assessment import assessment_section, caveat_blocks, essential_blocks
-from windtunnel.reporting.report.words import number, percent
 
 CLEAN = "How accurate is it on clean inputs?"
 

@@ -18,10 +18,10 @@ from windtunnel.records.metadata import Metrics
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.guard import guarded
 from windtunnel.reporting.report.model import Block, Chart, Section, Table, Text
+from windtunnel.reporting.report.phrases import number, percent, region, region_words, short
 from windtunnel.reporting.report.sections.assessment import assessment_section as details
 from windtunnel.reporting.report.sections.assessment import essential_blocks, limits_table
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import number, percent, region, region_words, short
 
 
 def reported(artifacts: Artifacts) -> Reported:

@@ -15,10 +15,7 @@ from windtunnel.records.metadata import corruption_pairs, number, numbers, rate
 from windtunnel.records.sandwich import Layer, options_of_summary
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Chart, Finding, Front, Tile
-from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
-from windtunnel.reporting.report.sections.statement import hard_failures, layers, statement
-from windtunnel.reporting.report.sections.threat import threat_blocks
-from windtunnel.reporting.report.words import (
+from windtunnel.reporting.report.phrases import (
     bracket,
     class_name,
     listed,
@@ -27,6 +24,9 @@ from windtunnel.reporting.report.words import (
     region,
     region_words,
 )
+from windtunnel.reporting.report.sections.sanity import gate_line, sanity_line, warnings_of
+from windtunnel.reporting.report.sections.statement import hard_failures, layers, statement
+from windtunnel.reporting.report.sections.threat import threat_blocks
 
 FINDINGS = 5
 Candidate = tuple[str, Artifacts | None]

@@ -8,8 +8,8 @@ from windtunnel.evaluation.summary.sandwich_figure import ROLES
 from windtunnel.evaluation.summary.security_figure import security_charts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Chart, Table
+from windtunnel.reporting.report.phrases import listed
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import listed
 
 
 def budgets_table(found: Found) -> Table:

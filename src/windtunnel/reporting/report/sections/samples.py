@@ -13,9 +13,9 @@ from windtunnel.records.metadata import names_in
 from windtunnel.records.sandwich import options_of_summary
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import SampleResult, SampleRow, Samples
+from windtunnel.reporting.report.phrases import class_name, region_words
 from windtunnel.reporting.report.pictures import thumbnails_note
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import class_name, region_words
 
 _VERDICT = {int(v): v.label.replace("_", " ") for v in Verdict}
 

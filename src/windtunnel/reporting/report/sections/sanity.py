@@ -9,7 +9,7 @@ from windtunnel.records.findings import FindingRecord, Status, counts, in_words
 from windtunnel.records.findings import Severity as Level
 from windtunnel.records.gate import ConditionStatus, Decision, GateResult
 from windtunnel.reporting.report.model import Block, Finding, Section, Severity, Table, Text
-from windtunnel.reporting.report.words import listed, short
+from windtunnel.reporting.report.phrases import listed, short
 
 SANITY = "Can I trust these numbers?"
 _ORDER = ("fail", "warn", "not_run", "pass", "not_applicable")

@@ -17,8 +17,8 @@ from windtunnel.params.results import Report as Options
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
+from windtunnel.reporting.report.phrases import class_name, region
 from windtunnel.reporting.report.pictures import LARGE, Pictures
-from windtunnel.reporting.report.words import class_name, region
 
 ACROSS = 7  # pictures beside each other on a page
 _MAP_WORDS = f"perturbation: {WORDS}, one scale per sample"

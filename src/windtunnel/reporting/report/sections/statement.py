@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.metadata import number
 from windtunnel.records.sandwich import Layer, layers_of, options_of_summary
-from windtunnel.reporting.report.words import bracket
+from windtunnel.reporting.report.phrases import bracket
 
 _PSEUDO_LABELS = "pseudo_labels"
 

@@ -17,8 +17,8 @@ from windtunnel.records.artifacts import Artifacts
 from windtunnel.records.sandwich import Layer
 from windtunnel.reporting.report.collect import Found
 from windtunnel.reporting.report.model import Block, Text
+from windtunnel.reporting.report.phrases import class_name, listed, prediction_name, region
 from windtunnel.reporting.report.sections.statement import layers
-from windtunnel.reporting.report.words import class_name, listed, prediction_name, region
 
 SAMPLES = 3
 _SEES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pipeline.recompute import Recomputed, differences, of_clean, of_corruption, of_entry, of_sanity, of_summary
+from tools.recompute import Recomputed, differences, of_clean, of_corruption, of_entry, of_sanity, of_summary
 from windtunnel.assessments.catalogue import find_algorithm
 from windtunnel.boundary.params import load_params
 from windtunnel.core.contracts import VERDICT_CODES, AssessmentKind, Json

@@ -22,9 +22,9 @@ from windtunnel.boundary.models.trust import NOTHING
 from windtunnel.core.errors import UserError, shown
 from windtunnel.core.subject import subject_of
 from windtunnel.evaluation.validate import validate
-from windtunnel.operations.direct.pipeline import GIVEN, assess_subject
-from windtunnel.operations.direct.result import Result
-from windtunnel.operations.direct.words import Given, budget_block, entries_of, entry_of, epsilon_of
+from windtunnel.operations.api.pipeline import GIVEN, assess_subject
+from windtunnel.operations.api.result import Result
+from windtunnel.operations.api.shorthand import Given, budget_block, entries_of, entry_of, epsilon_of
 from windtunnel.records.artifacts import Artifacts, read_artifacts
 from windtunnel.records.layout import Layout
 

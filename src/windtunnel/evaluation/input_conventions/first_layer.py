@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.core.classifier import Classifier
-from windtunnel.evaluation.seen.corrections import normalisations
+from windtunnel.evaluation.input_conventions.corrections import normalisations
 
 # Operators with weights: the place of the input among their arguments.
 _PLACES = {

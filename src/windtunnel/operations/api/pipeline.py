@@ -9,8 +9,8 @@ from pathlib import Path
 from windtunnel.assessments.run import compute, finish_entry, task_on
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject
-from windtunnel.operations.direct.result import Result
-from windtunnel.operations.resolve import facts
+from windtunnel.operations.api.result import Result
+from windtunnel.operations.resolve import dependencies
 from windtunnel.operations.stages.clean import write_clean
 from windtunnel.operations.stages.generators import write_generators
 from windtunnel.operations.stages.sanity import write_sanity
@@ -61,7 +61,7 @@ def assess_subject(params: Params, subject: Subject, train: Dataset | None, *, c
 def resolved_directly(params: Params, family: str, name: str, entry: Entry) -> Resolved:
     """An entry as `resolve` writes it, with its defaults and its budget."""
     record = families()[family]
-    block = facts.as_it_runs(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
+    block = dependencies.as_it_runs(family, entry, params).model_dump(mode="json", exclude={"visualisers"})
     inputs = {"model": params.model.model_dump(mode="json")}
     if record.generators:
         inputs["generators"] = params.generators.model_dump(mode="json")

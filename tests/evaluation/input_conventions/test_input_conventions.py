@@ -18,9 +18,9 @@ from windtunnel.cli.seen import PICTURE, show_what_it_sees
 from windtunnel.core.classifier import Classifier
 from windtunnel.core.dataset import Dataset
 from windtunnel.core.subject import Subject, subject_of
-from windtunnel.evaluation.seen.corrections import better, calibrated_losses, invisible_channels, suspicion
-from windtunnel.evaluation.seen.first_layer import twice_normalised
-from windtunnel.evaluation.seen.look import MEASURED, chosen, rows
+from windtunnel.evaluation.input_conventions.corrections import better, calibrated_losses, invisible_channels, suspicion
+from windtunnel.evaluation.input_conventions.first_layer import twice_normalised
+from windtunnel.evaluation.input_conventions.look import MEASURED, chosen, rows
 from windtunnel.params.data import Data
 from windtunnel.params.model import Model, Preprocess
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.check_artifacts import _check_contract, _check_manifest
-from pipeline.recompute import differences, of_summary
+from tools.check_artifacts import _check_contract, _check_manifest
+from tools.recompute import differences, of_summary
 from windtunnel.assessments.attacks.assess import assess
 from windtunnel.assessments.attacks.metrics import attack_metrics
 from windtunnel.core.contracts import Norm

@@ -16,8 +16,8 @@ from windtunnel.params.corruptions import CorruptionEntry
 from windtunnel.params.model import Recipe
 from windtunnel.records.artifacts import Artifacts
 from windtunnel.reporting.report.build import build_report
+from windtunnel.reporting.report.phrases import region_words
 from windtunnel.reporting.report.sections.front import _worst_corruption
-from windtunnel.reporting.report.words import region_words
 
 
 @pytest.mark.parametrize(
