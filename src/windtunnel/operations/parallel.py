@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from windtunnel.core.errors import USER_ERROR, InfrastructureError, UserError
-from windtunnel.records.layout import HERE, ROBUSTNESS
+from windtunnel.operations.dvc_lock import read_lock
+from windtunnel.records.layout import HERE, LOCK, ROBUSTNESS
 from windtunnel.records.run_times import read_runtime
 from windtunnel.runtime.placement import PROGRESS_FILE
 from windtunnel.runtime.shutdown import deaf_children, no_main_module
@@ -178,6 +179,7 @@ class _Reproduction:
         for stage in reversed(plan):
             for other in needs[stage]:
                 ways[other] = max(ways[other], weights[other] + ways[stage])
+        locked_before = list(read_lock(LOCK))
         waiting, done = sorted(plan, key=lambda stage: -ways[stage]), set[object]()
         with _view(self.running), self._ended_on_error():
             while waiting or self.running:
@@ -188,6 +190,8 @@ class _Reproduction:
                     if not self._begin(stage):
                         done.add(stage)
                 done |= {job.stage for job in self._finished()}
+        with self._locked():
+            _order_lock([*locked_before, *(stage.addressing for stage in plan)])
         if self.unchanged:
             print(f"{self.unchanged} of {len(plan)} stages are up to date", flush=True)
 
@@ -293,6 +297,17 @@ class _Reproduction:
                 yield
             finally:
                 self.repo.state.close()
+
+
+def _order_lock(labels: Sequence[str]) -> None:
+    """Bring the stages of dvc.lock into this order, in which `dvc repro` would have written them."""
+    from dvc.utils.serialize import modify_yaml
+
+    present = list(read_lock(LOCK))
+    order = [label for label in dict.fromkeys((*labels, *present)) if label in present]
+    if order != present:
+        with modify_yaml(LOCK) as content:
+            content["stages"] = {label: content["stages"][label] for label in order}
 
 
 def free_memory() -> int:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from windtunnel.assessments.attacks.adapters import Request
 from windtunnel.assessments.attacks.calls import LibraryCall
+from windtunnel.assessments.attacks.cycle_pgd import CyclePGD
 from windtunnel.assessments.attacks.nearest_fab import NearestFAB
 from windtunnel.assessments.attacks.rows import AttackRow, Invoker, Targeting
 from windtunnel.assessments.attacks.settings import (
@@ -45,7 +46,11 @@ def call_of(request: Request) -> LibraryCall:
     """How the library is called: everything but the batch goes into the constructor."""
     step = _lgv_step(request) if request.row.invoker is Invoker.SURROGATES else {}
     built = {**step, **_arguments(request, request.row)}
-    attack = NearestFAB if request.row.invoker is Invoker.ANY_DISTANCE else library_class(request.row)
+    attack = library_class(request.row)
+    if request.row.invoker is Invoker.ANY_DISTANCE:
+        attack = NearestFAB
+    elif attack is torchattacks.PGD:
+        attack = CyclePGD
     return LibraryCall(attack, built, request.inputs, request.labels, _targets(request), {})
 
 
